@@ -1,0 +1,93 @@
+"""The one tree of errors that this package raises for reasons a person can mend.
+
+Each message has up to three parts: the place (``file:line``, row id, field), the fault, the remedy.
+"""
+
+from __future__ import annotations
+
+
+class RewardKitError(Exception):
+    """Root of the tree; ``str(error)`` reads ``place: fault. remedy``."""
+
+    def __init__(self, fault: str, *, place: str | None = None, remedy: str | None = None) -> None:
+        self.fault = fault
+        self.place = place
+        self.remedy = remedy
+        super().__init__(fault)
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.fault}" if self.place else self.fault
+        if not self.remedy:
+            return text
+        return f"{text.rstrip('.')}. {self.remedy}"
+
+
+class BundleError(RewardKitError):
+    """A dataset, row, seed, tools module or reward module is faulty."""
+
+
+class ToolError(RewardKitError):
+    """A tool refuses: ``raise ToolError("seat taken")`` reaches the model as ``Error: seat taken``."""
+
+
+class DatabaseError(RewardKitError):
+    """A database file or statement is faulty."""
+
+
+class QueryTimeoutError(DatabaseError):
+    """A statement ran past its time limit and was stopped."""
+
+
+class TooManyRowsError(DatabaseError):
+    """A query returned more rows than the limit."""
+
+
+class ReadOnlyError(DatabaseError):
+    """A statement tried to write where only reading is allowed."""
+
+
+class ModelError(RewardKitError):
+    """A model could not answer.
+
+    ``status`` is the HTTP status, if there was one; ``retryable`` says whether asking again may help;
+    ``retry_after`` is the number of seconds the provider asked to wait.
+    """
+
+    def __init__(
+        self,
+        fault: str,
+        *,
+        place: str | None = None,
+        remedy: str | None = None,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(fault, place=place, remedy=remedy)
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class ModelSetupError(ModelError):
+    """A model cannot be called at all: unknown name, missing or refused key."""
+
+
+class ModelInputError(ModelError):
+    """A model refuses this conversation: too long for its context, or against its content policy."""
+
+
+class AgentError(RewardKitError):
+    """The agent under test gave unusable output or raised."""
+
+
+class SimulatedUserError(RewardKitError):
+    """The simulated user gave unusable output or raised."""
+
+
+class RewardError(RewardKitError):
+    """A reward function raised or returned something that is not a reward."""
+
+
+class StorageError(RewardKitError):
+    """A file of ``runs/`` could not be written or read."""
