@@ -1,0 +1,129 @@
+"""Evaluate tool-using agents on task bundles, and write the rewards that judge them.
+
+    from reward_kit import reward_function, RewardOutput
+
+    @reward_function
+    def evaluate(messages, *, db, **kwargs):
+        paid = db.execute("SELECT COUNT(*) > 0 FROM bookings WHERE status = 'paid'").scalar_one()
+        return RewardOutput(score=float(paid), reason="paid" if paid else "not paid")
+
+Names are imported when they are first used. ``reward_kit.agent`` holds the tools, databases and rollouts.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from reward_kit.common_utils import load_jsonl
+    from reward_kit.errors import RewardKitError
+    from reward_kit.integrations.braintrust import reward_fn_to_scorer, scorer_to_reward_fn
+    from reward_kit.models import (
+        EvaluateResult,
+        Message,
+        MetricResult,
+        MetricRewardOutput,
+        RewardOutput,
+        StepOutput,
+    )
+    from reward_kit.resources import create_llm_resource
+    from reward_kit.reward_function import RewardFunction
+    from reward_kit.typed_interface import reward_function
+
+    __version__: str
+
+__all__ = [
+    "EvaluateResult",
+    "Message",
+    "MetricResult",
+    "MetricRewardOutput",
+    "RewardFunction",
+    "RewardKitError",
+    "RewardOutput",
+    "StepOutput",
+    "create_llm_resource",
+    "load_jsonl",
+    "reward_fn_to_scorer",
+    "reward_function",
+    "scorer_to_reward_fn",
+]
+
+_find = lazy_names(
+    __name__,
+    {
+        "reward_kit.common_utils": ["load_jsonl"],
+        "reward_kit.errors": ["RewardKitError"],
+        "reward_kit.integrations.braintrust": ["reward_fn_to_scorer", "scorer_to_reward_fn"],
+        "reward_kit.models": [
+            "EvaluateResult",
+            "Message",
+            "MetricResult",
+            "MetricRewardOutput",
+            "RewardOutput",
+            "StepOutput",
+        ],
+        "reward_kit.resources": ["create_llm_resource"],
+        "reward_kit.reward_function": ["RewardFunction"],
+        "reward_kit.typed_interface": ["reward_function"],
+    },
+    submodules={
+        "adapters",
+        "agent",
+        "auth",
+        "cli",
+        "common_utils",
+        "errors",
+        "evaluation",
+        "generic_server",
+        "integrations",
+        "models",
+        "resources",
+        "rl_processing",
+        "server",
+        "typed_interface",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _installed_version()
+    if name == "legacy_reward_function":  # the name that 0.2 gave the decorator beside its own
+        name = "reward_function"
+    value = _find(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("reward-kit")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+class _Package(ModuleType):
+    """This package's class, because one name means two things in it.
+
+    ``reward_kit.reward_function`` is the decorator, and there is a submodule of that name too, which users
+    import from. The import system sets each submodule as an attribute of its package; here that would hide
+    the decorator.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "reward_function" and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

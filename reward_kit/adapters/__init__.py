@@ -1,0 +1,1 @@
+"""The integrations under the names of the earlier releases."""

@@ -1,0 +1,1 @@
+"""One module per command; ``reward_kit.cli`` imports it when the command runs."""

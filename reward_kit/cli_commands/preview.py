@@ -1,0 +1,171 @@
+"""``reward-kit preview``: try an evaluator on a few samples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import click
+
+from reward_kit.errors import RewardKitError
+from reward_kit.evaluation import preview_evaluation
+from reward_kit.preview_samples import Sample, samples_from_hugging_face, samples_from_jsonl
+
+FOLDER_FLAGS = ("-m", "--metrics-folders")
+
+
+class FolderListCommand(click.Command):
+    """A command whose ``-m`` takes several folders, ``-m a=./a b=./b``, as well as one each time."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the flag before each further folder, which is how click wants it."""
+        repeated: list[str] = []
+        in_list = False
+        for position, arg in enumerate(args):
+            if arg.startswith("-"):
+                in_list = False
+            elif in_list:
+                repeated.append(FOLDER_FLAGS[0])
+            elif position and args[position - 1] in FOLDER_FLAGS:
+                in_list = True
+            repeated.append(arg)
+        return super().parse_args(ctx, repeated)
+
+
+def folders_option(function: Any) -> Any:
+    """The option ``--metrics-folders``: a list of ``name=path``, ``None`` where none is given."""
+    return click.option(
+        *FOLDER_FLAGS,
+        "metrics_folders",
+        multiple=True,
+        metavar="NAME=PATH...",
+        callback=lambda _context, _option, folders: list(folders) or None,
+        help="Metric folders, each with a main.py that has an evaluate function.",
+    )(function)
+
+
+@click.command(cls=FolderListCommand)
+@folders_option
+@click.option("--samples", "-s", metavar="FILE", help="JSONL file of samples with 'messages'.")
+@click.option(
+    "--max-samples", type=click.IntRange(min=1), default=5, show_default=True, help="Samples to judge."
+)
+@click.option("--huggingface-dataset", "--hf", metavar="NAME", help="Take the samples from this data set.")
+@click.option("--huggingface-split", default="train", show_default=True, help="Split of the data set.")
+@click.option("--huggingface-prompt-key", default="prompt", show_default=True, help="Column of the prompt.")
+@click.option(
+    "--huggingface-response-key", default="response", show_default=True, help="Column of the response."
+)
+@click.option(
+    "--huggingface-key-map", metavar="JSON", help='Other names for columns: {"column": "argument"}.'
+)
+@click.option(
+    "--remote-url", metavar="URL", help="Ask the reward server at this address instead of a folder."
+)
+def preview(**options: Any) -> int:
+    """Try an evaluator on a few samples.
+
+    Runs `evaluate` of each metric folder here, or asks a running reward server (--remote-url). Exits with 1
+    where a sample could not be judged.
+    """
+    try:
+        return _preview(argparse.Namespace(**options))
+    except (ValueError, ImportError) as error:
+        raise RewardKitError(str(error)) from error
+
+
+def preview_command(args: argparse.Namespace) -> int:
+    """The same for arguments that ``reward_kit.cli.parse_args`` read; 1 for any fault, which is printed."""
+    try:
+        return _preview(args)
+    except (ValueError, ImportError, RewardKitError) as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+
+
+def _preview(args: argparse.Namespace) -> int:
+    if not args.remote_url and not args.metrics_folders:
+        raise RewardKitError(
+            "nothing to preview", remedy="Give --metrics-folders NAME=PATH or --remote-url URL."
+        )
+    if not args.samples and not args.huggingface_dataset:
+        raise RewardKitError("no samples", remedy="Give --samples FILE or --huggingface-dataset NAME.")
+    key_map = _key_map(args.huggingface_key_map)
+    if args.remote_url:
+        return _preview_remote(args, key_map)
+    result = preview_evaluation(
+        metric_folders=args.metrics_folders,
+        sample_file=args.samples,
+        max_samples=args.max_samples,
+        huggingface_dataset=args.huggingface_dataset,
+        huggingface_split=args.huggingface_split,
+        huggingface_prompt_key=args.huggingface_prompt_key,
+        huggingface_response_key=args.huggingface_response_key,
+        huggingface_message_key_map=key_map,
+    )
+    result.display()
+    return 0 if all(sample.success for sample in result.results) else 1
+
+
+def _key_map(text: str | None) -> dict[str, str] | None:
+    if not text:
+        return None
+    try:
+        names = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RewardKitError(f"--huggingface-key-map is not JSON: {error}") from error
+    if not isinstance(names, dict):
+        raise RewardKitError("--huggingface-key-map is not a JSON object")
+    return names
+
+
+def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) -> int:
+    if not args.remote_url.startswith(("http://", "https://")):
+        raise RewardKitError(f"--remote-url {args.remote_url} does not start with http:// or https://")
+    if args.huggingface_dataset:
+        samples = samples_from_hugging_face(
+            args.huggingface_dataset,
+            args.max_samples,
+            split=args.huggingface_split,
+            prompt_key=args.huggingface_prompt_key,
+            response_key=args.huggingface_response_key,
+            key_map=key_map,
+        )
+    else:
+        samples = samples_from_jsonl(args.samples, args.max_samples)
+    failed = 0
+    for number, sample in enumerate(samples, start=1):
+        click.echo(f"\n--- Sample {number} ---")
+        failed += not _show_remote_result(f"{args.remote_url.rstrip('/')}/evaluate", sample)
+        click.echo("--- End Sample ---")
+    return 1 if failed or not samples else 0
+
+
+def _show_remote_result(endpoint: str, sample: Sample) -> bool:
+    """Print what the server at ``endpoint`` says of the sample; whether it could say anything."""
+    import requests
+
+    from reward_kit.models import EvaluateResult
+
+    others = {name: value for name, value in sample.items() if name not in ("messages", "ground_truth")}
+    request = {
+        "messages": sample.get("messages"),
+        "ground_truth": sample.get("ground_truth"),
+        "kwargs": others,
+    }
+    try:
+        response = requests.post(endpoint, json=request, timeout=600)
+        response.raise_for_status()
+        result = EvaluateResult.model_validate(response.json())
+    except (requests.RequestException, ValueError) as error:
+        click.echo(f"  Error: {endpoint}: {error}")
+        return False
+    click.echo(f"  Score: {result.score}")
+    click.echo(f"  Reason: {result.reason or 'N/A'}")
+    click.echo(f"  Is Valid: {result.is_score_valid}")
+    for name, metric in result.metrics.items():
+        click.echo(
+            f"  Metric '{name}': Score={metric.score}, Valid={metric.is_score_valid}, Reason={metric.reason}"
+        )
+    return True

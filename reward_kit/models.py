@@ -1,0 +1,277 @@
+"""What a reward function is given and what it gives back.
+
+``Message`` is one chat message in the OpenAI format. ``EvaluateResult`` (with ``MetricResult`` and
+``StepOutput``) and the shorter ``RewardOutput`` are the two forms of a result. All of them can be read like a
+dict, so that code written for plain dicts works on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, KeysView, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+
+class _ChatModel(BaseModel):
+    """Base of the chat types: made from dicts or from objects with ``model_dump``, as the OpenAI SDK has."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_foreign_object(cls, value: Any) -> Any:
+        if isinstance(value, dict) or isinstance(value, cls) or not hasattr(value, "model_dump"):  # noqa: SIM101 - a union or tuple with cls would be built anew for each message
+            return value
+        return value.model_dump()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in type(self).model_fields and name not in self.model_fields_set:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        """As in a dict: a field that was neither given nor has a value is not there."""
+        return name in self.model_fields_set or (
+            name in type(self).model_fields and getattr(self, str(name)) is not None
+        )
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or ``default`` where it is not there."""
+        return getattr(self, name) if name in self else default
+
+
+class FunctionCall(_ChatModel):
+    """Which function a model wants called; ``arguments`` is the JSON text it wrote."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(_ChatModel):
+    """One entry of an assistant message's ``tool_calls``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: str = "function"
+    function: FunctionCall
+
+
+class Message(_ChatModel):
+    """One chat message; unknown keys are ignored, ``content`` is ``""`` where it is not given."""
+
+    role: str
+    content: str | None = ""
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """A message from a dict or another object; raises ``ValueError`` where it has no role."""
+        if isinstance(obj, dict) and "role" not in obj:
+            raise ValueError("Role is required")
+        return super().model_validate(obj, **options)
+
+
+class _ReadsLikeDict:
+    """Reading by field name, for results: all fields are there, in the order of their declaration."""
+
+    older_names: ClassVar[Mapping[str, str]] = {}
+    """Names that fields had in earlier releases: readable by key, not listed."""
+
+    def keys(self) -> KeysView[str]:
+        """The names of all fields."""
+        raise NotImplementedError
+
+    def values(self) -> list[Any]:
+        """The values of all fields; nested results stay objects."""
+        return [getattr(self, name) for name in self.keys()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Name and value of all fields; nested results stay objects."""
+        return [(name, getattr(self, name)) for name in self.keys()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or ``default`` where there is no such field."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __getitem__(self, name: str) -> Any:
+        name = self.older_names.get(name, name)
+        if name not in self.keys():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys() or name in self.older_names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+
+class _ResultModel(_ReadsLikeDict, BaseModel):  # type: ignore[misc]  # iterates over names, as dicts do, not over pydantic's pairs
+    def keys(self) -> KeysView[str]:
+        return type(self).model_fields.keys()
+
+
+class MetricResult(_ResultModel):
+    """One component of a result: a score in [0, 1] and why.
+
+    ``success=`` is accepted as the older name of ``is_score_valid`` (``None`` means not said).
+    """
+
+    older_names: ClassVar[Mapping[str, str]] = {"success": "is_score_valid"}
+
+    is_score_valid: bool = True
+    score: float = Field(ge=0.0, le=1.0)
+    reason: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_older_form(cls, value: Any) -> Any:
+        if isinstance(value, MetricRewardOutput):
+            return {**value.to_dict(), "reason": value.reason or ""}
+        if isinstance(value, dict) and value.get("success") is not None:
+            return {"is_score_valid": value["success"], **value}
+        return value
+
+    @property
+    def success(self) -> bool:
+        """The older name of ``is_score_valid``."""
+        return self.is_score_valid
+
+
+class StepOutput(BaseModel):
+    """The reward of one step of a rollout, for reinforcement learning.
+
+    ``step_index`` is the reward function's own index of the step, a number or a name;
+    ``reward_kit.rl_processing.RLDataAligner`` matches it to the step's ``assistant_turn_index``.
+    """
+
+    step_index: int | str
+    base_reward: float
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    reason: str | None = None
+
+
+class EvaluateResult(_ResultModel):
+    """What a reward function says of one rollout.
+
+    ``score`` is usually in [0, 1] but need not be; ``error`` says what went wrong in judging, if anything.
+    """
+
+    score: float
+    is_score_valid: bool = True
+    reason: str | None = None
+    metrics: dict[str, MetricResult] = Field(default_factory=dict)
+    step_outputs: list[StepOutput] | None = None
+    error: str | None = None
+
+    def to_reward_output(self) -> RewardOutput:
+        """The same score, reason and metrics as a ``RewardOutput``."""
+        metrics = {name: _metric(name, metric) for name, metric in self.metrics.items()}
+        return RewardOutput(score=self.score, reason=self.reason, metrics=metrics)
+
+
+class _OutputRecord(_ReadsLikeDict):
+    """Base of the short form of a result, which is dataclasses: to and from JSON."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def keys(self) -> KeysView[str]:
+        return self.__dataclass_fields__.keys()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The output as plain JSON types."""
+        raise NotImplementedError
+
+    def to_json(self, **options: Any) -> str:
+        """The output as JSON text; ``options`` go to ``json.dumps``."""
+        return json.dumps(self.to_dict(), **options)
+
+    def __str__(self) -> str:
+        return self.to_json(indent=2)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The output that ``to_dict`` described; unknown keys are ignored.
+
+        Raises ``ValueError`` where the score is missing.
+        """
+        if "score" not in data:
+            raise ValueError(f"{cls.__name__}: 'score' is missing")
+        return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The output that ``to_json`` wrote."""
+        return cls.from_dict(json.loads(text))
+
+
+@dataclass
+class MetricRewardOutput(_OutputRecord):
+    """One component of a ``RewardOutput``; ``score`` is any number."""
+
+    score: float
+    reason: str | None = None
+    is_score_valid: bool = True
+
+    def __post_init__(self) -> None:
+        self.score = _number(self.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"score", "reason"}``, and ``"is_score_valid"`` where it is false."""
+        record: dict[str, Any] = {"score": self.score, "reason": self.reason}
+        return record if self.is_score_valid else {**record, "is_score_valid": False}
+
+
+@dataclass
+class RewardOutput(_OutputRecord):
+    """The short form of a result, for reward functions that only score.
+
+    Each metric may be given as a dict (``{"score": 1.0, "reason": "paid"}``), a number, a ``MetricResult`` or
+    a ``MetricRewardOutput``, which is what it becomes. Raises ``ValueError`` for a score that is no number.
+    """
+
+    score: float
+    metrics: dict[str, MetricRewardOutput] = field(default_factory=dict)
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        self.score = _number(self.score)
+        self.metrics = {name: _metric(name, value) for name, value in (self.metrics or {}).items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"score", "reason", "metrics": {name: {"score", "reason"}}}``."""
+        metrics = {name: metric.to_dict() for name, metric in self.metrics.items()}
+        return {"score": self.score, "reason": self.reason, "metrics": metrics}
+
+    def to_evaluate_result(self) -> EvaluateResult:
+        """The same as an ``EvaluateResult``; raises ``ValueError`` for a metric's score outside [0, 1]."""
+        return EvaluateResult.model_validate(dict(self))
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, str | bytes):
+        try:
+            return float(value)
+        except TypeError:
+            pass
+    raise ValueError(f"a score must be a number, not {value!r}")
+
+
+def _metric(name: str, value: Any) -> MetricRewardOutput:
+    if isinstance(value, MetricRewardOutput):
+        return value
+    try:
+        if isinstance(value, Mapping | MetricResult):
+            return MetricRewardOutput.from_dict(dict(value))
+        return MetricRewardOutput(score=value)
+    except ValueError as error:
+        raise ValueError(f"metric {name!r}: {error}") from error

@@ -1,0 +1,96 @@
+"""reward-kit preview, and deploy, which says that it is gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from reward_kit.cli import deploy_command, parse_args, preview_command
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Metric folders good/ and broken/, and two samples."""
+    for name, body in (
+        ("good", "return {'score': 0.5, 'reason': 'fine'}"),
+        ("broken", "raise LookupError('mine')"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "main.py").write_text(f"def evaluate(messages, **kwargs):\n    {body}\n")
+    row = {"messages": [{"role": "user", "content": "hi"}], "weight": 2}
+    (tmp_path / "samples.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    return tmp_path
+
+
+def run(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "reward_kit", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=folder,
+    )
+
+
+def test_the_results_are_shown(folder):
+    done = run(folder, "preview", "-m", "first=good", "second=good", "--samples", "samples.jsonl")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Total Samples: 2" in done.stdout
+    assert "  Score: 0.5\n  first: {'score': 0.5, 'reason': 'fine'}\n  second: " in done.stdout
+
+
+def test_a_sample_that_cannot_be_judged_is_exit_code_1(folder):
+    done = run(folder, "preview", "-m", "broken=broken", "-s", "samples.jsonl")
+    assert done.returncode == 1
+    assert "Error: broken: LookupError: mine" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (
+            ["-s", "samples.jsonl"],
+            "Error: nothing to preview. Give --metrics-folders NAME=PATH or --remote-url URL.\n",
+        ),
+        (["-m", "a=good"], "Error: no samples. Give --samples FILE or --huggingface-dataset NAME.\n"),
+        (["-m", "a=good", "-s", "none.jsonl"], "Error: Sample file does not exist: none.jsonl\n"),
+        (["-m", "a=nowhere", "-s", "samples.jsonl"], "Error: Folder does not exist: nowhere\n"),
+        (
+            ["-m", "good", "-s", "samples.jsonl"],
+            "Error: Invalid metric-folder format: good. Expected name=path.\n",
+        ),
+        (
+            ["--remote-url", "ftp://x", "-s", "samples.jsonl"],
+            "Error: --remote-url ftp://x does not start with http:// or https://\n",
+        ),
+        (
+            ["-m", "a=good", "-s", "samples.jsonl", "--huggingface-key-map", "[1]"],
+            "Error: --huggingface-key-map is not a JSON object\n",
+        ),
+    ],
+)
+def test_a_fault_is_one_line_and_exit_code_2(folder, arguments, fault):
+    done = run(folder, "preview", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", fault)
+
+
+def test_the_function_behind_it_prints_faults_and_gives_1(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert preview_command(parse_args(["preview", "-m", "a=good", "-s", "samples.jsonl"])[0]) == 0
+    assert "Score: 0.5" in capsys.readouterr().out
+    assert preview_command(parse_args(["preview", "-m", "a=nowhere", "-s", "samples.jsonl"])[0]) == 1
+    assert capsys.readouterr().err == "Error: Folder does not exist: nowhere\n"
+
+
+def test_deploy_says_that_it_is_gone(folder, capsys):
+    done = run(folder, "deploy", "--id", "x", "--target", "fireworks", "-m", "a=good")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "Error: deploying an evaluator to the Fireworks platform is not part of this"
+    )
+    assert deploy_command(parse_args(["deploy", "--id", "x"])[0]) == 1
+    assert "not part of this package" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""create_trl_adapter: dataset columns become arguments of the reward."""
+
+from __future__ import annotations
+
+from reward_kit import EvaluateResult, RewardOutput, reward_function
+from reward_kit.adapters.trl import create_trl_adapter
+
+
+@reward_function
+def judge(messages, tests=None, language=None, **kwargs):
+    if tests == "broken":
+        raise LookupError("mine")
+    said = f"{messages[0].content}|{messages[1].content}|{tests}|{language}"
+    return RewardOutput(score=float(said == "p|c|t|python"))
+
+
+def test_columns_and_static_arguments():
+    adapter = create_trl_adapter(judge, {"column": "tests"}, {"language": "python"})
+    assert adapter(["p", "p"], ["c", [{"role": "assistant", "content": "c"}]], column=["t", "t"]) == [
+        1.0,
+        1.0,
+    ]
+    assert adapter(["p", "p"], ["c", "other"], column=["t", "t"]) == [1.0, 0.0]
+
+
+def test_messages_of_ones_own():
+    adapter = create_trl_adapter(
+        judge,
+        {"column": "tests"},
+        {"language": "python"},
+        lambda prompt: prompt["text"],
+        lambda reply: reply["out"],
+    )
+    assert adapter([{"text": "p"}], [{"out": "c"}], column=["t"]) == [1.0]
+
+
+def test_a_column_that_is_missing_or_short_is_none_and_logged(caplog):
+    adapter = create_trl_adapter(
+        lambda messages, tests: EvaluateResult(score=float(tests is None)), {"column": "tests"}
+    )
+    assert adapter(["p", "p"], ["c", "c"]) == adapter(["p", "p"], ["c", "c"], column=["t"]) == [1.0, 1.0]
+    assert "'column'" in caplog.text
+
+
+def test_a_failing_sample_scores_zero_and_without_completions_the_reply_is_empty(caplog):
+    adapter = create_trl_adapter(judge, {"column": "tests"})
+    assert adapter(["p"], ["c"], column=["broken"]) == [0.0]
+    assert "mine" in caplog.text
+    silent = create_trl_adapter(lambda messages: {"score": float(messages[1].content == "")}, {})
+    assert silent(["p"]) == [1.0]

@@ -1,0 +1,144 @@
+"""The server that is told what to load."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+import requests
+
+from reward_kit import EvaluateResult, RewardOutput, generic_server, reward_function
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def url(serve_app, monkeypatch):
+    module = types.ModuleType("users_rewards")
+
+    @reward_function
+    def judge(messages, ground_truth=None, **kwargs):
+        return {"score": 0.5, "reason": f"{messages} {ground_truth} {kwargs}"}
+
+    def broken(messages, **kwargs):
+        raise LookupError("mine")
+
+    async def awaited(messages, **kwargs):
+        return RewardOutput(score=1.0, metrics={"m": 1.0})
+
+    module.judge, module.broken, module.awaited = judge, broken, awaited
+    module.text = lambda messages, **kwargs: "good"
+    monkeypatch.setitem(sys.modules, "users_rewards", module)
+    monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
+    monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
+    monkeypatch.setattr(generic_server, "_REWARD_FUNCTION_NAME", "N/A")
+    return serve_app(generic_server.app)
+
+
+def post(url, **body):
+    return requests.post(f"{url}/evaluate", json={"messages": MESSAGES, **body}, timeout=10)
+
+
+def test_nothing_loaded(url):
+    answer = requests.get(f"{url}/health", timeout=10)
+    assert (answer.status_code, answer.json()["status"]) == (200, "error")
+    assert (post(url).status_code, post(url).json()) == (500, {"detail": "Reward function not loaded."})
+
+
+def test_a_loaded_function_answers(url):
+    generic_server.load_reward_function("users_rewards.judge")
+    health = requests.get(f"{url}/health", timeout=10).json()
+    assert health == {"status": "ok", "reward_function": "users_rewards.judge"}
+    answer = EvaluateResult(**post(url, ground_truth="x", kwargs={"weight": 3}).json())
+    assert (answer.score, answer.reason) == (0.5, f"{MESSAGES} x {{'weight': 3}}")
+
+
+def test_async_functions_and_reward_outputs(url):
+    generic_server.load_reward_function("users_rewards.awaited")
+    assert post(url).json()["metrics"]["m"]["score"] == 1.0
+
+
+def test_an_error_is_500_with_its_text(url):
+    generic_server.load_reward_function("users_rewards.broken")
+    assert post(url).status_code == 500
+    assert "mine" in post(url).json()["detail"]
+
+
+def test_what_is_no_result_is_not_valid(url):
+    generic_server.load_reward_function("users_rewards.text")
+    answer = post(url)
+    assert (answer.status_code, answer.json()["score"], answer.json()["is_score_valid"]) == (200, 0.0, False)
+
+
+def test_a_bad_body_is_422(url):
+    generic_server.load_reward_function("users_rewards.judge")
+    answer = requests.post(f"{url}/evaluate", json={"ground_truth": "x"}, timeout=10)
+    assert answer.status_code == 422
+    assert "messages" in answer.json()["detail"][0]["loc"]
+
+
+def test_the_api_key(url, monkeypatch):
+    monkeypatch.setenv("RK_ENDPOINT_API_KEY", "secret")
+    generic_server.load_reward_function("users_rewards.judge")
+
+    def status(**headers):
+        return requests.post(
+            f"{url}/evaluate", json={"messages": MESSAGES}, headers=headers, timeout=10
+        ).status_code
+
+    assert status() == 401
+    assert status(**{"X-Api-Key": "wrong"}) == status(Authorization="Bearer wrong") == 403
+    assert status(**{"X-Api-Key": "secret"}) == status(Authorization="Bearer secret") == 200
+    assert requests.get(f"{url}/health", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [("no_such_module.judge", ImportError), ("users_rewards.nothing", AttributeError), ("nodot", ValueError)],
+)
+def test_a_failed_load_leaves_nothing_loaded(url, path, error):
+    generic_server.load_reward_function("users_rewards.judge")
+    with pytest.raises(error):
+        generic_server.load_reward_function(path)
+    assert requests.get(f"{url}/health", timeout=10).json()["status"] == "error"
+
+
+class TestCommandLine:
+    def run(self, folder, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "reward_kit.generic_server", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def test_it_serves_what_it_is_told(self, tmp_path):
+        (tmp_path / "mine.py").write_text("def judge(messages, **kwargs):\n    return None\n")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        server = self.run(tmp_path, "mine.judge", "--port", str(port))
+        try:
+            health = None
+            for _ in range(200):
+                try:
+                    health = requests.get(f"http://127.0.0.1:{port}/health", timeout=1).json()
+                    break
+                except requests.ConnectionError:
+                    time.sleep(0.1)
+            assert health == {"status": "ok", "reward_function": "mine.judge"}
+        finally:
+            server.terminate()
+            server.communicate(timeout=10)
+
+    def test_what_cannot_be_loaded_ends_it_with_one_line(self, tmp_path):
+        server = self.run(tmp_path, "mine.judge")
+        output, _ = server.communicate(timeout=60)
+        assert server.returncode == 1
+        assert output.strip() == "Error: mine.judge cannot be loaded: No module named 'mine'"

@@ -1,0 +1,99 @@
+"""A reward function behind POST /reward, and RewardFunction as its client."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import requests
+
+from reward_kit import EvaluateResult, Message, RewardFunction, RewardOutput, reward_function
+from reward_kit.server import RewardServer, create_app
+
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello", "mood": "good"}]
+
+
+@pytest.fixture
+def echo(serve_app):
+    """The address of a reward that says what it was called with."""
+
+    def judge(messages, ground_truth=None, **kwargs):
+        said = f"{messages} {ground_truth} {kwargs}"
+        return RewardOutput(score=1.0, reason=said, metrics={"m": {"score": 0.5, "reason": "r"}})
+
+    return serve_app(create_app(judge))
+
+
+def test_health(echo):
+    assert requests.get(f"{echo}/health", timeout=10).json() == {"status": "ok"}
+
+
+def test_messages_arrive_as_the_dicts_they_were(echo):
+    answer = requests.post(f"{echo}/reward", json={"messages": MESSAGES, "weight": 3}, timeout=10).json()
+    assert answer["reason"] == f"{MESSAGES} {MESSAGES[:1]} {{'weight': 3}}"
+    assert answer["metrics"]["m"] == {"score": 0.5, "reason": "r", "is_score_valid": True}
+
+
+def test_a_ground_truth_is_text_or_messages(echo):
+    for truth in ("text", MESSAGES):
+        answer = requests.post(
+            f"{echo}/reward", json={"messages": MESSAGES, "ground_truth": truth}, timeout=10
+        )
+        assert answer.json()["reason"] == f"{MESSAGES} {truth} {{}}"
+
+
+@pytest.mark.parametrize("body", [{}, {"messages": "hi"}, {"messages": [{"content": "no role"}]}])
+def test_a_bad_body_is_422(echo, body):
+    assert requests.post(f"{echo}/reward", json=body, timeout=10).status_code == 422
+
+
+async def awaited(messages: list[Message], **kwargs):
+    return EvaluateResult(score=len(messages))
+
+
+@pytest.mark.parametrize(
+    "function", [reward_function(awaited), lambda messages: EvaluateResult(score=len(messages))]
+)
+def test_async_functions_and_functions_without_a_ground_truth(serve_app, function):
+    url = serve_app(create_app(function))
+    assert requests.post(f"{url}/reward", json={"messages": MESSAGES}, timeout=10).json()["score"] == 2.0
+
+
+def test_a_reward_that_fails_is_500_with_its_error(serve_app):
+    def broken(messages, **kwargs):
+        raise LookupError("mine")
+
+    for function, detail in ((broken, "mine"), (lambda messages, **kwargs: 0.5, "Invalid return type")):
+        answer = requests.post(
+            f"{serve_app(create_app(function))}/reward", json={"messages": MESSAGES}, timeout=10
+        )
+        assert answer.status_code == 500
+        assert detail in answer.json()["detail"]
+
+
+def test_a_remote_reward_function_is_a_client_of_it(echo):
+    remote = RewardFunction(mode="remote", endpoint=f"{echo}/reward", weight=3)
+    result = remote([Message(role="user", content="hi"), Message(role="assistant", content="hello")])
+    assert isinstance(result, EvaluateResult)
+    assert result.metrics["m"].score == 0.5
+    assert result.reason.endswith("[{'role': 'user', 'content': 'hi'}] {'weight': 3}")
+
+
+def test_a_remote_error_status_raises(serve_app):
+    def broken(messages, **kwargs):
+        raise LookupError("mine")
+
+    with pytest.raises(requests.HTTPError, match="500"):
+        RewardFunction(mode="remote", endpoint=f"{serve_app(create_app(broken))}/reward")(MESSAGES)
+
+
+def test_a_server_finds_its_function_and_listens_on_this_machine_only(monkeypatch):
+    module = types.ModuleType("users_rewards")
+    module.judge = lambda messages, **kwargs: EvaluateResult(score=1)
+    monkeypatch.setitem(sys.modules, "users_rewards", module)
+    server = RewardServer("users_rewards:judge")
+    assert server.reward_func is module.judge
+    assert server.host == "127.0.0.1"
+    with pytest.raises(ImportError, match="users_rewards:nothing"):
+        RewardServer("users_rewards:nothing")

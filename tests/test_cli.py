@@ -1,0 +1,200 @@
+"""The command group: help, version, exit codes, .env, and parse_args."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import click
+import pytest
+
+import reward_kit
+from reward_kit import RewardKitError
+from reward_kit.cli import cli, main, parse_args
+
+
+def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reward_kit", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """``command(function)`` stands in for ``reward-kit preview``."""
+
+    def put(function):
+        module = types.ModuleType("reward_kit.cli_commands.preview")
+        module.preview = click.command()(function)
+        monkeypatch.setitem(sys.modules, "reward_kit.cli_commands.preview", module)
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return put
+
+
+class TestHelp:
+    @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+    def test_names_every_command_with_a_line(self, arguments):
+        done = run(*arguments)
+        assert done.returncode == 0
+        for line in (
+            "agent-eval  Evaluate an agent",
+            "db          Open, export",
+            "preview     Try an evaluator",
+        ):
+            assert line in done.stdout
+        assert "deploy" not in done.stdout
+
+    @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
+    def test_says_of_each_command_what_the_command_says_of_itself(self, name):
+        context = click.Context(cli)
+        command = cli.get_command(context, name)
+        assert " ".join(command.get_short_help_str(200).split()) in " ".join(context.get_help().split())
+
+    def test_version(self):
+        done = run("--version")
+        assert (done.returncode, done.stdout) == (0, f"reward-kit {reward_kit.__version__}\n")
+
+
+class TestExitCodes:
+    def test_what_a_command_returns_or_exits_with(self, command):
+        for function, code in [
+            (lambda: None, 0),
+            (lambda: 1, 1),
+            (lambda: click.get_current_context().exit(3), 3),
+        ]:
+            command(function)
+            assert main(["preview"]) == code
+
+    def test_an_error_of_ours_is_one_line_and_2(self, command, capsys):
+        def fail():
+            raise RewardKitError("no such file", place="task.jsonl:3", remedy="Make one.")
+
+        command(fail)
+        assert main(["preview"]) == 2
+        assert capsys.readouterr() == ("", "Error: task.jsonl:3: no such file. Make one.\n")
+
+    def test_wrong_usage_is_2(self):
+        for arguments, fault in [
+            (["nothing"], "No such command 'nothing'"),
+            (["--nothing"], "No such option"),
+        ]:
+            done = run(*arguments)
+            assert done.returncode == 2
+            assert fault in done.stderr
+
+    def test_an_interrupt_is_130(self, command):
+        def interrupted():
+            raise KeyboardInterrupt
+
+        def aborted():
+            raise click.Abort
+
+        for function in (interrupted, aborted):
+            command(function)
+            assert main(["preview"]) == 130
+
+    def test_a_fault_of_the_program_is_not_hidden(self, command):
+        command(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(["preview"])
+
+    def test_a_reader_that_goes_away_hears_no_complaint(self, tmp_path):
+        script = (
+            "from reward_kit.cli import main; import sys, click, reward_kit.cli_commands.preview as module\n"
+        )
+        script += "module.preview = click.command()(lambda: [print('x' * 80) for _ in range(10_000)])\n"
+        script += "sys.exit(main(['preview']))\n"
+        (tmp_path / "script.py").write_text(script)
+        done = subprocess.run(
+            ["bash", "-c", f'"{sys.executable}" script.py | head -n 1; echo ${{PIPESTATUS[0]}}'],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.stderr == ""
+        assert done.stdout == f"{'x' * 80}\n141\n"
+
+
+class TestEnvironment:
+    def test_a_dotenv_file_is_read_and_the_environment_wins(self, command, tmp_path, monkeypatch):
+        (tmp_path / ".env").write_text("RK_TEST_NEW=file\nRK_TEST_SET=file\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("RK_TEST_NEW", "x")
+        monkeypatch.delenv("RK_TEST_NEW")
+        monkeypatch.setenv("RK_TEST_SET", "environment")
+        seen = []
+        command(lambda: seen.extend([os.environ["RK_TEST_NEW"], os.environ["RK_TEST_SET"]]))
+        assert main(["preview"]) == 0
+        assert seen == ["file", "environment"]
+
+    def test_the_working_directory_can_be_imported_from(self, command, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        seen = []
+        command(lambda: seen.append(sys.path[0]))
+        main(["preview"])
+        assert seen == [str(tmp_path)]
+
+    def test_verbose_shows_what_the_package_logs(self, tmp_path):
+        (tmp_path / "main.py").write_text("def evaluate(messages, **kwargs):\n    return {'score': 1}\n")
+        (tmp_path / "samples.jsonl").write_text('{"messages": []}\n')
+        arguments = ["preview", "-m", f"a={tmp_path}", "-s", str(tmp_path / "samples.jsonl")]
+        assert run("-v", *arguments).returncode == run(*arguments).returncode == 0
+        code = (
+            "from reward_kit.cli import main; main(['-v'])\n"
+            "import logging; print(logging.getLogger('reward_kit').level)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.strip().endswith(str(logging.DEBUG))
+
+
+class TestParseArgs:
+    def test_preview(self):
+        args, rest = parse_args(
+            ["preview", "--samples", "s.jsonl", "--metrics-folders", "a=x", "b=y", "--hf", "set"]
+        )
+        assert (args.command, args.verbose, args.samples) == ("preview", False, "s.jsonl")
+        assert args.metrics_folders == ["a=x", "b=y"]
+        assert (args.huggingface_dataset, args.max_samples, args.remote_url) == ("set", 5, None)
+        assert rest == []
+
+    def test_no_folders_are_none(self):
+        assert parse_args(["preview", "--samples", "s.jsonl"])[0].metrics_folders is None
+
+    def test_verbose_comes_before_the_command(self):
+        for flag in ("-v", "--verbose"):
+            assert parse_args([flag, "preview"])[0].verbose is True
+
+    def test_arguments_it_does_not_know_are_given_back(self):
+        assert parse_args(["preview", "--mood", "good"])[1] == ["--mood", "good"]
+
+    def test_no_command(self):
+        args, rest = parse_args([])
+        assert (args.command, args.verbose, rest) == (None, False, [])
+
+    def test_wrong_arguments_exit(self, capsys):
+        for arguments in (["nothing"], ["deploy"], ["preview", "--max-samples", "none"]):
+            with pytest.raises(SystemExit) as caught:
+                parse_args(arguments)
+            assert caught.value.code == 2
+        with pytest.raises(SystemExit) as caught:
+            parse_args(["preview", "--help"])
+        assert caught.value.code == 0
+
+    def test_deploy_is_still_read(self):
+        args, _ = parse_args(["deploy", "--id", "x", "-m", "a=b", "--target", "gcp-cloud-run"])
+        assert (args.id, args.metrics_folders, args.force, args.remote_url) == ("x", ["a=b"], False, None)

@@ -1,0 +1,134 @@
+"""What importing costs and does: lazy names, the name that means two things, no side effects."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reward_kit
+import reward_kit.agent
+
+HEAVY = {
+    "aiosqlite",
+    "apsw",
+    "fastapi",
+    "litellm",
+    "openai",
+    "pydantic",
+    "requests",
+    "rich",
+    "sqlalchemy",
+    "uvicorn",
+}
+
+
+def python(code: str, *flags: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def modules_after(code: str) -> set[str]:
+    return set(python(f"import sys\n{code}\nprint('modules:', *sys.modules)").split("modules:")[1].split())
+
+
+class TestWeight:
+    def test_importing_the_package_imports_no_library(self):
+        assert not modules_after("import reward_kit") & HEAVY
+        assert not modules_after("import reward_kit.agent") & HEAVY
+
+    def test_writing_a_reward_needs_pydantic_alone(self):
+        loaded = modules_after(
+            "from reward_kit import reward_function, RewardOutput, Message, EvaluateResult"
+        )
+        assert loaded & HEAVY == {"pydantic"}
+
+    def test_help_imports_no_library_but_click(self):
+        code = "from reward_kit.cli import main; sys.argv = ['reward-kit', '--help']; main()"
+        assert not modules_after(code) & HEAVY
+
+    def test_a_tools_module_of_a_bundle_starts_no_model_library(self):
+        assert not modules_after("from reward_kit.agent import ToolRegistry, ToolError") & {
+            "litellm",
+            "openai",
+        }
+
+    def test_importing_configures_no_logging_and_no_warnings(self):
+        code = (
+            "import logging, warnings; before = list(warnings.filters)\n"
+            "from reward_kit import reward_function, load_jsonl, scorer_to_reward_fn, RewardOutput\n"
+            "print(logging.getLogger().handlers, warnings.filters == before)"
+        )
+        assert python(code) == "[] True"
+
+
+class TestNames:
+    @pytest.mark.parametrize("package", [reward_kit, reward_kit.agent], ids=lambda package: package.__name__)
+    def test_every_public_name_is_there_and_listed(self, package):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+            assert name in dir(package)
+
+    @pytest.mark.parametrize("package", [reward_kit, reward_kit.agent], ids=lambda package: package.__name__)
+    def test_type_checkers_see_what_is_there_at_run_time(self, package):
+        source = Path(package.__file__).read_text(encoding="utf-8")
+        declared = source.split("if TYPE_CHECKING:")[1].split("__all__")[0]
+        for name in package.__all__:
+            assert name in declared
+
+    def test_a_star_import_brings_the_public_names(self):
+        code = "from reward_kit import *; print(reward_function.__module__, EvaluateResult.__name__)"
+        assert python(code) == "reward_kit.typed_interface EvaluateResult"
+
+    def test_submodules_are_reachable_without_an_import_of_their_own(self):
+        assert python("import reward_kit; print(reward_kit.models.Message.__name__)") == "Message"
+
+    def test_an_unknown_name_is_an_attribute_error(self):
+        with pytest.raises(AttributeError, match="module 'reward_kit' has no attribute 'nothing'"):
+            reward_kit.nothing  # noqa: B018 - the access is what is tested
+        with pytest.raises(ImportError):
+            from reward_kit import make  # noqa: F401
+
+    def test_the_version_is_that_of_the_distribution(self):
+        assert reward_kit.__version__ == importlib.metadata.version("reward-kit")
+
+    def test_the_older_name_of_the_decorator(self):
+        assert reward_kit.legacy_reward_function is reward_kit.reward_function
+
+
+class TestTheNameThatMeansTwoThings:
+    """``reward_kit.reward_function`` is the decorator; the submodule is reached by importing from it."""
+
+    IS_DECORATOR = "assert reward_kit.reward_function.__module__ == 'reward_kit.typed_interface'"
+    IS_MODULE = (
+        "import sys, types; assert isinstance(sys.modules['reward_kit.reward_function'], types.ModuleType)"
+    )
+
+    @pytest.mark.parametrize(
+        "imports",
+        [
+            "import reward_kit.reward_function",
+            "from reward_kit.reward_function import RewardFunction, reward_function; import reward_kit",
+            "from reward_kit import RewardFunction; import reward_kit",
+            "from reward_kit import reward_function; import reward_kit.reward_function",
+            "import reward_kit, reward_kit.reward_function as it; assert it is reward_kit.reward_function",
+            "import importlib, reward_kit; importlib.import_module('reward_kit.reward_function').requests",
+            "import reward_kit; reward_kit.reward_function; from reward_kit.reward_function import requests",
+        ],
+    )
+    def test_in_any_order_of_imports(self, imports):
+        assert python(f"{imports}\n{self.IS_DECORATOR}\nprint('ok')") == "ok"
+
+    def test_the_module_is_in_sys_modules(self):
+        assert python(f"import reward_kit.reward_function\n{self.IS_MODULE}\nprint('ok')") == "ok"
+
+    def test_the_decorator_can_be_replaced_as_any_attribute(self, monkeypatch):
+        monkeypatch.setattr(reward_kit, "reward_function", "mine")
+        assert reward_kit.reward_function == "mine"

@@ -1,0 +1,229 @@
+"""The decorator: which arguments become messages, which results are taken, what the errors say."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union  # noqa: UP035 - users annotate so
+
+import pytest
+
+from reward_kit import EvaluateResult, Message, RewardOutput, create_llm_resource, reward_function
+
+if TYPE_CHECKING:
+    from reward_kit import Message as OnlyForTypeCheckers
+
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+
+
+def what_arrives(annotation: Any, given: Any, *, name: str = "messages", mode: str = "pointwise") -> Any:
+    """What a decorated function gets for its parameter ``name`` that is annotated so."""
+    seen = []
+
+    def judge(**kwargs: Any) -> Any:
+        seen.append(kwargs[name])
+        return [] if mode == "batch" else EvaluateResult(score=1)
+
+    parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    judge.__signature__ = inspect.Signature([parameter, rest])
+    reward_function(judge, mode=mode)(**{name: given})
+    return seen[0]
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            List[Message],  # noqa: UP006
+            list[Message],
+            Optional[List[Message]],  # noqa: UP006, UP045
+            list[Message] | None,
+            "List[Message]",
+            "Optional[List[Message]]",
+            "list[Message] | None",
+        ],
+        ids=str,
+    )
+    def test_dicts_become_messages_however_the_list_is_annotated(self, annotation):
+        assert what_arrives(annotation, MESSAGES) == [Message(**message) for message in MESSAGES]
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            inspect.Parameter.empty,
+            Any,
+            list,
+            List[Dict[str, str]],  # noqa: UP006
+            Union[List[Dict[str, Any]], List[Message]],  # noqa: UP006, UP007
+            "SomethingUnknown",
+            "list[",
+        ],
+        ids=str,
+    )
+    def test_any_other_annotation_leaves_the_argument_alone(self, annotation):
+        assert what_arrives(annotation, MESSAGES) is MESSAGES
+
+    def test_a_function_of_this_module_whose_annotations_are_texts(self):
+        @reward_function
+        def judge(messages: List[Message], **kwargs) -> EvaluateResult:  # noqa: UP006
+            return EvaluateResult(score=1.0, reason=messages[-1].content)
+
+        assert judge(MESSAGES).reason == judge(messages=MESSAGES).reason == "hello"
+
+    def test_names_that_only_type_checkers_import(self):
+        @reward_function
+        def judge(messages: list[OnlyForTypeCheckers], **kwargs):
+            return {"score": 1.0, "reason": type(messages[0]).__name__}
+
+        assert judge(messages=MESSAGES).reason == "dict"  # unknown here, hence not touched
+
+    def test_messages_stay_the_same_objects(self):
+        given = [Message(role="user", content="hi")]
+        assert what_arrives(list[Message], given)[0] is given[0]
+
+    def test_a_method_and_positional_arguments(self):
+        class Judge:
+            @reward_function
+            def judge(self, messages: list[Message], ground_truth: list[Message], **kwargs):
+                return {"score": float(messages[-1].content == ground_truth[0].content)}
+
+        assert Judge().judge(MESSAGES, MESSAGES[1:]).score == 1.0
+
+    @pytest.mark.parametrize("bad", ["text", 5, None, ["text"], [{"content": "no role"}], (MESSAGES[0],)])
+    def test_what_is_no_list_of_messages(self, bad):
+        with pytest.raises(ValueError, match=r"^Input 'messages' failed Pydantic validation: "):
+            what_arrives(list[Message], bad)
+
+    def test_none_is_taken_where_the_annotation_says_so(self):
+        assert what_arrives(list[Message] | None, None) is None
+
+    def test_batch_mode_takes_rollouts(self):
+        rollouts = what_arrives(
+            list[list[Message]], [MESSAGES, MESSAGES], name="rollouts_messages", mode="batch"
+        )
+        assert [message.content for message in rollouts[1]] == ["hi", "hello"]
+        with pytest.raises(ValueError, match=r"^Input 'rollouts_messages' failed Pydantic validation"):
+            what_arrives(list[list[Message]], [["text"]], name="rollouts_messages", mode="batch")
+
+    def test_ground_truth(self):
+        assert what_arrives(list[Message], MESSAGES, name="ground_truth")[0].content == "hi"
+        assert what_arrives(list[Message], None, name="ground_truth") is None
+        assert what_arrives(str, "hello", name="ground_truth") == "hello"
+        for bad in ("hello", ["hello"]):
+            with pytest.raises(
+                ValueError, match=r"^Input 'ground_truth' failed Pydantic validation for List\[Message\]: "
+            ):
+                what_arrives(list[Message], bad, name="ground_truth")
+
+    def test_a_missing_argument_is_a_plain_type_error(self):
+        @reward_function
+        def judge(messages: list[Message], weight, **kwargs):
+            return {"score": weight}
+
+        with pytest.raises(TypeError, match="weight"):
+            judge(messages=MESSAGES)
+
+
+class TestResults:
+    @pytest.mark.parametrize(
+        "result", [EvaluateResult(score=2), RewardOutput(score=1.0, metrics={"m": {"score": 1.0}})]
+    )
+    def test_a_result_is_handed_on_as_it_is(self, result):
+        assert reward_function(lambda **kwargs: result)() is result
+
+    def test_a_dict_becomes_an_evaluate_result(self):
+        judge = reward_function(lambda **kwargs: {"score": 0.5, "reason": "r", "unknown": 1})
+        assert judge() == EvaluateResult(score=0.5, reason="r")
+
+    @pytest.mark.parametrize("result", [0.5, None, (0.5, {}), {"reward": 1}])
+    def test_anything_else_is_refused_by_name(self, result):
+        @reward_function
+        def judge(**kwargs):
+            return result
+
+        with pytest.raises(
+            ValueError,
+            match=r"^Return value from function 'judge' failed Pydantic validation for mode 'pointwise':\n"
+            r"1 validation error for EvaluateResult",
+        ):
+            judge()
+
+    def test_batch_mode_wants_a_list(self):
+        judge = reward_function(lambda result, **kwargs: result, mode="batch")
+        mixed = judge([{"score": 1}, RewardOutput(score=0.5), EvaluateResult(score=0)])
+        assert [type(result) for result in mixed] == [EvaluateResult] * 3
+        assert [result.score for result in mixed] == [1.0, 0.5, 0.0]
+        kept = [RewardOutput(score=0.5), EvaluateResult(score=0)]
+        assert judge(kept) is kept
+        with pytest.raises(ValueError, match=r"mode 'batch':\n1 validation error for list\[EvaluateResult\]"):
+            judge({"score": 1})
+
+    def test_what_the_function_raises_goes_on(self):
+        @reward_function
+        def judge(**kwargs):
+            raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            judge()
+
+    async def test_async_functions_are_awaited(self):
+        @reward_function
+        async def judge(messages: list[Message], **kwargs):
+            return {"score": 1.0, "reason": messages[0].content}
+
+        assert inspect.iscoroutinefunction(judge)
+        assert (await judge(messages=MESSAGES)).reason == "hi"
+
+
+class TestDecoration:
+    def test_var_keyword_is_required(self):
+        with pytest.raises(ValueError) as caught:
+
+            @reward_function
+            def judge(messages, *, extra=None):
+                return None
+
+        assert str(caught.value) == (
+            "Function 'judge' must accept **kwargs parameter. "
+            "Please add '**kwargs' to the function signature."
+        )
+
+    def test_the_function_keeps_its_name_and_signature(self):
+        @reward_function(id="exact", requirements=["numpy"])
+        def judge(messages, *, db, **kwargs):
+            """Doc."""
+
+        assert (judge.__name__, judge.__doc__) == ("judge", "Doc.")
+        assert list(inspect.signature(judge).parameters) == ["messages", "db", "kwargs"]
+        assert judge._reward_function_id == "exact"
+        assert judge._reward_function_requirements == ["numpy"]
+        assert judge._reward_function_mode == "pointwise"
+        assert judge._reward_function_resources is None
+        assert not hasattr(judge, "deploy")
+
+    def test_an_unknown_mode_is_found_at_the_call(self):
+        judge = reward_function(lambda **kwargs: {"score": 1}, mode="pairwise")
+        with pytest.raises(ValueError, match="Internal error: Invalid mode 'pairwise'"):
+            judge()
+
+    def test_resources_are_set_up_once_and_their_clients_passed(self):
+        applied = []
+        llm = types.SimpleNamespace(deployment_type="on-demand", apply=lambda: applied.append("applied"))
+
+        @reward_function(resources={"llms": [create_llm_resource(llm)]})
+        def judge(resources, **kwargs):
+            return {"score": float(resources["llms"][0] is llm)}
+
+        assert applied == ["applied"]
+        assert judge().score == judge().score == 1.0
+        assert applied == ["applied"]
+
+    def test_a_resource_has_no_client_before_it_is_set_up(self):
+        resource = create_llm_resource(object())
+        with pytest.raises(RuntimeError, match="not set up"):
+            resource.get_client()
+        resource.setup()
+        resource.cleanup()
+        with pytest.raises(RuntimeError, match="not set up"):
+            resource.get_client()
