@@ -1,0 +1,114 @@
+"""What ``async def`` tools and rewards hold: ``await db.fetch_all(sql, params)`` and its like."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.database.scopes import Transaction
+from reward_kit.agent.database.statement import Answer, NotNowError, Parameters, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sqlalchemy import TextClause
+
+    from reward_kit.agent.database.connection import Connection
+    from reward_kit.agent.database.row import Row
+
+_CHUNK = 500
+"""``executemany`` lets other tasks run after this many parameter sets."""
+
+
+class ExecuteResult:
+    """What ``await db.execute(...)`` gives.
+
+    ``rows`` are the rows, ``rowcount`` the number of rows changed (-1 for anything but INSERT, REPLACE,
+    UPDATE and DELETE), ``lastrowid`` the rowid inserted last.  Everything else (``scalar_one()``,
+    ``all()``, ``mappings()``, ``fetchone()`` ...) is that of SQLAlchemy's ``Result``.
+    """
+
+    __slots__ = ("_answer", "_result", "lastrowid", "rowcount")
+
+    def __init__(self, answer: Answer) -> None:
+        self.rowcount = answer.rowcount
+        self.lastrowid = answer.lastrowid
+        self._answer = answer
+        self._result: Any = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, usable as tuples, by column name and by attribute."""
+        return self._answer.rows()
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._result is None:
+            from reward_kit.agent.database.sqlalchemy_result import StatementResult
+
+            self._result = StatementResult(self._answer)
+        return getattr(self._result, name)
+
+
+class AsyncFace:
+    """Statements on one database.
+
+    Named parameters (``:name``) come from a dict, which may hold more than the statement uses; positional
+    ones (``?``) from a list.  ``sql`` is one statement, a ``str`` or ``text()``.  All methods raise
+    ``DatabaseError`` with SQLite's message; ``QueryTimeoutError`` after 10 s, ``TooManyRowsError`` beyond
+    100 000 rows, ``ReadOnlyError`` for a write where only reading is allowed.
+    """
+
+    def __init__(self, connection: Connection, refusal: str | None) -> None:
+        self._connection = connection
+        self._refusal = refusal
+
+    async def execute(self, sql: str | TextClause, params: Parameters = None) -> ExecuteResult:
+        """Run a statement of any kind."""
+        return ExecuteResult(await self._run(sql, params))
+
+    async def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
+        """All rows."""
+        return (await self._run(sql, params)).rows()
+
+    async def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
+        """The first row, or ``None``."""
+        rows = (await self._run(sql, params, first=True)).rows()
+        return rows[0] if rows else None
+
+    async def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
+        """The first column of the first row, or ``None``."""
+        values = (await self._run(sql, params, first=True)).values
+        return values[0][0] if values else None
+
+    async def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
+        """Run a statement once for each set of parameters, all or none; returns how many rows changed."""
+        changed = 0
+        remaining = iter(params)
+        async with self.transaction():
+            while chunk := list(islice(remaining, _CHUNK)):
+                answer = await self._answer(Statement(sql, None, self._refusal, many=chunk))
+                changed += answer.rowcount
+        return changed
+
+    def transaction(self) -> Transaction:
+        """``async with db.transaction():`` keeps the statements in it together, or none of them."""
+        return Transaction(self._connection)
+
+    async def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Answer:
+        if not isinstance(sql, str):
+            from reward_kit.agent.database.sqlalchemy_result import plain_sql
+
+            sql, params = plain_sql(sql, params)
+        return await self._answer(Statement(sql, params, self._refusal, first=first))
+
+    async def _answer(self, statement: Statement) -> Answer:
+        try:
+            return self._connection.run_inline(statement)
+        except NotNowError as postponed:
+            slow = postponed.slow
+        return await self._connection.run_later(statement, slow=slow)

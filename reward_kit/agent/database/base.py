@@ -1,0 +1,145 @@
+"""Seeding: SQL text or a script becomes a base, a finished read-only SQLite file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
+from reward_kit.agent.database.clock import frozen_clock, julian_day
+from reward_kit.agent.database.determinism import Randomness, read_moment
+from reward_kit.agent.database.publish import temporary_beside
+from reward_kit.agent.database.seed_connection import SeedConnection
+from reward_kit.agent.database.seed_file import SeedFile, open_seed_file
+from reward_kit.agent.database.sql_script import Statement, split_statements
+from reward_kit.errors import BundleError, DatabaseError, RewardKitError, StorageError
+
+_RANDOM_SEED = 0
+"""The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
+_QUOTED = 100
+"""Longest beginning of a faulty statement (characters) that an error quotes."""
+
+SeedScript = Callable[[SeedConnection], None]
+
+
+def seed_base(
+    path: str | os.PathLike[str],
+    sql: str = "",
+    *,
+    script: SeedScript | None = None,
+    origin: str = "seed SQL",
+    now: datetime | str | None = None,
+) -> Path:
+    """Run ``sql``, then ``script``, on an empty database and publish it at ``path``; returns the path.
+
+    The same seed gives the same rows: ``random()`` and ``randomblob()`` start from a fixed seed, and the
+    clock stands still at ``now``, or if there is none at the moment the seeding began.  A seed that reads
+    the clock is therefore repeatable only with ``now``.
+
+    ``BundleError`` with the place ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot
+    be written.  Nothing is left behind then, and an older file at ``path`` stays.
+    """
+    target = Path(path)
+    moment = read_moment(now)
+    with temporary_beside(target) as temporary:
+        file = open_seed_file(temporary, frozen_clock=moment is not None)
+        with contextlib.closing(file), frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
+            seed = SeedConnection(file, Randomness(_RANDOM_SEED))
+            _run_sql(seed, sql, origin)
+            if script is not None:
+                _run_script(seed, script, origin)
+            try:
+                seed.finish()
+                _finalise(file)
+            except DatabaseError as error:
+                raise BundleError(error.fault, place=origin, remedy=error.remedy) from error
+        with temporary.open("r+b") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o444)
+        temporary.replace(target)
+    return target
+
+
+def _run_sql(seed: SeedConnection, sql: str, origin: str) -> None:
+    if "\0" in sql:
+        line = sql[: sql.index("\0")].count("\n") + 1
+        raise BundleError("a NUL character, at which SQLite would stop reading", place=f"{origin}:{line}")
+    for statement in split_statements(sql):
+        _run_statement(seed, statement, origin)
+
+
+def _run_statement(seed: SeedConnection, statement: Statement, origin: str) -> None:
+    try:
+        seed.run(statement.sql)
+    except DatabaseError as error:
+        offset = getattr(error.__cause__, "error_offset", -1)
+        beginning = " ".join(statement.sql.split())
+        if len(beginning) > _QUOTED:
+            beginning = f"{beginning[: _QUOTED - 3]}..."
+        place = f"{origin}:{statement.line_at(offset)}"
+        message = " ".join(error.fault.split())
+        raise BundleError(f"{message}, in: {beginning}", place=place, remedy=error.remedy) from error
+
+
+def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:
+    try:
+        script(seed)
+    except RewardKitError as error:
+        if isinstance(error.__cause__, StorageError):  # SeedScript takes whatever happens for its own fault
+            raise error.__cause__ from None
+        if isinstance(error, (BundleError, StorageError)):
+            raise
+        raise BundleError(error.fault, place=_place_in(script, error, origin), remedy=error.remedy) from error
+    except Exception as error:  # the border to foreign code: whatever it raises is a fault of the bundle
+        raise BundleError(
+            f"{type(error).__name__}: {error}", place=_place_in(script, error, origin)
+        ) from error
+
+
+def _place_in(script: SeedScript, error: Exception, origin: str) -> str:
+    """``origin:LINE`` of the innermost frame that is in the script's file."""
+    code = getattr(script, "__code__", None)
+    file = None if code is None else code.co_filename
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{origin}:{lines[-1]}" if lines else origin
+
+
+def _finalise(file: SeedFile) -> None:
+    """Leave the file as forks want it: no journal, no free pages, and the state of foreign keys written down.
+
+    No ANALYZE: every fork would load the statistics when it opens, and their tables would show among the
+    user's.  A seed that wants them runs ANALYZE itself.
+    """
+    if _value(file, "PRAGMA foreign_keys"):
+        _check_foreign_keys(file)
+        if _value(file, "PRAGMA application_id"):
+            raise DatabaseError(
+                "foreign_keys=ON and an application_id of the seed's own exclude each other",
+                remedy="A base remembers in this field that foreign keys are on: leave it unset.",
+            )
+        file.run(f"PRAGMA application_id={FOREIGN_KEYS_ON}")
+    else:
+        # writes page 1 even if the seed is empty: a file without pages is no database
+        file.run(f"PRAGMA user_version={_value(file, 'PRAGMA user_version')}")
+    # VACUUM may renumber rowids, by which a full-text index refers to the texts of another table
+    if not _value(file, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"):
+        file.run("VACUUM")
+    file.run("PRAGMA journal_mode=DELETE")
+
+
+def _check_foreign_keys(file: SeedFile) -> None:
+    violations = file.run("PRAGMA foreign_key_check").values
+    if violations:
+        table, rowid, parent, _ = violations[0]
+        row = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
+        more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+        raise DatabaseError(f"{row} refers to a row of {parent} that does not exist{more}")
+
+
+def _value(file: SeedFile, sql: str) -> int:
+    value: int = file.run(sql).values[0][0]
+    return value

@@ -1,0 +1,212 @@
+"""A finished SQLite file, read once and shared by every fork in the process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import ClassVar
+
+from reward_kit.errors import DatabaseError
+
+IN_MEMORY_LIMIT = 64 << 20
+"""Bases up to this size (bytes) are held as one bytes object; larger ones are read page by page."""
+
+FOREIGN_KEYS_ON = 0x52774B46
+"""``PRAGMA application_id`` of a base whose seed switched foreign keys on ("RwkF").
+
+SQLite forgets ``PRAGMA foreign_keys`` when a connection closes; this header field survives in the base, its
+forks and their exports without a table that queries would see.
+"""
+
+_MAGIC = b"SQLite format 3\0"
+HEADER_SIZE = 100
+_HASH_CHUNK = 4 << 20
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change (ns) of a file."""
+
+
+class BaseImage:
+    """An immutable base.  Build one with :meth:`open`, which shares it between all users of the file.
+
+    ``schema_cookie`` is the number that SQLite raises with every change of the schema.  The file is never
+    mapped into memory: should somebody truncate it, reads raise ``DatabaseError`` instead of killing the
+    process.
+    """
+
+    path: Path
+    size: int
+    page_size: int
+    header: bytes
+    schema_cookie: int
+    content: bytes | None
+    """All bytes of the file, where it is small enough to be held."""
+
+    _lock: ClassVar = threading.Lock()
+    _open: ClassVar[weakref.WeakValueDictionary[_Identity, BaseImage]] = weakref.WeakValueDictionary()
+    # hashing a large base takes seconds: the result outlives the image, for a process that opens many deltas
+    _fingerprints: ClassVar[dict[_Identity, bytes]] = {}
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._identity = _identify(os.fstat(descriptor))
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        self.content = _read_all(descriptor) if self.size <= IN_MEMORY_LIMIT else None
+        self.header = self.read(0, HEADER_SIZE) if self.size >= HEADER_SIZE else b""
+        self.page_size = _check_header(self.header, self.size, path)
+        self.schema_cookie = int.from_bytes(self.header[40:44], "big")
+        _check_companions(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> BaseImage:
+        """The image of ``path``, shared with whoever has it open.
+
+        Raises ``DatabaseError`` for a file that is missing, no SQLite database, truncated, or not finalised
+        (WAL mode, or a journal beside it).
+        """
+        try:
+            descriptor = os.open(path, _OPEN_FLAGS)
+        except OSError as error:
+            raise DatabaseError(f"cannot open the database: {error.strerror}", place=str(path)) from error
+        keep = False
+        try:
+            with cls._lock:
+                image = cls._open.get(_identify(os.fstat(descriptor)))
+                if image is None:
+                    image = cls(Path(os.path.realpath(path)), descriptor)
+                    cls._open[image._identity] = image
+                    keep = image.content is None
+                    if keep:
+                        weakref.finalize(image, os.close, descriptor)
+        except OSError as error:
+            raise DatabaseError(f"cannot read the database: {error.strerror}", place=str(path)) from error
+        else:
+            return image
+        finally:
+            if not keep:
+                os.close(descriptor)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that stand for the content of the whole file (computed once)."""
+        known = self._fingerprints.get(self._identity)
+        if known is None:
+            known = self._fingerprints[self._identity] = self._hash()
+        return known
+
+    def read(self, offset: int, amount: int) -> bytes:
+        """``amount`` bytes at ``offset``, which must lie inside the file."""
+        if self.content is not None:
+            return self.content[offset : offset + amount]
+        data = _read_at(self._descriptor, offset, amount)
+        if len(data) != amount:
+            raise DatabaseError("the base was truncated while in use", place=str(self.path))
+        return data
+
+    def check_intact(self) -> None:
+        """Raise ``DatabaseError`` if what forks read is no longer what was opened."""
+        if self.content is None and _identify(os.fstat(self._descriptor)) != self._identity:
+            raise self._changed()
+
+    def check_on_disk(self) -> None:
+        """Raise ``DatabaseError`` if a process that opens ``path`` now would not get the same bytes."""
+        self.check_intact()
+        try:
+            if _identify(self.path.stat()) == self._identity:
+                return
+            # the same bytes under another inode or time are as good as the old ones
+            if BaseImage.open(self.path).fingerprint == self.fingerprint:
+                return
+        except (OSError, DatabaseError) as error:
+            raise DatabaseError(f"the base is no longer there: {error}", place=str(self.path)) from error
+        raise self._changed()
+
+    def _changed(self) -> DatabaseError:
+        return DatabaseError(
+            "the base was changed on disk while in use",
+            place=str(self.path),
+            remedy="Bases are read-only: seed a new one under another name.",
+        )
+
+    def _hash(self) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for offset in range(0, self.size, _HASH_CHUNK):
+            digest.update(self.read(offset, min(_HASH_CHUNK, self.size - offset)))
+        return digest.digest()
+
+
+def foreign_keys_on(header: bytes) -> bool:
+    """Whether a base that starts with ``header`` was seeded with foreign keys switched on."""
+    return int.from_bytes(header[68:72], "big") == FOREIGN_KEYS_ON
+
+
+def seeded_with_foreign_keys(path: str | os.PathLike[str]) -> bool:
+    """Whether the seed of the complete SQLite file at ``path`` switched foreign keys on."""
+    with Path(path).open("rb") as file:
+        return foreign_keys_on(file.read(HEADER_SIZE))
+
+
+def _identify(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+if hasattr(os, "pread"):
+
+    def _read_at(descriptor: int, offset: int, amount: int) -> bytes:
+        return os.pread(descriptor, amount, offset)
+
+else:
+    _seek_lock = threading.Lock()
+
+    def _read_at(descriptor: int, offset: int, amount: int) -> bytes:
+        with _seek_lock:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, amount)
+
+
+def _check_header(header: bytes, size: int, path: Path) -> int:
+    """The page size in bytes; ``DatabaseError`` if this is no complete SQLite database in rollback mode."""
+    if len(header) < HEADER_SIZE or header[:16] != _MAGIC:
+        raise DatabaseError("not a SQLite database", place=str(path))
+    if 2 in (header[18], header[19]):
+        raise DatabaseError(
+            "the database is in WAL mode",
+            place=str(path),
+            remedy="Run `PRAGMA journal_mode=DELETE` on it first.",
+        )
+    page_size = int.from_bytes(header[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    if page_size < 512 or page_size & (page_size - 1):
+        raise DatabaseError(f"damaged header: page size {page_size}", place=str(path))
+    pages = int.from_bytes(header[28:32], "big")
+    count_is_valid = (
+        header[24:28] == header[92:96]
+    )  # writers older than SQLite 3.7 leave the page count alone
+    if size % page_size or (count_is_valid and pages * page_size != size):
+        raise DatabaseError(
+            f"the file has {size} bytes, its header says {pages} pages of {page_size}: truncated or damaged",
+            place=str(path),
+        )
+    return page_size
+
+
+def _check_companions(path: Path) -> None:
+    """Refuse a database whose newest transactions sit in a journal beside it."""
+    for suffix in ("-wal", "-journal"):
+        companion = Path(f"{path}{suffix}")
+        if companion.exists() and companion.stat().st_size:
+            raise DatabaseError(
+                f"an unfinished transaction lies beside it ({companion.name})",
+                place=str(path),
+                remedy="Open and close it once with SQLite.",
+            )

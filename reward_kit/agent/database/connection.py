@@ -1,0 +1,317 @@
+"""The one connection of a database state: whose statement runs, where it runs, and in which transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.statement import Answer, NotNowError, Statement, Ticket
+from reward_kit.agent.database.statement_text import describe_statement
+from reward_kit.agent.database.turns import Scope, Turns, enclosing_scope, scope_has_ended
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from reward_kit.agent.database.determinism import Randomness
+    from reward_kit.agent.database.guards import Limits
+    from reward_kit.agent.database.statement import Judge
+
+_Result = TypeVar("_Result")
+
+_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="reward-kit-database")
+"""For the few statements, of whichever database, that take too long for an event loop."""
+
+
+class Driver(Protocol):
+    """An open SQLite connection.  Whoever calls it sees to it that only one thread does."""
+
+    judge: Judge
+    begin_sql: str
+    """The statement that begins a transaction."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+
+    @property
+    def version(self) -> object:
+        """Equal as long as the content is; may differ although the content is equal."""
+
+    def run(self, statement: Statement) -> Answer:
+        """Run a statement and fetch its rows.
+
+        ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
+        """
+
+    def control(self, sql: str) -> None:
+        """Run a statement of this package's own (BEGIN, COMMIT ...)."""
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
+        """The rows of a query of this package's own."""
+
+    def interrupt(self) -> None:
+        """Stop the running statement; may be called from any thread."""
+
+    def changes(self) -> Changes:
+        """The rows that differ from the base, those of an open transaction included."""
+
+    def protect(self) -> None:
+        """A tool call starts: make sure that ``restore`` can bring back the present content."""
+
+    def restore(self) -> None:
+        """Take back what was written since ``protect`` by others than this connection."""
+
+    def close(self) -> None:
+        """Close the connection; an open transaction is lost."""
+
+
+class Connection:
+    """Runs statements one at a time, each in the transaction of the scope that its caller is in.
+
+    ``open_driver`` is called when the first statement comes.  ``eager`` is for a file that others may
+    write to as well: a tool call then owns the connection from its start on, not only from its first
+    statement on, and locks the file from its first write on, not already when it reads.
+    """
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver],
+        limits: Limits,
+        randomness: Randomness | None = None,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.limits = limits
+        self.randomness = randomness
+        self.eager = eager
+        self.turns = Turns()
+        self.closed = False
+        self._open_driver = open_driver
+        self._driver: Driver | None = None
+        self._in_use = threading.Lock()
+        self._ticket: Ticket | None = None
+        self._known: tuple[object, Changes] | None = None
+
+    def run_inline(self, statement: Statement) -> Answer:
+        """Run at once, in the event loop's thread; ``NotNowError`` if that is not possible."""
+        scope = enclosing_scope(self)
+        if not self.turns.enter(scope):
+            raise NotNowError(slow=False)
+        try:
+            return self._perform(scope, None, statement)
+        finally:
+            self.turns.leave()
+
+    async def run_later(self, statement: Statement, *, slow: bool) -> Answer:
+        """Run when it is the statement's turn, on a thread if it is ``slow``."""
+        scope = enclosing_scope(self)
+        if not self.turns.enter(scope):
+            await self.turns.wait(scope)
+        try:
+            if not slow:
+                with contextlib.suppress(NotNowError):
+                    return self._perform(scope, None, statement)
+            return await self._perform_on_thread(scope, statement)
+        finally:
+            self.turns.leave()
+
+    def run_blocking(self, statement: Statement) -> Answer:
+        """Run in this thread, waiting for the turn."""
+        scope = enclosing_scope(self)
+        ticket = Ticket()
+        self._enter_blocking(scope)
+        try:
+            self._ticket = ticket
+            return self._perform(scope, ticket, statement)
+        finally:
+            self._ticket = None
+            self.turns.leave()
+
+    def with_driver(self, work: Callable[[Driver], _Result]) -> _Result:
+        """The result of ``work`` on the connection between two statements of the present scope."""
+        scope = enclosing_scope(self)
+        self._enter_blocking(scope)
+        try:
+            with self._in_use:
+                return work(self._opened())
+        finally:
+            self.turns.leave()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a statement was run and ``close`` not called since."""
+        return self._driver is not None
+
+    def changes(self) -> Changes:
+        """The rows that differ from the base, those of an open transaction included."""
+        return self.with_driver(self._current_changes)
+
+    def close(self) -> None:
+        """Stop what is running and close; an open transaction is lost."""
+        self.closed = True
+        self.stop_running()
+        with self._in_use:
+            driver, self._driver = self._driver, None
+            if driver is not None:
+                driver.close()
+
+    def stop_running(self) -> None:
+        """Stop the statement that runs on a thread, if there is one."""
+        ticket, driver = self._ticket, self._driver
+        if ticket is not None and driver is not None:
+            ticket.over = True
+            driver.interrupt()
+
+    # --- scopes: what `tool_call()` and `transaction()` do at their ends ---
+
+    def start(self, scope: Scope) -> None:
+        """Begin a tool call that needs the connection from its start on, in a turn of its."""
+        with self._in_use:
+            driver = self._opened()
+            driver.protect()
+            self._mark(driver, scope)
+
+    def finish(self, scope: Scope, *, failed: bool) -> Changes:
+        """Commit or roll back in the last turn of ``scope``; what it changed, if it is recorded.
+
+        ``DatabaseError`` if it cannot be committed: then it is rolled back.
+        """
+        with self._in_use:
+            if scope.draws is None or (self.closed and failed):  # nothing was begun, or nothing is left of it
+                return Changes()
+            driver = self._opened()
+            if failed:
+                self._roll_back(driver, scope)
+                return Changes()
+            try:
+                _check_not_lost(scope)
+                if scope.began:
+                    driver.control("COMMIT" if scope.parent is None else f"RELEASE {_savepoint(scope)}")
+            except DatabaseError:
+                self._roll_back(driver, scope)
+                raise
+            if scope.before is None or driver.version == scope.before[0]:
+                return Changes()
+            return self._current_changes(driver).minus(scope.before[1])
+
+    def _perform(self, scope: Scope | None, ticket: Ticket | None, statement: Statement) -> Answer:
+        """Run a statement whose turn it is."""
+        with self._in_use:
+            if ticket is not None and scope is not None and scope.over:
+                raise scope_has_ended()  # while this thread was about to start
+            driver = self._driver or self._opened()
+            if scope is not None and not scope.began:
+                self._begin(driver, scope, statement)
+            statement.scope = scope
+            statement.ticket = ticket
+            drawn = 0 if self.randomness is None else self.randomness.position
+            alone = scope is None and not describe_statement(statement.sql).reads
+            if alone:
+                driver.control(driver.begin_sql)
+            try:
+                answer = driver.run(statement)
+                if alone:
+                    driver.control("COMMIT")
+            except BaseException as error:
+                self._take_back(driver, statement, error, drawn)
+                raise
+            return answer
+
+    def _take_back(self, driver: Driver, statement: Statement, error: BaseException, drawn: int) -> None:
+        """Put things right after a statement that failed or has to be started again."""
+        scope = statement.scope
+        # a write that was stopped in its very last step is complete, although SQLite calls it interrupted
+        stopped = statement.writes and driver.judge.watch.reason is not None
+        if driver.in_transaction and (scope is None or stopped):
+            driver.control("ROLLBACK")
+        again = isinstance(error, NotNowError)
+        if again and self.randomness is not None:
+            self.randomness.position = drawn
+        if scope is not None and scope.began and not driver.in_transaction:
+            # else it is SQLite that rolled back: RAISE(ROLLBACK), a full disk
+            for each in scope.chain():
+                each.began, each.lost = False, None if again else str(error)
+
+    async def _perform_on_thread(self, scope: Scope | None, statement: Statement) -> Answer:
+        ticket = self._ticket = Ticket()
+        running = _threads.submit(self._perform, scope, ticket, statement)
+        waiting = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if not running.cancel():
+                self.stop_running()
+            while not waiting.done():  # the caller will roll back, so SQLite has to be out of the statement
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                waiting.exception()  # nobody is interested, and asyncio need not say so
+            raise
+        finally:
+            self._ticket = None
+
+    def _enter_blocking(self, scope: Scope | None) -> None:
+        if not self.turns.enter(scope):
+            # a statement outside any call may stand in a thread that the call waits for
+            self.turns.wait_blocking(scope, seconds=self.limits.timeout if scope is None else None)
+
+    def _opened(self) -> Driver:
+        if self.closed:
+            raise _closed()
+        if self._driver is None:
+            self._driver = self._open_driver()
+        return self._driver
+
+    def _mark(self, driver: Driver, scope: Scope) -> None:
+        """Note the state to which ``scope`` and those around it go back if they fail."""
+        for each in scope.chain():
+            if each.draws is None:
+                each.draws = 0 if self.randomness is None else self.randomness.position
+                if each.recorded:
+                    each.before = (driver.version, self._current_changes(driver))
+
+    def _begin(self, driver: Driver, scope: Scope, statement: Statement) -> None:
+        _check_not_lost(scope)
+        self._mark(driver, scope)
+        if self.eager and describe_statement(statement.sql).reads:
+            return
+        for each in scope.chain():
+            if not each.began:
+                driver.control(driver.begin_sql if each.parent is None else f"SAVEPOINT {_savepoint(each)}")
+                each.began = True
+
+    def _roll_back(self, driver: Driver, scope: Scope) -> None:
+        if scope.began and driver.in_transaction:
+            if scope.parent is None:
+                driver.control("ROLLBACK")
+            else:
+                driver.control(f"ROLLBACK TO {_savepoint(scope)}")
+                driver.control(f"RELEASE {_savepoint(scope)}")
+        if scope.recorded and scope.parent is None:
+            driver.restore()
+        if self.randomness is not None and scope.draws is not None:
+            self.randomness.position = scope.draws
+        self._known = None if scope.before is None else (driver.version, scope.before[1])
+
+    def _current_changes(self, driver: Driver) -> Changes:
+        if self._known is None or self._known[0] != driver.version:
+            self._known = (driver.version, driver.changes())
+        return self._known[1]
+
+
+def _savepoint(scope: Scope) -> str:
+    return f"reward_kit_{scope.depth}"
+
+
+def _check_not_lost(scope: Scope) -> None:
+    if scope.lost is not None:
+        raise DatabaseError(f"the transaction was rolled back and can do no more, because of: {scope.lost}")
+
+
+def _closed() -> DatabaseError:
+    return DatabaseError("this database is closed")

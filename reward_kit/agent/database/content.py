@@ -1,0 +1,125 @@
+"""What all views of one database share: where its content lives, and the connection to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from reward_kit.agent.database.connection import Connection
+from reward_kit.agent.database.table_diff import diff_databases
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from datetime import datetime
+    from pathlib import Path
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.connection import Driver
+    from reward_kit.agent.database.determinism import Randomness
+    from reward_kit.agent.database.guards import Limits
+
+Mode = Literal["overlay", "file"]
+Keep = Literal["full", "delta"]
+_Result = TypeVar("_Result")
+
+
+class State(Protocol):
+    """The content of a database in one of the two modes."""
+
+    mode: Mode
+    randomness: Randomness | None
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is this database alone, if there is one."""
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """A SQLAlchemy engine on that file; ``DatabaseError`` if there is none."""
+
+    @property
+    def base_path(self) -> Path:
+        """The file of the base."""
+
+    @property
+    def base_size(self) -> int:
+        """Bytes of the base."""
+
+    def open_driver(self, limits: Limits) -> Driver:
+        """Connect."""
+
+    def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> State:
+        """A private copy of the committed state; ``earlier`` are its changes, if they are known."""
+
+    def save(self, path: Path, keep: Keep) -> Path:
+        """Write the committed state; returns the path written."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+class Content:
+    """``original`` is a base that this complete file was once a fork of."""
+
+    def __init__(self, state: State, limits: Limits, original: Content | None = None) -> None:
+        self.state = state
+        self.limits = limits
+        self.original = original
+        self.connection = Connection(
+            lambda: state.open_driver(limits), limits, state.randomness, eager=state.mode == "file"
+        )
+
+    def changes(self, since: Changes | None = None) -> Changes:
+        """The rows that differ from the base, or from the state whose changes ``since`` are."""
+        changes = difference(self.original, self) if self.original is not None else self.connection.changes()
+        return changes if since is None else changes.minus(since)
+
+    def equals(self, other: Content, ignore: Collection[str] = ()) -> bool:
+        """Whether both hold the same rows, but for ``ignore``."""
+        if self.original is other.original and same_file(self.state.base_path, other.state.base_path):
+            return self.changes().equals(other.changes(), ignore)
+        return not difference(other, self).ignoring(ignore)
+
+    def fork(self, seed: int | None, now: datetime | None) -> Content:
+        """A private copy of the committed state."""
+        earlier = self.connection.changes() if self.connection.is_open else None
+        return Content(self._settled(lambda: self.state.fork(seed, now, earlier)), self.limits)
+
+    def save(self, path: Path, keep: Keep) -> Path:
+        """Write the committed state."""
+        return self._settled(lambda: self.state.save(path, keep))
+
+    def close(self) -> None:
+        """Close everything; a second time does nothing."""
+        if self.connection.closed:
+            return
+        self.connection.close()
+        self.state.close()
+        if self.original is not None:
+            self.original.close()
+
+    def _settled(self, work: Callable[[], _Result]) -> _Result:
+        """The result of ``work``, done while no statement and no transaction is on its way."""
+
+        def work_outside_transactions(driver: Driver) -> _Result:
+            if driver.in_transaction:
+                raise DatabaseError("a transaction is open", remedy="Do this after the tool call.")
+            return work()
+
+        if not self.connection.is_open:
+            return work()
+        return self.connection.with_driver(work_outside_transactions)
+
+
+def same_file(path: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, for example because it is hard-linked."""
+    return path == other or (path.exists() and other.exists() and path.samefile(other))
+
+
+def difference(before: Content, after: Content) -> Changes:
+    """The changes that lead from one database to another, whatever bases they have."""
+    return before.connection.with_driver(
+        lambda old: after.connection.with_driver(lambda new: diff_databases(old.query, new.query))
+    )

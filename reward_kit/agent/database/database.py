@@ -1,0 +1,219 @@
+"""``Database``: one database state, a base or a private fork of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.database.async_face import AsyncFace
+from reward_kit.agent.database.content import Content, same_file
+from reward_kit.agent.database.determinism import read_moment
+from reward_kit.agent.database.guards import Limits
+from reward_kit.agent.database.scopes import ToolCall
+from reward_kit.agent.database.sync_face import SyncFace
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from datetime import datetime
+    from types import TracebackType
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.content import Keep, Mode, State
+
+StrPath = str | os.PathLike[str]
+
+_BASE_REFUSAL = "this database is only read: fork() gives a private copy that can be written to"
+_VIEW_REFUSAL = "the database is read-only here"
+
+
+class View:
+    """What a database and each view of it have in common; ``content`` is what they share."""
+
+    content: Content
+
+    @property
+    def path(self) -> Path | None:
+        """In mode "file" the complete SQLite file that is this database alone, otherwise ``None``."""
+        return self.content.state.path
+
+    def changes(self, since: Changes | None = None) -> Changes:
+        """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
+        return self.content.changes(since)
+
+    def equals(self, other: View, ignore: Collection[str] = ()) -> bool:
+        """Whether both hold the same rows.
+
+        ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.
+        """
+        return self.content.equals(other.content, ignore)
+
+
+class ReadOnlyDatabase(SyncFace, View):
+    """What ``def`` rewards hold: for reading only, on whichever thread; answers are SQLAlchemy's."""
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content.connection, _VIEW_REFUSAL)
+        self.content = content
+
+
+class ReadOnlyAsyncDatabase(AsyncFace, View):
+    """What ``async def`` rewards hold: for reading only."""
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content.connection, _VIEW_REFUSAL)
+        self.content = content
+
+
+class SyncDatabase(SyncFace, View):
+    """What ``def`` tools hold: a database for the thread that they run in."""
+
+    def __init__(self, content: Content, refusal: str | None) -> None:
+        super().__init__(content.connection, refusal)
+        self.content = content
+
+
+class Database(AsyncFace, View):
+    """One database state: a base, which is only read, or a fork of one, which is private and writable.
+
+    Outside of ``tool_call()`` and ``transaction()`` every statement is a transaction of its own.
+    """
+
+    def __init__(self, content: Content, *, writable: bool) -> None:
+        """Not to be called: ``seed``, ``open`` and ``fork`` make databases."""
+        super().__init__(content.connection, None if writable else _BASE_REFUSAL)
+        self.content = content
+
+    @classmethod
+    def seed(
+        cls,
+        path: StrPath,
+        sql: str = "",
+        *,
+        script: Callable[[Any], None] | None = None,
+        origin: str = "seed SQL",
+        now: datetime | str | None = None,
+        mode: Mode = "overlay",
+        limits: Limits | None = None,
+    ) -> Database:
+        """Write a base at ``path`` (first ``sql`` is run, then ``script(db)``) and open it.
+
+        ``now`` is the time at which the clock of the seed stands still.  ``BundleError`` with the place
+        ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot be written.
+        """
+        from reward_kit.agent.database.base import seed_base
+
+        seed_base(path, sql, script=script, origin=origin, now=now)
+        return cls.open(path, mode=mode, limits=limits)
+
+    @classmethod
+    def open(cls, path: StrPath, *, mode: Mode = "overlay", limits: Limits | None = None) -> Database:
+        """Open a base, a complete SQLite file or a delta (``.dbd``), to be read and forked.
+
+        ``changes()`` of a complete file with a ``base.db`` beside it are those since that base.  Mode
+        "overlay" needs the package apsw; without it the mode is "file".  ``DatabaseError`` if the file is
+        missing or damaged.
+        """
+        place = Path(path)
+        limits = limits or Limits()
+        state = _open_state(place, mode)
+        base = place.with_name("base.db")
+        original = None
+        if place.name != base.name and base.is_file() and same_file(state.base_path, place):
+            original = Content(_open_state(base, mode), limits)
+        return cls(Content(state, limits, original), writable=False)
+
+    def fork(self, *, seed: int | None = None, now: str | datetime | None = None) -> Database:
+        """A private, writable copy of the committed state.
+
+        With ``seed``, ``random()`` and ``randomblob()`` answer from it: the same statements get the same
+        answers.  With ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.
+        A fork of a fork goes on with those of its origin where they are not given.  ``DatabaseError`` inside
+        a transaction.
+        """
+        return Database(self.content.fork(seed, read_moment(now)), writable=True)
+
+    @property
+    def mode(self) -> Mode:
+        """How the content is kept: "overlay" (changed pages in memory) or "file" (a complete file)."""
+        return self.content.state.mode
+
+    @property
+    def base_size(self) -> int:
+        """Bytes of the base."""
+        return self.content.state.base_size
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers a fork with a seed has drawn; of calls that were rolled back, none."""
+        randomness = self.content.state.randomness
+        return 0 if randomness is None else randomness.position
+
+    @property
+    def sync(self) -> SyncDatabase:
+        """The same database for ``def`` functions, in whichever thread they run."""
+        return SyncDatabase(self.content, self._refusal)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """In mode "file" a SQLAlchemy async engine on ``path``; ``DatabaseError`` otherwise."""
+        return self.content.state.engine
+
+    def read_only(self) -> ReadOnlyDatabase:
+        """The view of ``def`` rewards."""
+        return ReadOnlyDatabase(self.content)
+
+    def read_only_async(self) -> ReadOnlyAsyncDatabase:
+        """The view of ``async def`` rewards."""
+        return ReadOnlyAsyncDatabase(self.content)
+
+    def tool_call(self) -> ToolCall:
+        """``async with db.tool_call() as call:`` is the transaction of one tool call."""
+        return ToolCall(self._connection)
+
+    def save(self, path: StrPath, keep: Keep = "full") -> Path:
+        """Write the committed state to ``path``, complete or as a delta; returns the path written.
+
+        A database in mode "file" has no delta: the complete file is written beside ``path`` as ``.db``.
+        ``StorageError`` if it cannot be written (a former file stays), ``DatabaseError`` inside a
+        transaction.
+        """
+        return self.content.save(Path(path), keep)
+
+    def export(self, path: StrPath) -> Path:
+        """Write a complete SQLite file; see ``save``."""
+        return self.content.save(Path(path), "full")
+
+    def close(self) -> None:
+        """Stop what is running and let go of everything; an open transaction is lost.
+
+        A second time does nothing.
+        """
+        self.content.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open_state(path: Path, mode: Mode) -> State:
+    if mode == "overlay":
+        try:
+            from reward_kit.agent.database.overlay_state import OverlayState
+        except ModuleNotFoundError as error:
+            if error.name != "apsw":
+                raise
+        else:
+            return OverlayState.open(path)
+    elif mode != "file":
+        raise DatabaseError(f'the mode is "overlay" or "file", not {mode!r}')
+    from reward_kit.agent.database.file_state import FileState
+
+    return FileState.open(path)

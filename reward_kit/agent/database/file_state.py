@@ -1,0 +1,190 @@
+"""A database in mode "file": each fork is a complete SQLite file of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.determinism import Randomness
+from reward_kit.agent.database.file_driver import FileDriver, copy_content, open_file, open_unchanging
+from reward_kit.agent.database.publish import temporary_beside
+from reward_kit.errors import DatabaseError, StorageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from reward_kit.agent.database.content import Keep, Mode
+    from reward_kit.agent.database.guards import Limits
+
+_FICLONE = 0x40049409
+"""Linux ioctl: share the blocks of another file until one of the two is written to."""
+
+
+class FileState:
+    """``file`` is the private copy of ``base``, in a temporary folder of its own; a base has none.
+
+    ``earlier`` are the changes that the copy holds already, ``None`` if they are not known.
+    """
+
+    mode: Mode = "file"
+
+    def __init__(
+        self,
+        base: Path,
+        file: Path | None = None,
+        *,
+        randomness: Randomness | None = None,
+        now: datetime | None = None,
+        earlier: Changes | None = None,
+    ) -> None:
+        self.randomness = randomness
+        self._base = base
+        self._file = file
+        self._now = now
+        self._earlier = earlier
+        self._driver: FileDriver | None = None
+        self._engine: AsyncEngine | None = None
+        self._shared = False
+        self._cleanup = weakref.finalize(self, _remove_folder, file)
+
+    @classmethod
+    def open(cls, path: Path) -> FileState:
+        """A base or a complete file."""
+        base = path.resolve()
+        try:
+            with closing(open_unchanging(base)) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            remedy = None if path.suffix != ".dbd" else 'A delta needs the package apsw and mode "overlay".'
+            raise DatabaseError(
+                f"cannot open the database: {error}", place=str(path), remedy=remedy
+            ) from error
+        return cls(base)
+
+    @property
+    def path(self) -> Path:
+        """The file; from now on others are expected to write to it."""
+        if self._file is None:
+            return self._base
+        self._share()
+        return self._file
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """A SQLAlchemy engine on the file, made when it is first asked for."""
+        if self._file is None:
+            raise DatabaseError("a base has no engine", remedy="fork() it.")
+        if self._engine is None:
+            from reward_kit.agent.database.file_engine import make_engine
+
+            self._engine = make_engine(self._file, self._base, self.randomness, self._now)
+        self._share()
+        return self._engine
+
+    @property
+    def base_path(self) -> Path:
+        """The file of the base."""
+        return self._base
+
+    @property
+    def base_size(self) -> int:
+        """Bytes of the base."""
+        return self._base.stat().st_size
+
+    def open_driver(self, limits: Limits) -> FileDriver:
+        """Connect."""
+        self._driver = FileDriver(
+            self._file or self._base,
+            self._base,
+            limits,
+            writable=self._file is not None,
+            randomness=self.randomness,
+            now=self._now,
+            earlier=self._known_changes(),
+        )
+        if self._shared:
+            self._driver.share()
+        return self._driver
+
+    def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> FileState:
+        """A copy of the committed state, with its own random numbers and clock if they are given."""
+        folder = Path(tempfile.mkdtemp(prefix="reward-kit-"))
+        file = folder / "rollout.db"
+        try:
+            if self._file is None:
+                _clone(self._base, file)
+                earlier = Changes()
+            else:
+                self._copy_to(file)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StorageError(f"cannot copy the database: {error.strerror}", place=str(file)) from error
+        inherited = self.randomness.copy() if self.randomness is not None else None
+        return FileState(
+            self._base,
+            file,
+            randomness=inherited if seed is None else Randomness(seed),
+            now=now or self._now,
+            earlier=self._known_changes() if earlier is None else earlier,
+        )
+
+    def save(self, path: Path, keep: Keep) -> Path:
+        """Write the committed state as a complete file, with the suffix ``.db`` if a delta was asked for."""
+        target = path if keep == "full" else path.with_suffix(".db")
+        with temporary_beside(target) as temporary:
+            self._copy_to(temporary)
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.replace(target)
+        return target
+
+    def close(self) -> None:
+        """Remove the private file."""
+        if self._engine is not None:
+            from reward_kit.agent.database.file_engine import dispose_engine
+
+            dispose_engine(self._engine)
+        self._cleanup()
+
+    def _known_changes(self) -> Changes | None:
+        return None if self._shared else self._earlier
+
+    def _share(self) -> None:
+        self._shared = True
+        if self._driver is not None:
+            self._driver.share()
+
+    def _copy_to(self, target: Path) -> None:
+        # by SQLite and not by reading the file: closing a file drops all locks that this process holds on it
+        source = open_unchanging(self._base) if self._file is None else open_file(self._file)
+        try:
+            with closing(source), closing(open_file(target)) as copy:
+                copy_content(source, copy)
+                copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        except sqlite3.Error as error:
+            raise DatabaseError(f"cannot copy the database: {error}", place=str(target)) from error
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file that nobody writes to, sharing its blocks where the file system can."""
+    with source.open("rb") as origin, target.open("xb") as copy:
+        try:
+            import fcntl
+
+            fcntl.ioctl(copy.fileno(), _FICLONE, origin.fileno())
+        except (ImportError, OSError):  # no such system call, or no such file system
+            shutil.copyfileobj(origin, copy, 1 << 20)
+
+
+def _remove_folder(file: Path | None) -> None:
+    if file is not None:
+        shutil.rmtree(file.parent, ignore_errors=True)

@@ -1,0 +1,200 @@
+"""The changes of a fork, from what SQLite's session extension recorded while it was written to.
+
+Costs time in proportion to the rows that changed, not to the size of the database.  Where sessions cannot
+tell (NULL in a primary key, virtual tables, changes of the schema) the rows themselves are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from reward_kit.agent.database.base_facts import facts_of, has_null_key, has_zero, null_key_query
+from reward_kit.agent.database.change_algebra import cancel
+from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.overlay_diff import base_connection, overlay_changes
+from reward_kit.agent.database.row_change import RowChange
+from reward_kit.agent.database.schema import Table, quote_name, select
+from reward_kit.agent.database.table_diff import RowLayout, diff_databases, diff_rows, diff_tables
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.database.overlay import Overlay
+
+
+_MANY_ROWS = 500
+"""Above this number of written rows a table is searched for NULL keys as a whole."""
+
+_Row = Sequence[Any]
+
+
+class SessionRecorder:
+    """Records what is written through ``connection``, which ``overlay.connect()`` gave.
+
+    Attach it before the first statement: one that SQLite prepared without it may delete rows unseen.
+    ``earlier`` are the changes that ``overlay`` holds already at that moment; if they are not given they are
+    found out by comparing, once they are needed.
+    """
+
+    def __init__(self, connection: apsw.Connection, overlay: Overlay, earlier: Changes | None = None) -> None:
+        self._connection = connection
+        self._overlay = overlay
+        self._earlier = Changes() if overlay.pristine else earlier
+        self._start = overlay.fork() if self._earlier is None else None
+        self._facts = facts_of(overlay.base)
+        self._touched: set[str] = set()
+        self._written: dict[str, set[int]] = {name: set() for name in self._facts.watched}
+        self._session = apsw.Session(connection, "main")
+        self._session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)
+        self._session.table_filter(self._on_first_write)
+        self._session.attach()
+        if self._written:
+            connection.set_update_hook(self._on_row_written)
+
+    def changes(self) -> Changes:
+        """The net changes from the base to what the connection sees now, uncommitted changes included."""
+        try:
+            return self._net_changes()
+        except UnicodeDecodeError as error:
+            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+
+    def _net_changes(self) -> Changes:
+        cookie = self._query("PRAGMA main.schema_version")[0][0]
+        if cookie != self._overlay.base.schema_cookie:
+            return self._compare_all()
+        earlier = self._earlier_changes()
+        if not self._touched:
+            return earlier
+        try:
+            changeset = self._session.changeset()
+        except apsw.SchemaChangeError:  # a table was made, written to and rolled back
+            return self._compare_all()
+        recorded = Changes(cancel(self._recorded(changeset)))
+        compared = self._to_compare(earlier)
+        kept = Changes(row for row in earlier if row.table not in compared and not self._has_null_key(row))
+        rows = Changes(row for row in recorded if row.table not in compared)
+        return Changes([*kept.then(rows), *self._compare(compared), *self._null_keys(earlier, compared)])
+
+    def close(self) -> None:
+        """Stop recording."""
+        self._session.close()
+        if self._written:
+            self._connection.set_update_hook(None)
+
+    def _on_first_write(self, name: str) -> bool:
+        """SQLite asks whether to record ``name``: before its first change, or each if the answer was no."""
+        self._touched.add(name)
+        table = self._facts.schema.tables.get(name)
+        return table is not None and table.recordable
+
+    def _on_row_written(self, _op: int, database: str, table: str, rowid: int) -> None:
+        rowids = self._written.get(table)
+        if rowids is not None and database == "main" and len(rowids) <= _MANY_ROWS:
+            rowids.add(rowid)
+
+    def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        cursor = self._connection.cursor()
+        cursor.exec_trace = _run_untraced
+        return cursor.execute(sql, parameters).fetchall()
+
+    def _earlier_changes(self) -> Changes:
+        if self._earlier is None:
+            assert self._start is not None
+            self._earlier = overlay_changes(self._start)
+            self._start = None
+        return self._earlier
+
+    def _compare_all(self) -> Changes:
+        if not self._connection.in_transaction:
+            return overlay_changes(self._overlay)
+        with closing(base_connection(self._overlay.base)) as base:
+            return diff_databases(base.execute, self._query)
+
+    def _to_compare(self, earlier: Changes) -> set[str]:
+        """The tables in which sessions may have missed something, but for rows with NULL in the key."""
+        schema = self._facts.schema
+        names = {schema.shadows.get(name, name) for name in self._touched} | {row.table for row in earlier}
+        tables = [schema.tables[name] for name in names if name in schema.tables]
+        return {table.name for table in tables if not table.recordable or self._may_hide_zero(table)}
+
+    def _may_hide_zero(self, table: Table) -> bool:
+        """Whether 0.0 may have become -0.0 or the reverse, which sessions take for no change."""
+        if not table.loose or table.name not in self._touched:
+            return False
+        return self._is_written(table, has_zero(table))
+
+    def _is_written(self, table: Table, condition: str) -> bool:
+        """Whether a row that was written meets ``condition`` (or some row, if it is not known which were)."""
+        rowids = self._written.get(table.name)
+        if rowids is not None and len(rowids) <= _MANY_ROWS:
+            condition = f"{table.rowid} IN ({','.join(map(str, rowids))}) AND ({condition})"
+        return bool(self._query(f"{select('1', table.name, condition)} LIMIT 1"))
+
+    def _has_null_key(self, row: RowChange) -> bool:
+        return row.key is None and bool(self._facts.schema.tables[row.table].key)
+
+    def _compare(self, names: Collection[str]) -> Iterator[RowChange]:
+        if not names:
+            return
+        with closing(base_connection(self._overlay.base)) as base:
+            for name in names:
+                table = self._facts.schema.tables[name]
+                yield from diff_tables(base.execute, table, self._query, table)
+
+    def _null_keys(self, earlier: Changes, compared: Collection[str]) -> Iterator[RowChange]:
+        """The changes of rows with NULL in the key."""
+        known = {row.table for row in earlier if self._has_null_key(row)}
+        for name in (self._touched | known) - set(compared):
+            table = self._facts.schema.tables.get(name)
+            if table is None or not table.nullable_key:
+                continue
+            before = self._facts.null_keys(self._overlay.base, table)
+            if before or name in known or self._is_written(table, has_null_key(table)):
+                layout = RowLayout(name, table.columns, table.key)
+                yield from diff_rows(layout, before, self._query(null_key_query(table)))
+
+    def _recorded(self, changeset: bytes) -> Iterator[RowChange]:
+        for change in apsw.Changeset.iter(changeset):
+            table = self._facts.schema.tables[change.name]
+            if table.key:
+                yield _keyed_change(table, change.old, change.new)
+            else:
+                yield from self._keyless_changes(table, change.old, change.new)
+
+    def _keyless_changes(self, table: Table, old: _Row | None, new: _Row | None) -> Iterator[RowChange]:
+        """A change that the session filed under the rowid, as rows that come and go."""
+        layout = RowLayout(table.name, table.columns, ())
+        if old is not None and new is not None:
+            columns = map(quote_name, table.columns)
+            row = self._query(select(columns, table.name, f"{table.rowid} = ?"), [old[0]])[0]
+            yield layout.inserted(row)
+            before = zip(old[1:], row, strict=True)
+            yield layout.deleted([now if was is apsw.no_change else was for was, now in before])
+        elif new is not None:
+            yield layout.inserted(new[1:])
+        elif old is not None:
+            yield layout.deleted(old[1:])
+
+
+def _keyed_change(table: Table, old: _Row | None, new: _Row | None) -> RowChange:
+    layout = RowLayout(table.name, table.columns, table.key)
+    if new is None or old is None:
+        return layout.deleted(old) if old is not None else layout.inserted(new or ())
+    # `old` holds the key and the changed columns, `new` the changed columns
+    key = dict(zip(table.columns, old, strict=True))
+    changed = [row for row in zip(table.columns, old, new, strict=True) if row[2] is not apsw.no_change]
+    return RowChange(
+        table.name,
+        "update",
+        {column: key[column] for column in table.key},
+        {name: was for name, was, _ in changed},
+        {name: now for name, _, now in changed},
+    )
+
+
+def _run_untraced(_cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+    """Keeps the connection's own tracer, which judges the statements of tools, away from ours."""
+    return True

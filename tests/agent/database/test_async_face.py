@@ -1,0 +1,300 @@
+"""``await db.…``: what ``async def`` tools hold."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime
+import pickle
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import bindparam, select, text
+
+from reward_kit.agent.database import Database, Row
+from reward_kit.errors import DatabaseError
+
+
+async def test_rows_work_as_tuples_by_name_and_as_dicts(db: Database) -> None:
+    rows = await db.fetch_all("SELECT id, name, credit FROM customers ORDER BY id")
+
+    assert rows[0] == (1, "Alice", 10.5)
+    assert rows[0]["name"] == rows[0].name == rows[0][1] == "Alice"
+    assert dict(rows[0]) == {"id": 1, "name": "Alice", "credit": 10.5} == rows[0]._mapping
+    assert rows[0].keys() == ("id", "name", "credit")
+    assert [name for _, name, _ in rows] == ["Alice", "Bob", "Çiğdem"]
+    assert rows[2].get("credit", 7) is None
+    assert rows[2].get("nothing", 7) == 7
+    assert isinstance(rows[0], Row)
+    assert repr(rows[0]) == "Row(id=1, name='Alice', credit=10.5)"
+
+
+async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
+    row = await db.fetch_one("SELECT id, name FROM customers")
+
+    with pytest.raises(KeyError, match="no column 'nmae'; there are: id, name"):
+        row["nmae"]
+    with pytest.raises(AttributeError, match="no column 'nmae'; there are: id, name"):
+        row.nmae  # noqa: B018 - the access is the test
+
+
+async def test_columns_called_like_tuple_methods_are_reachable(db: Database) -> None:
+    row = await db.fetch_one("SELECT 5 AS count, 6 AS 'index', 7 AS _x, 8 AS keys")
+
+    assert (row.count, row.index, row._x, row["keys"]) == (5, 6, 7, 8)
+    assert dict(row) == {"count": 5, "index": 6, "_x": 7, "keys": 8}
+
+
+async def test_of_columns_with_one_name_the_first_is_meant(db: Database) -> None:
+    row = await db.fetch_one("SELECT 1 AS a, 2 AS b, 3 AS a")
+
+    assert (row.a, row["a"], len(row)) == (1, 1, 3)
+
+
+async def test_rows_can_be_copied_and_pickled(db: Database) -> None:
+    row = await db.fetch_one("SELECT id, name FROM customers")
+
+    for twin in (copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
+        assert twin == row
+        assert twin.name == "Alice"
+
+
+async def test_named_parameters_come_from_a_dict_and_positional_ones_from_a_list(db: Database) -> None:
+    by_name = "SELECT name FROM customers WHERE id = :id AND credit > :least"
+    by_place = "SELECT name FROM customers WHERE id = ? AND credit > ?"
+
+    assert await db.fetch_val(by_name, {"id": 1, "least": 3}) == "Alice"
+    assert await db.fetch_val(by_place, [1, 3]) == await db.fetch_val(by_place, (1, 3)) == "Alice"
+
+
+async def test_names_that_the_statement_does_not_use_are_fine(db: Database) -> None:
+    assert await db.fetch_val("SELECT :a", {"a": 1, "b": 2}) == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "message"),
+    [
+        ("SELECT :id", {}, ":?id|binding"),
+        ("SELECT :id, :x", {"id": 1}, ":?x"),
+        ("SELECT ?, ?", [1], "uses 2.* 1 supplied"),
+        ("SELECT ?", [1, 2], "uses 1.* 2 supplied"),
+        ("SELECT ?", None, "binding"),
+        ("SELECT ?", "a", "parameters must be a dict or a list, not str"),
+        ("SELECT ?", 5, "parameters must be a dict or a list, not int"),
+        ("SELECT :x", {"x": [1]}, "parameter :x is a list, which SQLite cannot store"),
+        ("SELECT ?, ?", [1, Decimal("2.5")], "parameter number 2 is a Decimal"),
+        ("SELECT ?", [1 << 70], "parameter number 1 does not fit into 64 bits"),
+        ("SELECT :x", {"x": "\ud800"}, "parameter :x is not valid text"),
+    ],
+)
+async def test_unfitting_parameters_are_a_clear_error(
+    db: Database, sql: str, params: object, message: str
+) -> None:
+    with pytest.raises(DatabaseError, match=message):
+        await db.fetch_val(sql, params)  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Database) -> None:
+    moment = datetime.datetime(2025, 5, 19, 9, 30, tzinfo=datetime.timezone.utc)
+    row = await db.fetch_one(
+        "SELECT :date, :moment, :time, :flag, date(:moment, '+1 day')",
+        {"date": moment.date(), "moment": moment, "time": datetime.time(9, 30), "flag": True},
+    )
+
+    assert row == ("2025-05-19", "2025-05-19 09:30:00+00:00", "09:30:00", 1, "2025-05-20")
+
+
+async def test_fetch_one_and_fetch_val_of_nothing_are_none(db: Database) -> None:
+    assert await db.fetch_one("SELECT * FROM customers WHERE id = 99") is None
+    assert await db.fetch_val("SELECT id FROM customers WHERE id = 99") is None
+    assert await db.fetch_all("SELECT id FROM customers WHERE id = 99") == []
+    assert await db.fetch_val("DELETE FROM orders WHERE id = 'none'") is None
+
+
+async def test_fetch_one_leaves_the_database_free_for_the_next_statement(db: Database) -> None:
+    assert await db.fetch_val("SELECT name FROM customers ORDER BY id") == "Alice"
+    await db.execute("DROP TABLE orders")
+
+
+async def test_execute_tells_what_a_write_did(db: Database) -> None:
+    updated = await db.execute("UPDATE orders SET total = total + 1 WHERE customer_id = 1")
+    inserted = await db.execute("INSERT INTO customers(name) VALUES (:name)", {"name": "Dora"})
+    returned = await db.execute("DELETE FROM orders WHERE customer_id = 1 RETURNING id, total")
+    created = await db.execute("CREATE TABLE t(a)")
+    read = await db.execute("SELECT id FROM customers ORDER BY id")
+
+    assert updated.rowcount == 2
+    assert updated.rows == []
+    assert (inserted.rowcount, inserted.lastrowid) == (1, 4)
+    assert sorted(returned.rows) == [("W1", 21.0), ("W2", 6.25)]
+    assert created.rowcount == -1
+    assert (read.rowcount, [row.id for row in read]) == (-1, [1, 2, 3, 4])
+
+
+async def test_execute_answers_with_the_methods_of_sqlalchemy_too(db: Database) -> None:
+    result = await db.execute("SELECT id, name FROM customers ORDER BY id")
+
+    assert result.fetchone() == (1, "Alice")
+    assert result.mappings().all() == [{"id": 2, "name": "Bob"}, {"id": 3, "name": "Çiğdem"}]
+    assert (await db.execute("SELECT count(*) FROM orders")).scalar_one() == 3
+
+
+async def test_each_statement_outside_a_call_is_kept_at_once(db: Database) -> None:
+    await db.execute("UPDATE customers SET credit = 1")
+    with pytest.raises(DatabaseError):
+        await db.execute("INSERT INTO customers(id, name) VALUES (4, 'Dora'), (5, 'Alice')")
+
+    assert await db.fetch_val("SELECT sum(credit) FROM customers") == 3
+    assert await db.fetch_val("SELECT count(*) FROM customers") == 3
+
+
+async def test_executemany_runs_for_each_set_of_parameters_from_any_iterable(db: Database) -> None:
+    changed = await db.executemany(
+        "INSERT INTO customers(name, credit) VALUES (:name, :credit)",
+        ({"name": f"n{number}", "credit": number} for number in range(1200)),
+    )
+
+    assert changed == 1200
+    assert await db.fetch_val("SELECT count(*) FROM customers") == 1203
+
+
+async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
+    rows = [[f"n{number}"] for number in range(700)] + [["Alice"]]
+
+    with pytest.raises(DatabaseError, match=r"UNIQUE constraint failed: customers\.name"):
+        await db.executemany("INSERT INTO customers(name) VALUES (?)", rows)
+
+    assert await db.fetch_val("SELECT count(*) FROM customers") == 3
+
+
+async def test_executemany_of_nothing_changes_nothing(db: Database) -> None:
+    assert await db.executemany("INSERT INTO customers(name) VALUES (?)", []) == 0
+
+
+async def test_executemany_lets_other_tasks_of_the_loop_run_only_whole(db: Database) -> None:
+    seen: set[int] = set()
+
+    async def count() -> None:
+        for _ in range(20):
+            seen.add(await db.fetch_val("SELECT count(*) FROM customers"))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(
+        db.executemany("INSERT INTO customers(name) VALUES (?)", [[f"n{n}"] for n in range(2000)]), count()
+    )
+
+    assert seen <= {3, 2003}
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC 1", 'near "SELEC": syntax error'),
+        ("SELECT * FROM nowhere", "no such table: nowhere"),
+        ("INSERT INTO customers(name) VALUES ('Alice')", "UNIQUE constraint failed: customers.name"),
+        ("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)", "FOREIGN KEY constraint failed"),
+        (
+            "UPDATE orders SET status = 'lost'",
+            "CHECK constraint failed: status IN ('pending', 'paid', 'cancelled')",
+        ),
+    ],
+)
+async def test_errors_say_what_sqlite_says(db: Database, sql: str, message: str) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        await db.execute(sql)
+
+    assert str(caught.value) == message
+    assert "Error" in type(caught.value.__cause__).__name__
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1; SELECT 2", "DELETE FROM orders; -- all\nDELETE FROM customers"])
+async def test_several_statements_at_once_are_refused_before_any_of_them_runs(db: Database, sql: str) -> None:
+    with pytest.raises(DatabaseError, match="only one statement can be run at a time"):
+        await db.execute(sql)
+
+    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
+
+
+async def test_semicolons_comments_and_triggers_are_no_second_statement(db: Database) -> None:
+    await db.execute(
+        "CREATE TRIGGER log AFTER UPDATE ON orders BEGIN"
+        " UPDATE customers SET credit = credit + 1; UPDATE customers SET credit = credit + 1; END;"
+    )
+
+    assert await db.fetch_val("SELECT ';' ; -- the end;\n /* ; */ ;") == ";"
+    await db.execute("UPDATE orders SET total = 0 WHERE id = 'W1'")
+    assert await db.fetch_val("SELECT credit FROM customers WHERE id = 1") == 12.5
+
+
+@pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
+async def test_sql_without_a_statement_is_an_error(db: Database, sql: str) -> None:
+    with pytest.raises(DatabaseError, match="holds no statement"):
+        await db.fetch_val(sql)
+
+
+async def test_text_of_sqlalchemy_brings_its_own_parameters(db: Database) -> None:
+    one = text("SELECT name FROM customers WHERE id = :id").bindparams(id=2)
+    some = text("SELECT name FROM customers WHERE id IN :ids ORDER BY id").bindparams(
+        bindparam("ids", expanding=True)
+    )
+
+    assert await db.fetch_val(one) == "Bob"
+    assert await db.fetch_val(one, {"id": 1}) == "Alice"
+    assert [row.name for row in await db.fetch_all(some, {"ids": [1, 3]})] == ["Alice", "Çiğdem"]
+    assert await db.fetch_all(some, {"ids": []}) == []
+    assert await db.fetch_val(text(r"SELECT '12\:30'")) == "12:30"
+
+
+async def test_text_with_a_missing_parameter_and_other_expressions_are_errors(db: Database) -> None:
+    with pytest.raises(DatabaseError, match="bind parameter 'id'"):
+        await db.fetch_val(text("SELECT :id"))
+    with pytest.raises(DatabaseError, match="must be a str or sqlalchemy.text"):
+        await db.fetch_val(select(text("1")))  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:
+    values = [b"\x00\xff", "a\x00b", "🛫 ok", "", b"", -(1 << 63), (1 << 63) - 1, 1e308]
+
+    row = await db.fetch_one("SELECT ?, ?, ?, ?, ?, ?, ?, ?", values)
+
+    assert row == tuple(values)
+
+
+async def test_text_that_is_not_utf8_is_an_error_of_the_database(db: Database) -> None:
+    with pytest.raises(DatabaseError):
+        await db.fetch_val("SELECT CAST(x'ff' AS TEXT)")
+
+    assert await db.fetch_val("SELECT 1") == 1
+
+
+async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
+    await db.fetch_val("SELECT 1")
+    db.close()
+    db.close()
+
+    for use in (db.fetch_val("SELECT 1"), db.execute("DELETE FROM orders")):
+        with pytest.raises(DatabaseError, match="^this database is closed$"):
+            await use
+    with pytest.raises(DatabaseError, match="^this database is closed$"):
+        db.read_only().execute("SELECT 1")
+    with pytest.raises(DatabaseError, match="^this database is closed$"):
+        async with db.tool_call():
+            await db.fetch_val("SELECT 1")
+
+
+async def test_a_database_that_was_never_used_closes_too(base: Database) -> None:
+    database = base.fork()
+    database.close()
+
+    with pytest.raises(DatabaseError, match="closed"):
+        await database.fetch_val("SELECT 1")
+
+
+async def test_a_base_can_be_read_but_not_written(base: Database) -> None:
+    assert await base.fetch_val("SELECT count(*) FROM orders") == 3
+    with pytest.raises(DatabaseError, match=r"only read: fork\(\) gives a private copy"):
+        await base.execute("DELETE FROM orders")
+
+    assert len(base.changes()) == 0
+    with base.fork() as fork:
+        assert await fork.fetch_val("SELECT count(*) FROM orders") == 3

@@ -1,0 +1,273 @@
+"""Statements that take too long, and what becomes of them when nobody waits any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shop_database import RUNAWAY, RUNAWAY_WRITE, SHOP
+
+from reward_kit.agent.database import Database, Limits
+from reward_kit.errors import DatabaseError, QueryTimeoutError
+
+
+@pytest.fixture
+def hurried(tmp_path: Path, mode: str) -> Iterator[Database]:
+    """A fork whose statements may take 0.2 s."""
+    with Database.seed(tmp_path / "hurried.db", SHOP, mode=mode, limits=Limits(timeout=0.2)) as base:
+        with base.fork(seed=1) as database:
+            yield database
+
+
+async def count(db: Database) -> int:
+    return await db.fetch_val("SELECT count(*) FROM customers")
+
+
+@pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
+async def test_a_runaway_statement_is_stopped_by_cancelling_its_call_and_nothing_of_it_stays(
+    db: Database, sql: str
+) -> None:
+    async def tool() -> None:
+        async with db.tool_call():
+            await db.fetch_val("SELECT 1")
+            await db.execute(sql)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(tool(), 0.1)
+
+    assert await count(db) == 3
+    assert len(db.changes()) == 0
+
+
+async def test_a_runaway_write_after_other_writes_is_stopped_too(db: Database) -> None:
+    async def tool() -> None:
+        async with db.tool_call():
+            await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+            await db.execute(RUNAWAY_WRITE)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(tool(), 0.1)
+
+    assert await count(db) == 3
+
+
+@pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
+async def test_the_event_loop_goes_on_while_a_long_statement_runs(db: Database, sql: str) -> None:
+    running = asyncio.create_task(db.execute(sql))
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await count(db) == 3
+
+
+@pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
+async def test_a_statement_is_stopped_at_its_time_limit(hurried: Database, sql: str) -> None:
+    with pytest.raises(QueryTimeoutError, match=r"stopped after 0\.2 s"):
+        await hurried.execute(sql)
+    with pytest.raises(QueryTimeoutError, match=r"stopped after 0\.2 s"):
+        await asyncio.to_thread(hurried.sync.execute, sql)
+
+    assert await count(hurried) == 3
+
+
+async def test_a_write_stopped_at_its_time_limit_fails_the_whole_call(hurried: Database) -> None:
+    with pytest.raises(DatabaseError, match="rolled back and can do no more, because of: .*stopped after"):
+        async with hurried.tool_call():
+            await hurried.execute("INSERT INTO customers(name) VALUES ('Dora')")
+            with pytest.raises(QueryTimeoutError):
+                await hurried.execute(RUNAWAY_WRITE)
+
+    assert await count(hurried) == 3
+
+
+async def test_a_read_stopped_at_its_time_limit_leaves_the_call_intact(hurried: Database) -> None:
+    async with hurried.tool_call():
+        await hurried.execute("INSERT INTO customers(name) VALUES ('Dora')")
+        with pytest.raises(QueryTimeoutError):
+            await hurried.execute(RUNAWAY)
+        await hurried.execute("INSERT INTO customers(name) VALUES ('Emil')")
+
+    assert await count(hurried) == 5
+
+
+async def test_cancelling_one_statement_leaves_the_call_intact(db: Database) -> None:
+    async with db.tool_call() as call:
+        await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(db.execute(RUNAWAY), 0.05)
+        await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
+
+    assert [change.after["name"] for change in call.changes] == ["Dora", "Emil"]
+
+
+async def test_the_next_call_does_not_wait_for_a_statement_that_was_cancelled(db: Database) -> None:
+    async def runaway() -> None:
+        async with db.tool_call():
+            await db.execute(RUNAWAY_WRITE)
+
+    async def next_call() -> None:
+        async with db.tool_call():
+            await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+
+    first = asyncio.create_task(runaway())
+    second = asyncio.create_task(next_call())
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.wait([first, second], timeout=5)
+
+    assert first.cancelled()
+    assert second.exception() is None
+    assert await count(db) == 4
+
+
+async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_through(db: Database) -> None:
+    order: list[str] = []
+
+    async def tool(name: str) -> None:
+        async with db.tool_call():
+            await db.execute("INSERT INTO customers(name) VALUES (?)", [name])
+            await asyncio.sleep(0.01)
+            order.append(name)
+
+    tasks = [asyncio.create_task(tool(name)) for name in "abcd"]
+    await asyncio.sleep(0.005)
+    tasks[1].cancel()
+    tasks[2].cancel()
+    await asyncio.wait(tasks, timeout=5)
+
+    assert order == ["a", "d"]
+    assert await count(db) == 5
+
+
+async def test_a_tool_in_a_thread_that_ran_out_of_time_is_stopped_and_undone(db: Database) -> None:
+    outcome: list[BaseException] = []
+
+    def tool() -> None:
+        try:
+            db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
+            db.sync.execute(RUNAWAY)
+        except DatabaseError as error:
+            outcome.append(error)
+        try:
+            db.sync.execute("INSERT INTO customers(name) VALUES ('Emil')")
+        except DatabaseError as error:
+            outcome.append(error)
+
+    thread_ended = asyncio.Event()
+
+    async def call() -> None:
+        async with db.tool_call():
+            work = asyncio.get_running_loop().run_in_executor(
+                None, contextvars.copy_context().run, tool
+            )
+            work.add_done_callback(lambda _: thread_ended.set())
+            await asyncio.shield(work)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(call(), 0.1)
+    await asyncio.wait_for(thread_ended.wait(), 5)
+
+    assert "nobody waits for it" in str(outcome[0])
+    assert "has ended" in str(outcome[1])
+    assert await count(db) == 3
+
+
+async def test_many_long_statements_on_many_databases_all_end_when_cancelled(base: Database) -> None:
+    forks = [base.fork() for _ in range(12)]  # more than there are threads for them
+
+    async def call(db: Database) -> None:
+        async with db.tool_call():
+            await db.execute(RUNAWAY_WRITE)
+
+    tasks = [asyncio.create_task(call(db)) for db in forks]
+    await asyncio.sleep(0.1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=10)
+
+    assert all(task.cancelled() for task in tasks)
+    assert [await count(db) for db in forks] == [3] * 12
+    for db in forks:
+        db.close()
+
+
+async def test_closing_stops_a_running_statement(db: Database) -> None:
+    running = asyncio.create_task(db.execute(RUNAWAY))
+    await asyncio.sleep(0.05)
+    db.close()
+
+    with pytest.raises(DatabaseError):
+        await running
+
+
+def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> None:
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            db.sync.execute(RUNAWAY)
+        except DatabaseError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while db.content.connection._ticket is None:
+        time.sleep(0.001)
+    db.close()
+    thread.join(5)
+
+    assert len(failures) == 1
+
+
+async def test_cancelling_again_while_a_statement_is_being_stopped_changes_nothing(db: Database) -> None:
+    async def call() -> None:
+        async with db.tool_call():
+            await db.execute(RUNAWAY_WRITE)
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.wait([task], timeout=5)
+
+    assert task.cancelled()
+    assert await count(db) == 3
+
+
+async def test_a_long_read_gets_the_same_answer_on_the_thread(tmp_path: Path, mode: str) -> None:
+    slow = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 200000) SELECT sum(x) FROM c"
+    limits = Limits(inline_seconds=0.0)
+    with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
+        assert await asyncio.gather(*(db.fetch_val(slow) for _ in range(3))) == [20000100000] * 3
+        async with db.tool_call():
+            assert await asyncio.gather(*(db.fetch_val(slow) for _ in range(3))) == [20000100000] * 3
+
+
+async def test_a_write_that_moves_to_a_thread_happens_once(tmp_path: Path, mode: str) -> None:
+    limits = Limits(inline_seconds=0.0)
+    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 3000) SELECT 'n' || x FROM c"
+    with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
+        await db.execute(f"INSERT INTO customers(name) {numbers}")
+        assert await count(db) == 3003
+        async with db.tool_call() as call:
+            await db.fetch_val("SELECT count(*) FROM customers")
+            await db.execute("UPDATE customers SET credit = coalesce(credit, 0) + 1")
+            await db.executemany("UPDATE customers SET credit = credit + 1 WHERE id = ?", [[n] for n in range(1, 3001)])
+            async with db.transaction():
+                await db.execute("UPDATE customers SET credit = credit + 1 WHERE id > 3 AND id <= 3000")
+        assert await db.fetch_all("SELECT credit, count(*) FROM customers WHERE id > 3 GROUP BY 1 ORDER BY 1") == [
+            (1.0, 3),
+            (3.0, 2997),
+        ]
+        assert len(call.changes) == 3003

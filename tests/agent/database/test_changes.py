@@ -1,0 +1,356 @@
+"""What a person reads about the rows that changed, and what may be left out of a comparison."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.changes import Changes, RowChange
+from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.session import SessionRecorder
+from reward_kit.agent.database.table_diff import compare_files, diff_databases
+from reward_kit.errors import DatabaseError
+
+SEED = """
+CREATE TABLE orders (order_id TEXT PRIMARY KEY, status TEXT, total REAL, updated_at TEXT);
+CREATE TABLE order_items (order_id TEXT, item_id INTEGER, price REAL, PRIMARY KEY (order_id, item_id));
+CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id TEXT, amount);
+CREATE TABLE log (entry TEXT);
+INSERT INTO orders VALUES ('#W2611340', 'pending', 60.0, 'may'), ('#W7', 'delivered', 5.5, 'may');
+INSERT INTO order_items VALUES ('#W2611340', 1, 1.5), ('#W2611340', 2, 2.5);
+INSERT INTO payments VALUES (1, '#W2611340', 60);
+INSERT INTO log VALUES ('start'), ('start');
+"""
+
+After = Callable[..., Changes]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return seed_base(tmp_path_factory.mktemp("changes") / "base.db", SEED)
+
+
+@pytest.fixture(scope="module")
+def after(path: Path) -> After:
+    """The changes that SQL makes on a fork."""
+
+    def run(*statements: str) -> Changes:
+        overlay = Overlay(BaseImage.open(path))
+        connection = overlay.connect()
+        recorder = SessionRecorder(connection, overlay)
+        for sql in statements:
+            connection.execute(sql)
+        return recorder.changes()
+
+    return run
+
+
+CANCEL = "UPDATE orders SET status = 'cancelled' WHERE order_id = '#W2611340'"
+
+
+def test_a_change_holds_the_key_and_what_changed(after: After) -> None:
+    changes = after(
+        CANCEL, "INSERT INTO payments VALUES (2, '#W7', -5.5)", "DELETE FROM order_items WHERE item_id = 2"
+    )
+    assert changes.to_json() == [
+        {
+            "table": "order_items",
+            "op": "delete",
+            "key": {"order_id": "#W2611340", "item_id": 2},
+            "before": {"order_id": "#W2611340", "item_id": 2, "price": 2.5},
+        },
+        {
+            "table": "orders",
+            "op": "update",
+            "key": {"order_id": "#W2611340"},
+            "before": {"status": "pending"},
+            "after": {"status": "cancelled"},
+        },
+        {
+            "table": "payments",
+            "op": "insert",
+            "key": {"id": 2},
+            "after": {"id": 2, "order_id": "#W7", "amount": -5.5},
+        },
+    ]
+    assert len(changes) == 3
+    assert changes[1].table == "orders"
+    assert [change.op for change in changes[1:]] == ["update", "insert"]
+
+
+def test_changes_are_ordered_by_table_and_key_and_not_by_time(after: After) -> None:
+    inserts = [f"INSERT INTO payments VALUES ({number}, 'x', 1)" for number in (10, 9, 300, 2)]
+    changes = after(*inserts, CANCEL)
+    assert [change.key for change in changes][1:] == [{"id": 2}, {"id": 9}, {"id": 10}, {"id": 300}]
+    assert changes == after(CANCEL, *reversed(inserts))
+
+
+def test_what_was_undone_is_no_change(after: After) -> None:
+    assert not after(CANCEL, "UPDATE orders SET status = 'pending' WHERE order_id = '#W2611340'")
+    assert not after("INSERT INTO log VALUES ('x')", "DELETE FROM log WHERE entry = 'x'")
+
+
+def test_types_count(after: After) -> None:
+    sixty = after("UPDATE payments SET amount = 60")
+    assert not sixty
+    for value in ("60.0", "'60'", "x'3630'"):
+        assert len(after(f"UPDATE payments SET amount = {value}")) == 1
+    assert after("UPDATE payments SET amount = 0.0") != after("UPDATE payments SET amount = -0.0")
+    assert after("UPDATE payments SET amount = 0.0") != after("UPDATE payments SET amount = 0")
+    assert after("UPDATE payments SET amount = 'a'") != after("UPDATE payments SET amount = x'61'")
+    assert RowChange("t", "insert", {"a": 1}, None, {"a": 1}) != RowChange(
+        "t", "insert", {"a": 1}, None, {"a": 1.0}
+    )
+    assert len({RowChange("t", "insert", None, None, {"a": value}) for value in (1, 1.0, 1, "1")}) == 3
+
+
+def test_json_brings_every_value_back(after: After) -> None:
+    changes = after(
+        "INSERT INTO payments VALUES (2, NULL, x'00ff'), (3, 'ü\n', 9e999), (4, '', -0.0), (5, 'x', 1e300)"
+    )
+    text = json.dumps(changes.to_json(), allow_nan=False)
+    assert Changes.from_json(json.loads(text)) == changes
+
+
+def test_ignored_columns_and_tables_do_not_count(after: After) -> None:
+    first = after(CANCEL, "UPDATE orders SET updated_at = 'june'", "INSERT INTO log VALUES ('one')")
+    second = after(CANCEL, "UPDATE orders SET updated_at = 'july'", "INSERT INTO log VALUES ('two')")
+    assert not first.equals(second)
+    assert not first.equals(second, ignore={"orders.updated_at"})
+    assert first.equals(second, ignore={"orders.updated_at", "log"})
+    assert first.equals(second, ignore=["*.updated_at", "log.entry"])
+    assert first.equals(second, ignore=("ORDERS.Updated_At", "LOG"))
+    assert first.equals(after(CANCEL), ignore={"*.updated_at", "log"})
+    assert not first.equals(after(), ignore={"*.updated_at", "log"})
+
+
+def test_rows_whose_key_is_ignored_are_compared_by_their_content(after: After) -> None:
+    first = after("INSERT INTO payments VALUES (7, '#W7', 1), (8, '#W7', 2)")
+    second = after("INSERT INTO payments VALUES (9, '#W7', 2), (10, '#W7', 1)")
+    assert not first.equals(second)
+    assert first.equals(second, ignore={"payments.id"})
+    assert not first.equals(after("INSERT INTO payments VALUES (7, '#W7', 1)"), ignore={"payments.id"})
+    moved = after("UPDATE payments SET id = 55")
+    assert moved
+    assert moved.equals(after(), ignore={"payments.id"})
+
+
+def test_a_part_of_a_longer_key_can_be_ignored(after: After) -> None:
+    first = after("UPDATE order_items SET price = 9 WHERE item_id = 1")
+    second = after("UPDATE order_items SET price = 9.0 WHERE item_id = 2")
+    assert not first.equals(second, ignore={"order_items.item_id"})
+    third = after("UPDATE order_items SET price = 9 WHERE item_id = 1")
+    assert first.equals(third, ignore={"order_items.item_id"})
+
+
+def test_rows_without_a_key_are_counted(after: After) -> None:
+    assert after("DELETE FROM log WHERE rowid = 1") == after("DELETE FROM log WHERE rowid = 2")
+    assert after("DELETE FROM log WHERE rowid = 1") != after("DELETE FROM log")
+    assert after("UPDATE log SET entry = 'end' WHERE rowid = 1") == after(
+        "UPDATE log SET entry = 'end' WHERE rowid = 2"
+    )
+    lines = after("UPDATE log SET entry = 'end' WHERE rowid = 1").lines()
+    assert lines == ["log: deleted (entry='start')", "log: inserted (entry='end')"]
+
+
+def test_rows_that_go_by_cascade_and_by_trigger_are_changes_too(tmp_path: Path) -> None:
+    seed = """
+    PRAGMA foreign_keys = ON;
+    CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT);
+    CREATE TABLE orders (id INTEGER PRIMARY KEY, user INTEGER REFERENCES users ON DELETE CASCADE);
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, gone INTEGER);
+    CREATE TRIGGER gone AFTER DELETE ON orders BEGIN INSERT INTO audit (gone) VALUES (OLD.id); END;
+    INSERT INTO users VALUES (1, 'a'), (2, 'b');
+    INSERT INTO orders VALUES (10, 1), (11, 1), (12, 2);
+    """
+    overlay = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", seed)))
+    connection = overlay.connect()
+    recorder = SessionRecorder(connection, overlay)
+    connection.execute("DELETE FROM users WHERE id = 1")
+    assert recorder.changes().lines() == [
+        "audit #1: inserted (id=1, gone=10)",
+        "audit #2: inserted (id=2, gone=11)",
+        "orders #10: deleted (id=10, user=1)",
+        "orders #11: deleted (id=11, user=1)",
+        "users #1: deleted (id=1, name='a')",
+    ]
+
+
+def test_a_table_emptied_at_once_is_noticed_row_by_row(after: After) -> None:
+    assert [change.op for change in after("DELETE FROM order_items")] == ["delete", "delete"]
+
+
+def test_text_that_is_not_utf8_is_an_error_with_a_reason(after: After) -> None:
+    with pytest.raises(DatabaseError, match="a text in the database is not UTF-8"):
+        after("INSERT INTO log VALUES (CAST(x'ff' AS TEXT))")
+
+
+# -- in words ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "lines"),
+    [
+        ([], [CANCEL], ["orders #W2611340 status: expected 'cancelled', got 'pending'"]),
+        ([CANCEL], [], ["orders #W2611340 status: expected 'pending', got 'cancelled'"]),
+        (
+            ["UPDATE orders SET status = 'shipped', total = 1 WHERE order_id = '#W7'"],
+            ["UPDATE orders SET status = 'returned', updated_at = NULL WHERE order_id = '#W7'"],
+            [
+                "orders #W7 status: expected 'returned', got 'shipped'",
+                "orders #W7 updated_at: expected NULL, got 'may'",
+                "orders #W7 total: expected 5.5, got 1.0",
+            ],
+        ),
+        (
+            [],
+            ["INSERT INTO payments VALUES (2, '#W7', 60.0)"],
+            ["payments #2: missing row (id=2, order_id='#W7', amount=60.0)"],
+        ),
+        (
+            ["INSERT INTO payments VALUES (2, '#W7', 60)"],
+            ["INSERT INTO payments VALUES (2, '#W7', 60.0)"],
+            ["payments #2 amount: expected 60.0, got 60"],
+        ),
+        (
+            ["INSERT INTO payments VALUES (3, NULL, x'00ff')"],
+            [],
+            ["payments #3: unexpected row (id=3, order_id=NULL, amount=x'00ff')"],
+        ),
+        (
+            ["DELETE FROM order_items WHERE item_id = 1"],
+            ["DELETE FROM order_items WHERE item_id = 2"],
+            [
+                "order_items (order_id='#W2611340', item_id=1): deleted, expected to stay",
+                "order_items (order_id='#W2611340', item_id=2): expected to be deleted, still there",
+            ],
+        ),
+        (
+            ["DELETE FROM orders WHERE order_id = '#W7'"],
+            ["UPDATE orders SET total = 9 WHERE order_id = '#W7'"],
+            ["orders #W7: deleted, expected to stay"],
+        ),
+        (
+            ["INSERT INTO log VALUES ('a'), ('a')"],
+            ["INSERT INTO log VALUES ('b')", "DELETE FROM log WHERE rowid = 1"],
+            [
+                "log: expected to be deleted, still there: (entry='start')",
+                "log: missing row (entry='b')",
+                "log: unexpected row (entry='a')",
+                "log: unexpected row (entry='a')",
+            ],
+        ),
+        (
+            ["CREATE TABLE new (a)"],
+            ["CREATE INDEX q ON log (entry)"],
+            [
+                "schema: index q: missing row (type='index', name='q', sql='CREATE INDEX q ON log (entry)')",
+                "schema: table new: unexpected row (type='table', name='new', sql='CREATE TABLE new (a)')",
+            ],
+        ),
+        ([CANCEL, "DELETE FROM log"], ["DELETE FROM log", CANCEL], []),
+    ],
+)
+def test_a_difference_is_told_row_by_row(
+    after: After, actual: list[str], expected: list[str], lines: list[str]
+) -> None:
+    assert after(*actual).describe(after(*expected)) == lines
+
+
+def test_a_description_leaves_out_what_is_ignored(after: After) -> None:
+    actual = after("UPDATE orders SET updated_at = 'june', total = 0")
+    lines = actual.describe(after(), ignore={"orders.updated_at"})
+    assert lines == [
+        "orders #W2611340 total: expected 60.0, got 0.0",
+        "orders #W7 total: expected 5.5, got 0.0",
+    ]
+
+
+def test_a_description_is_bounded(after: After) -> None:
+    many = after(
+        "WITH RECURSIVE n (i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n LIMIT 500) "
+        "INSERT INTO payments SELECT i, hex(zeroblob(10000)), 1 FROM n"
+    )
+    lines = many.describe(after())
+    assert len(lines) == 21
+    assert lines[-1] == "... and 480 more"
+    assert max(map(len, lines)) < 500
+    assert many.describe(after(), limit=2)[-1] == "... and 498 more"
+
+
+def test_lines_of_changes_say_what_happened(after: After) -> None:
+    changes = after(
+        CANCEL, "INSERT INTO payments VALUES (2, '#W7', 1)", "DELETE FROM orders WHERE order_id = '#W7'"
+    )
+    assert changes.lines() == [
+        "orders #W2611340 status: 'pending' -> 'cancelled'",
+        "orders #W7: deleted (order_id='#W7', status='delivered', total=5.5, updated_at='may')",
+        "payments #2: inserted (id=2, order_id='#W7', amount=1)",
+    ]
+
+
+# -- one call after another --------------------------------------------------------------------------------
+
+
+def test_minus_tells_what_came_after(after: After) -> None:
+    first = [CANCEL, "INSERT INTO payments VALUES (2, '#W7', 1)"]
+    second = ["UPDATE orders SET status = 'returned'", "DELETE FROM payments", "INSERT INTO log VALUES ('x')"]
+    assert after(*first, *second).minus(after(*first)).lines() == [
+        "log: inserted (entry='x')",
+        "orders #W2611340 status: 'cancelled' -> 'returned'",
+        "orders #W7 status: 'delivered' -> 'returned'",
+        "payments #1: deleted (id=1, order_id='#W2611340', amount=60)",
+        "payments #2: deleted (id=2, order_id='#W7', amount=1)",
+    ]
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def test_complete_files_are_compared_by_their_rows(path: Path, after: After, tmp_path: Path) -> None:
+    copy = tmp_path / "roll.db"
+    copy.write_bytes(path.read_bytes())
+    connection = sqlite3.connect(copy)
+    connection.execute(CANCEL)
+    connection.execute("INSERT INTO log VALUES ('ü')")
+    connection.commit()
+    expected = after(CANCEL, "INSERT INTO log VALUES ('ü')")
+    assert compare_files(path, copy) == expected
+    base: Any = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    assert diff_databases(base.execute, connection.execute) == expected
+    base.close()
+    connection.close()
+    assert not compare_files(path, path)
+    with pytest.raises(DatabaseError, match=r"none\.db: cannot read the database"):
+        compare_files(path, tmp_path / "none.db")
+    (tmp_path / "text.db").write_text("hello " * 200)
+    with pytest.raises(DatabaseError, match=r"text\.db: cannot read the database: file is not a database"):
+        compare_files(path, tmp_path / "text.db")
+
+
+def test_a_table_with_another_key_is_compared_by_content(path: Path, after: After) -> None:
+    changes = after(
+        "DROP TABLE payments", "CREATE TABLE payments (id, order_id TEXT PRIMARY KEY, amount)",
+        "INSERT INTO payments VALUES (1, '#W2611340', 60), (2, '#W7', 1)",
+    )  # fmt: skip
+    rows = [change for change in changes if change.table == "payments"]
+    assert [(change.op, change.key, change.after) for change in rows] == [
+        ("insert", None, {"id": 2, "order_id": "#W7", "amount": 1})
+    ]
+
+
+def test_shuffled_rows_are_no_change(path: Path, after: After) -> None:
+    changes = after(
+        "CREATE TABLE copy AS SELECT * FROM order_items",
+        "DELETE FROM order_items",
+        "INSERT INTO order_items SELECT * FROM copy ORDER BY item_id DESC",
+        "DROP TABLE copy",
+        "VACUUM",
+    )
+    assert not changes

@@ -1,0 +1,163 @@
+"""``reward-kit db``: the databases of an evaluation at the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.delta import export, save_delta
+from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.cli_commands.db import db
+
+SEED = """
+CREATE TABLE bookings (id TEXT PRIMARY KEY, passenger TEXT, status TEXT);
+INSERT INTO bookings VALUES ('A1', 'Alice', 'reserved'), ('B2', 'Bob', 'paid');
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A row's folder with a base, a delta and the same state as a complete file."""
+    overlay = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", SEED)))
+    connection = overlay.connect()
+    connection.execute("UPDATE bookings SET status = 'paid' WHERE id = 'A1'")
+    connection.execute("INSERT INTO bookings VALUES ('C3', 'Cleo', 'reserved')")
+    connection.close()
+    save_delta(overlay, tmp_path / "roll_1.dbd")
+    export(overlay, tmp_path / "roll_2.db")
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(db, [str(argument) for argument in arguments])
+
+
+def shell(path: Path, typed: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The shell in a process of its own, which is where it reads and writes."""
+    program = "from reward_kit.cli_commands.db import db; db()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "open", str(path), *options],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["roll_1.dbd", "roll_2.db"])
+def test_changes_of_a_rollout_are_lines(folder: Path, name: str) -> None:
+    result = run("changes", folder / name)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "bookings #A1 status: 'reserved' -> 'paid'",
+        "bookings #C3: inserted (id='C3', passenger='Cleo', status='reserved')",
+    ]
+
+
+def test_changes_as_json(folder: Path) -> None:
+    records = json.loads(run("changes", folder / "roll_1.dbd", "--json").stdout)
+    assert [(record["op"], record["key"]) for record in records] == [
+        ("update", {"id": "A1"}),
+        ("insert", {"id": "C3"}),
+    ]
+    assert json.loads(run("changes", folder / "base.db", "--json").stdout) == []
+
+
+def test_changes_from_another_database(folder: Path) -> None:
+    result = run("changes", folder / "base.db", "--base", folder / "roll_1.dbd")
+    assert result.output.splitlines() == [
+        "bookings #A1 status: 'paid' -> 'reserved'",
+        "bookings #C3: deleted (id='C3', passenger='Cleo', status='reserved')",
+    ]
+    same = run("changes", folder / "roll_2.db", "--base", folder / "roll_1.dbd")
+    assert same.stdout == ""
+    assert same.stderr == "no changes\n"
+
+
+def test_a_complete_file_alone_has_nothing_to_be_compared_with(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    alone = Path(shutil.copy(folder / "roll_2.db", tmp_path_factory.mktemp("alone")))
+    result = run("changes", alone)
+    assert result.exit_code == 2
+    assert "give --base" in result.output
+
+
+def test_an_export_is_a_complete_database(folder: Path) -> None:
+    out = folder / "out.db"
+    assert run("export", folder / "roll_1.dbd", out).exit_code == 0
+    connection = sqlite3.connect(out)
+    assert connection.execute("SELECT count(*) FROM bookings WHERE status = 'paid'").fetchall() == [(2,)]
+    connection.execute("DELETE FROM bookings")
+    connection.commit()
+    connection.close()
+    refused = run("export", folder / "roll_1.dbd", out)
+    assert refused.exit_code == 2
+    assert "--force replaces it" in refused.output
+    assert run("export", folder / "roll_1.dbd", out, "--force").exit_code == 0
+    connection = sqlite3.connect(out)
+    assert connection.execute("SELECT count(*) FROM bookings").fetchall() == [(3,)]
+    connection.close()
+
+
+@pytest.mark.parametrize("name", ["base.db", "roll_1.dbd", "roll_2.db"])
+def test_the_shell_answers_queries(folder: Path, name: str) -> None:
+    answer = shell(folder / name, "SELECT passenger FROM bookings ORDER BY id LIMIT 2;\n.tables\n")
+    assert answer.returncode == 0
+    assert answer.stdout.split() == ["Alice", "Bob", "bookings"]
+
+
+def test_the_shell_runs_sql_from_the_command_line(folder: Path) -> None:
+    answer = shell(folder / "roll_1.dbd", "", "SELECT count(*) FROM bookings", ".tables")
+    assert answer.stdout.split() == ["3", "bookings"]
+    wrong = shell(folder / "roll_1.dbd", "", "SELECT nope")
+    assert wrong.returncode == 1
+    assert "no such column: nope" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_the_shell_reads_only_unless_told_otherwise_and_never_writes_the_file(folder: Path) -> None:
+    contents = {path: path.read_bytes() for path in folder.iterdir()}
+    typed = "DELETE FROM bookings;\nSELECT count(*) FROM bookings;\n"
+    refused = shell(folder / "roll_1.dbd", typed)
+    assert refused.stdout.split() == ["3"]
+    assert "readonly" in refused.stderr
+    assert shell(folder / "roll_1.dbd", typed, "--writable").stdout.split() == ["0"]
+    assert {path: path.read_bytes() for path in folder.iterdir()} == contents
+
+
+def test_faults_are_one_line_and_exit_code_2(folder: Path) -> None:
+    (folder / "text.db").write_text("hello " * 100)
+    for arguments in (("open", "text.db"), ("changes", "text.db"), ("export", "text.db", folder / "x.db")):
+        result = run(arguments[0], folder / arguments[1], *arguments[2:])
+        assert result.exit_code == 2
+        assert result.stderr == f"Error: {folder}/text.db: not a SQLite database\n"
+    (folder / "base.db").unlink()
+    result = run("changes", folder / "roll_1.dbd")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        f"Error: {folder}/roll_1.dbd: the base of this delta, base.db, is not beside it"
+    )
+    assert run("changes", folder / "none.db").exit_code == 2
+
+
+def test_help_lists_the_commands_without_loading_a_database_library() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from reward_kit.cli_commands.db import db;"
+        "print(CliRunner().invoke(db, ['--help']).output);"
+        "print([name for name in ('apsw', 'sqlalchemy') if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert all(command in answer for command in ("open", "export", "changes"))
+    assert answer.strip().endswith("[]")

@@ -1,0 +1,236 @@
+"""Random numbers and the clock of a rollout: repeatable where a seed and a time are given, real where not."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.database import Database, Limits
+from reward_kit.errors import DatabaseError
+
+NOW = "2025-05-19T09:30:15.250Z"
+
+
+async def ask(db: Database) -> list[object]:
+    """Several questions that draw random numbers, in tool calls, transactions and by themselves."""
+    answers: list[object] = [await db.fetch_val("SELECT hex(randomblob(4))")]
+    async with db.tool_call():
+        answers.append(await db.fetch_one("SELECT random(), random(), hex(randomblob(16))"))
+        answers += await db.fetch_all("SELECT id FROM orders ORDER BY random()")
+    await db.execute("INSERT INTO customers(name) VALUES (hex(randomblob(8)))")
+    answers.append(await db.fetch_val("SELECT name FROM customers ORDER BY id DESC"))
+    answers.append(await asyncio.to_thread(db.sync.fetch_val, "SELECT abs(random() % 1000)"))
+    return answers
+
+
+async def test_the_same_seed_gives_the_same_answers(base: Database) -> None:
+    with base.fork(seed=7) as first, base.fork(seed=7) as second:
+        assert await ask(first) == await ask(second)
+        assert first.changes() == second.changes()
+
+
+async def test_other_seeds_and_no_seed_give_other_answers(base: Database) -> None:
+    forks = [base.fork(seed=7), base.fork(seed=8), base.fork(seed=-7), base.fork(), base.fork()]
+    answers = [str(await ask(fork)) for fork in forks]
+
+    assert len(set(answers)) == 5
+    for fork in forks:
+        fork.close()
+
+
+async def test_both_modes_draw_the_same_numbers(tmp_path: Path) -> None:
+    answers = []
+    for mode in ("overlay", "file"):
+        with Database.seed(tmp_path / f"{mode}.db", "CREATE TABLE t(a)", mode=mode) as base:
+            with base.fork(seed=3, now=NOW) as db:
+                answers.append(
+                    await db.fetch_one("SELECT random(), hex(randomblob(5)), datetime('now', '+1 day'), random()")
+                )
+
+    assert answers[0] == answers[1]
+
+
+async def test_random_numbers_are_spread_and_blobs_have_their_length(base: Database) -> None:
+    with base.fork(seed=1) as db:
+        numbers = [await db.fetch_val("SELECT random()") for _ in range(300)]
+        lengths = await db.fetch_one(
+            "SELECT length(randomblob(4)), length(randomblob(0)), length(randomblob(-5)), length(randomblob(NULL)),"
+            " length(randomblob('12x')), length(randomblob(3.9)), length(randomblob('x'))"
+        )
+
+    assert len(set(numbers)) == 300
+    assert 90 < sum(number > 0 for number in numbers) < 210
+    assert max(abs(number) for number in numbers) > 1 << 61
+    assert lengths == (4, 1, 1, 1, 12, 3, 1)
+
+
+async def test_a_call_that_is_rolled_back_leaves_no_trace_in_the_numbers_to_come(base: Database) -> None:
+    async def book(db: Database) -> str:
+        async with db.tool_call():
+            return await db.fetch_val("SELECT hex(randomblob(4))")
+
+    with base.fork(seed=7) as straight, base.fork(seed=7) as bumpy:
+        expected = [await book(straight), await book(straight)]
+        got = [await book(bumpy)]
+        for error in (ValueError, asyncio.CancelledError):
+            with pytest.raises(error):
+                async with bumpy.tool_call():
+                    await book(bumpy)
+                    await bumpy.execute("INSERT INTO customers(name) VALUES (hex(randomblob(8)))")
+                    raise error
+        with pytest.raises(ValueError, match="undone"):
+            async with bumpy.transaction():
+                await bumpy.fetch_val("SELECT random()")
+                raise ValueError("undone")
+        got.append(await book(bumpy))
+
+    assert got == expected
+
+
+async def test_a_statement_that_fails_does_not_draw_the_same_numbers_again(base: Database) -> None:
+    # else a tool that tries again after a clash of ids would clash for ever
+    with base.fork(seed=7) as db:
+        await db.execute("CREATE TABLE t(id PRIMARY KEY DEFAULT (abs(random() % 3)), a)")
+        failures = 0
+        async with db.tool_call():
+            for number in range(30):
+                try:
+                    await db.execute("INSERT INTO t(a) VALUES (?)", [number])
+                except DatabaseError:
+                    failures += 1
+
+        assert failures == 27
+        assert await db.fetch_val("SELECT count(*) FROM t") == 3
+
+
+async def test_how_fast_the_machine_is_does_not_show_in_the_numbers(tmp_path: Path, mode: str) -> None:
+    # a statement that takes too long for the event loop is started again elsewhere
+    sql = (
+        "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 3000)"
+        " SELECT sum(random() % 1000), hex(randomblob(3)) FROM c"
+    )
+    answers = []
+    for seconds in (60.0, 0.0):
+        limits = Limits(inline_seconds=seconds)
+        with Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base:
+            with base.fork(seed=7) as db:
+                async with db.tool_call():
+                    first = await db.fetch_one(sql)
+                    await db.execute(f"INSERT INTO t {sql.replace(', hex(randomblob(3))', '')}")
+                answers.append((first, await db.fetch_val("SELECT a FROM t"), await db.fetch_val("SELECT random()")))
+
+    assert answers[0] == answers[1]
+
+
+async def test_a_fork_of_a_fork_goes_on_where_its_origin_stands(base: Database) -> None:
+    with base.fork(seed=7, now=NOW) as origin:
+        await origin.fetch_val("SELECT random()")
+        with origin.fork() as same, origin.fork(seed=8) as other, origin.fork(now="2030-01-01") as later:
+            expected = await origin.fetch_one("SELECT random(), date('now')")
+            assert await same.fetch_one("SELECT random(), date('now')") == expected
+            assert await other.fetch_val("SELECT random()") != expected[0]
+            assert await later.fetch_one("SELECT random(), date('now')") == (expected[0], "2030-01-01")
+
+
+def test_the_number_of_draws_is_known(base: Database) -> None:
+    with base.fork(seed=7) as db, base.fork() as without:
+        assert db.draws == 0
+        db.sync.fetch_val("SELECT count(*) FROM orders")
+        assert db.draws == 0
+        db.sync.fetch_val("SELECT random() + random()")
+        assert db.draws == 2
+        without.sync.fetch_val("SELECT random()")
+        assert without.draws == 0
+
+
+CLOCK = """
+SELECT date('now') AS d, time('now') AS t, datetime('now') AS dt, CURRENT_DATE AS cd, CURRENT_TIME AS ct,
+    CURRENT_TIMESTAMP AS cts, julianday('now') AS j, unixepoch('now') AS u, strftime('%Y-%m-%d %H:%M:%f', 'now') AS f,
+    date() AS bare, strftime('%Y') AS year, date('NOW', 'start of month', '+1 month', '-1 day') AS last,
+    date('2020-02-29', '+1 year') AS other, datetime(0, 'unixepoch') AS epoch, date('nonsense') AS wrong
+"""
+
+
+async def test_the_clock_stands_still_at_now(base: Database) -> None:
+    with base.fork(now=NOW) as db:
+        row = dict(await db.fetch_one(CLOCK))
+
+        assert row.pop("j") == pytest.approx(2460814.8960098, abs=1e-6)
+        assert row == {
+            "d": "2025-05-19",
+            "t": "09:30:15",
+            "dt": "2025-05-19 09:30:15",
+            "cd": "2025-05-19",
+            "ct": "09:30:15",
+            "cts": "2025-05-19 09:30:15",
+            "u": 1747647015,
+            "f": "2025-05-19 09:30:15.250",
+            "bare": "2025-05-19",
+            "year": "2025",
+            "last": "2025-05-31",
+            "other": "2021-03-01",
+            "epoch": "1970-01-01 00:00:00",
+            "wrong": None,
+        }
+        await asyncio.sleep(0.01)
+        assert await db.fetch_val("SELECT strftime('%f', 'now')") == "15.250"
+        assert db.read_only().execute("SELECT date('now')").scalar_one() == "2025-05-19"
+
+
+async def test_defaults_and_triggers_see_the_same_clock(base: Database) -> None:
+    with base.fork(now=NOW) as db:
+        await db.execute("CREATE TABLE t(a, made DEFAULT CURRENT_TIMESTAMP, day DEFAULT (date('now', '+1 day')))")
+        await db.execute("CREATE TRIGGER tr AFTER INSERT ON t BEGIN UPDATE t SET a = datetime('now'); END")
+        await db.execute("INSERT INTO t(a) VALUES (1)")
+
+        assert await db.fetch_one("SELECT * FROM t") == (
+            "2025-05-19 09:30:15",
+            "2025-05-19 09:30:15",
+            "2025-05-20",
+        )
+
+
+async def test_the_clock_of_one_fork_does_not_reach_another_or_the_thread_it_ran_in(base: Database) -> None:
+    with base.fork(now=NOW) as frozen, base.fork() as free:
+        await frozen.fetch_val("SELECT date('now')")
+        today = await free.fetch_val("SELECT datetime('now')")
+
+    assert abs(datetime.fromisoformat(today) - datetime.now(timezone.utc).replace(tzinfo=None)) < timedelta(minutes=2)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("2025-05-19", "2025-05-19 00:00:00"),
+        ("2025-05-19T09:30", "2025-05-19 09:30:00"),
+        ("2025-05-19 09:30:15", "2025-05-19 09:30:15"),
+        ("2025-05-19T09:30:15z", "2025-05-19 09:30:15"),
+        ("2025-05-19T01:30:00+02:00", "2025-05-18 23:30:00"),
+        (datetime(2025, 5, 19, 9, 30), "2025-05-19 09:30:00"),  # noqa: DTZ001 - a naive one means UTC
+        (datetime(2025, 5, 19, 9, 30, tzinfo=timezone(timedelta(hours=-7))), "2025-05-19 16:30:00"),
+    ],
+)
+async def test_now_may_be_written_in_many_ways(base: Database, now: str | datetime, expected: str) -> None:
+    with base.fork(now=now) as db:
+        assert await db.fetch_val("SELECT datetime('now')") == expected
+
+
+def test_a_now_that_is_no_time_is_an_error(base: Database) -> None:
+    with pytest.raises(DatabaseError, match="now='tomorrow' is not a date or time"):
+        base.fork(now="tomorrow")
+
+
+async def test_two_databases_asked_by_turns_keep_their_clocks_apart(base: Database) -> None:
+    forks = [base.fork(now=f"20{year}-01-01") for year in range(10, 40)]
+
+    async def year(db: Database) -> str:
+        async with db.tool_call():
+            await asyncio.sleep(0)
+            return await db.fetch_val("SELECT strftime('%Y', 'now')")
+
+    assert await asyncio.gather(*map(year, forks)) == [str(2000 + year) for year in range(10, 40)]
+    for fork in forks:
+        fork.close()

@@ -1,0 +1,384 @@
+"""``database="file"``: each fork is a complete SQLite file with a path and an engine, and behaves like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from shop_database import SHOP
+from sqlalchemy import Float, String, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from reward_kit.agent.database import Database
+from reward_kit.errors import BundleError, DatabaseError
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Customer(Base):
+    __tablename__ = "customers"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String)
+    credit: Mapped[float | None] = mapped_column(Float)
+
+
+@pytest.fixture
+def mode() -> str:
+    return "file"
+
+
+@pytest.fixture
+def db(base: Database) -> Iterator[Database]:
+    with base.fork(seed=3, now="2025-05-19") as database:
+        yield database
+
+
+def names(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [name for (name,) in connection.execute("SELECT name FROM customers ORDER BY id")]
+
+
+async def add_with_engine(db: Database, name: str) -> None:
+    async with AsyncSession(db.engine) as session:
+        session.add(Customer(name=name))
+        await session.commit()
+
+
+async def test_each_fork_has_a_complete_file_of_its_own(base: Database, db: Database, tmp_path: Path) -> None:
+    with base.fork() as other:
+        await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+
+        assert names(db.path) == ["Alice", "Bob", "Çiğdem", "Dora"]
+        assert names(other.path) == names(tmp_path / "base.db") == ["Alice", "Bob", "Çiğdem"]
+        assert (db.mode, db.sync.path, db.read_only().path) == ("file", db.path, db.path)
+
+
+async def test_closing_removes_the_file_and_so_does_forgetting(base: Database) -> None:
+    closed, forgotten = base.fork(), base.fork()
+    await closed.execute("DELETE FROM orders")
+    folders = [closed.path.parent, forgotten.path.parent]
+    closed.close()
+    closed.close()
+    del forgotten
+    gc.collect()
+
+    assert not any(folder.exists() for folder in folders)
+
+
+async def test_an_orm_works_on_the_engine(db: Database) -> None:
+    async with db.tool_call() as call:
+        async with AsyncSession(db.engine) as session:
+            alice = (await session.execute(select(Customer).where(Customer.name == "Alice"))).scalar_one()
+            alice.credit = 99
+            session.add(Customer(name="Dora"))
+            await session.commit()
+        assert await db.fetch_val("SELECT credit FROM customers WHERE id = 1") == 99
+
+    assert [(change.op, change.after) for change in call.changes] == [
+        ("update", {"credit": 99.0}),
+        ("insert", {"id": 4, "name": "Dora", "credit": None}),
+    ]
+    assert db.changes() == call.changes
+
+
+async def test_a_failing_call_takes_back_what_the_engine_committed(db: Database) -> None:
+    await add_with_engine(db, "before")
+    with pytest.raises(ValueError, match="late"):
+        async with db.tool_call():
+            await add_with_engine(db, "within")
+            await db.execute("UPDATE customers SET credit = 5")
+            raise ValueError("late")
+    async with db.tool_call() as call:
+        await add_with_engine(db, "after")
+
+    assert names(db.path) == ["Alice", "Bob", "Çiğdem", "before", "after"]
+    assert await db.fetch_val("SELECT sum(credit) FROM customers") == 10.5
+    assert [change.after["name"] for change in call.changes] == ["after"]
+
+
+async def test_a_failing_call_takes_back_what_other_connections_to_the_path_wrote(db: Database) -> None:
+    def tool() -> None:
+        with closing(sqlite3.connect(db.sync.path)) as connection, connection:
+            connection.execute("DELETE FROM orders")
+            connection.execute("CREATE TABLE t(a)")
+        raise ValueError("after the commit")
+
+    with pytest.raises(ValueError, match="after the commit"):
+        async with db.tool_call():
+            await asyncio.to_thread(tool)
+
+    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
+    assert len(db.changes()) == 0
+
+
+async def test_a_cancelled_call_takes_back_what_the_engine_committed(db: Database) -> None:
+    async def tool() -> None:
+        async with db.tool_call():
+            await add_with_engine(db, "within")
+            await asyncio.sleep(10)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(tool(), 0.3)
+
+    assert names(db.path) == ["Alice", "Bob", "Çiğdem"]
+
+
+async def test_parallel_calls_take_turns_with_the_engine_too(db: Database) -> None:
+    async def tool(name: str) -> None:
+        async with db.tool_call():
+            async with AsyncSession(db.engine) as session:
+                before = len((await session.execute(select(Customer))).all())
+                session.add(Customer(name=name))
+                await session.commit()
+            await asyncio.sleep(0.002)
+            assert await db.fetch_val("SELECT count(*) FROM customers") == before + 1
+            if name.endswith("3"):
+                raise ValueError(name)
+
+    outcomes = await asyncio.gather(*(tool(f"tool {n}") for n in range(6)), return_exceptions=True)
+
+    assert [str(outcome) for outcome in outcomes if outcome] == ["tool 3"]
+    assert names(db.path)[3:] == ["tool 0", "tool 1", "tool 2", "tool 4", "tool 5"]
+
+
+async def test_reading_here_and_writing_with_the_engine_in_one_call_do_not_block_each_other(db: Database) -> None:
+    async with db.tool_call():
+        assert await db.fetch_val("SELECT count(*) FROM customers") == 3
+        await add_with_engine(db, "Dora")
+        assert await db.fetch_val("SELECT count(*) FROM customers") == 4
+        await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
+        async with db.engine.connect() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM customers"))).scalar_one() == 4
+
+    assert names(db.path)[3:] == ["Dora", "Emil"]
+
+
+async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database) -> None:
+    async with db.engine.begin() as connection:
+        await connection.execute(text("INSERT INTO customers(name) VALUES ('Dora')"))
+        with pytest.raises(DatabaseError, match=r"database is locked.*db\.engine, or to db\.path"):
+            await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
+    async with db.tool_call():
+        await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
+        with pytest.raises(OperationalError, match="database is locked"):
+            await add_with_engine(db, "Fred")
+
+    assert names(db.path)[3:] == ["Dora", "Emil"]
+
+
+async def test_the_engine_has_the_random_numbers_the_clock_and_the_foreign_keys_of_the_fork(
+    base: Database, db: Database
+) -> None:
+    question = "SELECT hex(randomblob(4)), random(), date('now'), CURRENT_TIMESTAMP"
+    async with db.engine.connect() as connection:
+        answer = (await connection.execute(text(question))).one()
+        with pytest.raises(IntegrityError, match="FOREIGN KEY"):
+            await connection.execute(text("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)"))
+
+    assert answer[2:] == ("2025-05-19", "2025-05-19 00:00:00")
+    with base.fork(seed=3, now="2025-05-19") as twin:
+        assert await twin.fetch_one(question) == answer
+
+
+async def test_the_engine_leaves_no_thread_and_no_connection_behind(db: Database) -> None:
+    import threading
+
+    await add_with_engine(db, "Dora")
+    await add_with_engine(db, "Emil")
+    await asyncio.sleep(0.05)
+
+    assert [thread.name for thread in threading.enumerate() if "connection_worker" in thread.name] == []
+    assert db.engine is db.engine
+
+
+async def test_overlay_databases_and_bases_have_no_engine(base: Database, tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "overlay.db", SHOP) as overlay, overlay.fork() as fork:
+        assert fork.path is None
+        with pytest.raises(DatabaseError, match='ToolRegistry.*database="file"'):
+            _ = fork.engine
+    with pytest.raises(DatabaseError, match=r"a base has no engine. fork\(\) it"):
+        _ = base.engine
+
+
+async def test_a_fork_of_a_fork_starts_from_what_is_committed(db: Database) -> None:
+    await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+    await add_with_engine(db, "Emil")
+    with db.fork() as second:
+        await second.execute("INSERT INTO customers(name) VALUES ('Fred')")
+
+        assert names(second.path)[3:] == ["Dora", "Emil", "Fred"]
+        assert len(second.changes()) == 3
+        assert second.changes(since=db.changes()) == second.changes().minus(db.changes())
+        assert not second.equals(db)
+    assert names(db.path)[3:] == ["Dora", "Emil"]
+
+
+@pytest.mark.parametrize("keep", ["full", "delta"])
+async def test_saving_writes_a_complete_file(db: Database, tmp_path: Path, keep: str) -> None:
+    await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+    target = tmp_path / ("roll_1.db" if keep == "full" else "roll_1.dbd")
+
+    saved = db.save(target, keep=keep)
+
+    assert saved == tmp_path / "roll_1.db"
+    assert names(saved)[3:] == ["Dora"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["base.db", "roll_1.db"]
+    for mode in ("file", "overlay"):
+        with Database.open(saved, mode=mode) as opened:
+            assert opened.changes() == db.changes()
+            assert opened.equals(db)
+            assert opened.read_only().execute("SELECT count(*) FROM customers").scalar_one() == 4
+
+
+async def test_a_file_whose_journal_a_tool_switched_can_still_be_saved(db: Database, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(db.path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("INSERT INTO customers(name) VALUES ('Dora')")
+        connection.commit()
+        saved = db.export(tmp_path / "saved.db")
+
+    with Database.open(saved, mode="overlay") as opened:
+        assert await opened.fetch_val("SELECT count(*) FROM customers") == 4
+
+
+async def test_both_modes_report_the_same_changes(tmp_path: Path) -> None:
+    reports = []
+    for mode in ("overlay", "file"):
+        with Database.seed(tmp_path / f"{mode}.db", SHOP, mode=mode) as base, base.fork(seed=1) as db:
+            async with db.tool_call() as call:
+                await db.execute("INSERT INTO customers(name) VALUES (hex(randomblob(4)))")
+                await db.execute("DELETE FROM orders WHERE id = 'W1'")
+                await db.execute("UPDATE orders SET note = x'01', total = -0.0 WHERE id = 'W2'")
+                await db.execute("CREATE TABLE t(a)")
+            reports.append((call.changes.to_json(), db.changes().to_json()))
+
+    assert reports[0] == reports[1]
+
+
+def test_what_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("hello, this is no database at all" * 40)
+    for path in (tmp_path / "text.db", tmp_path / "missing.db"):
+        with pytest.raises(DatabaseError, match=f"{path.name}: "):
+            Database.open(path, mode="file")
+    with pytest.raises(DatabaseError, match='the mode is "overlay" or "file", not \'memory\''):
+        Database.open(tmp_path / "text.db", mode="memory")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(BundleError, match="seed SQL:1"):
+        Database.seed(tmp_path / "new.db", "CREATE TABL t(a)", mode="file")
+    assert not (tmp_path / "new.db").exists()
+
+
+WRITER = """
+import asyncio, sys
+from reward_kit.agent.database import Database
+
+async def main():
+    db = Database.open(sys.argv[1], mode="file").fork()
+    print(db.path, flush=True)
+    for number in range(100000):
+        async with db.tool_call():
+            await db.execute("UPDATE accounts SET money = money - 1 WHERE id % 2 = 0")
+            await db.execute("UPDATE accounts SET money = money + 1 WHERE id % 2 = 1")
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_process_leaves_a_consistent_file(tmp_path: Path) -> None:
+    seed = (
+        "CREATE TABLE accounts(id INTEGER PRIMARY KEY, money INTEGER, filler TEXT);"
+        "INSERT INTO accounts WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 4000)"
+        " SELECT x, 100, hex(zeroblob(60)) FROM c;"
+    )
+    Database.seed(tmp_path / "base.db", seed, mode="file").close()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    for delay in (0.0, 0.02, 0.05, 0.09, 0.14):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "base.db")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert process.stdout is not None
+        path = process.stdout.readline().strip()
+        time.sleep(0.05 + delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            assert connection.execute("SELECT sum(money) FROM accounts").fetchone() == (400_000,)
+
+
+WITHOUT_APSW = """
+import sys
+sys.modules["apsw"] = None  # as on a platform for which there is none
+
+import asyncio
+from pathlib import Path
+from reward_kit.agent.database import Database
+from reward_kit.errors import DatabaseError
+
+folder = Path(sys.argv[1])
+
+async def main():
+    base = Database.seed(folder / "base.db", "CREATE TABLE t(id INTEGER PRIMARY KEY, a); INSERT INTO t VALUES (1, 'x');")
+    assert base.mode == "file"
+    with base.fork(seed=1, now="2025-05-19") as db, base.fork(seed=1, now="2025-05-19") as gold:
+        for fork in (db, gold):
+            async with fork.tool_call() as call:
+                await fork.execute("INSERT INTO t(a) VALUES (hex(randomblob(4)) || date('now'))")
+        assert len(call.changes) == 1
+        assert db.equals(gold)
+        try:
+            async with db.tool_call():
+                await db.execute("DELETE FROM t")
+                raise ValueError
+        except ValueError:
+            pass
+        assert db.equals(gold)
+        assert db.read_only().execute("SELECT count(*) FROM t").scalar_one() == 2
+        try:
+            db.read_only().execute("DELETE FROM t")
+        except DatabaseError as error:
+            print(error)
+        saved = db.save(folder / "roll.dbd", keep="delta")
+        assert Database.open(saved).equals(gold)
+    try:
+        Database.open(folder / "delta.dbd")
+    except DatabaseError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+async def test_everything_but_deltas_works_without_apsw(tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "other.db", SHOP) as base, base.fork() as fork:
+        await fork.execute("DELETE FROM orders")
+        fork.save(tmp_path / "delta.dbd", keep="delta")
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WITHOUT_APSW), str(tmp_path)], capture_output=True, text=True
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "the database is read-only here",
+        f"{tmp_path / 'delta.dbd'}: cannot open the database: file is not a database."
+        ' A delta needs the package apsw and mode "overlay".',
+    ]

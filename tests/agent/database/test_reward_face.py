@@ -1,0 +1,274 @@
+"""``db.execute(…)`` in a reward behaves as a connection of SQLAlchemy does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shop_database import SHOP
+from sqlalchemy import Connection, bindparam, create_engine, text
+from sqlalchemy.exc import MultipleResultsFound, NoResultFound
+
+from reward_kit.agent.database import Database, ReadOnlyDatabase
+from reward_kit.errors import DatabaseError
+
+QUERIES = {
+    "three rows": "SELECT id, name, credit FROM customers ORDER BY id",
+    "one row": "SELECT id, name FROM customers WHERE id = 1",
+    "one value": "SELECT count(*) FROM orders",
+    "a null": "SELECT NULL AS void",
+    "no row": "SELECT id, name FROM customers WHERE id = 99",
+    "many rows": "SELECT id FROM customers UNION ALL SELECT id + 10 FROM customers ORDER BY 1",
+    "equal rows": "SELECT 1 AS a, 2 AS b UNION ALL SELECT 1, 2 UNION ALL SELECT 3, 4",
+    "equal names": "SELECT 1 AS a, 2 AS b, 3 AS a",
+    "odd names": "SELECT 1 AS 'count', 2 AS 'x y', 3 AS \"index\", 4",
+    "blobs": "SELECT id, note FROM orders ORDER BY id",
+}
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "all": lambda r: r.all(),
+    "fetchall": lambda r: r.fetchall(),
+    "fetchone": lambda r: [r.fetchone(), r.fetchone()],
+    "fetchmany": lambda r: [r.fetchmany(2), r.fetchmany(2), r.fetchmany()],
+    "first": lambda r: r.first(),
+    "one": lambda r: r.one(),
+    "one_or_none": lambda r: r.one_or_none(),
+    "scalar": lambda r: r.scalar(),
+    "scalar_one": lambda r: r.scalar_one(),
+    "scalar_one_or_none": lambda r: r.scalar_one_or_none(),
+    "scalars": lambda r: r.scalars().all(),
+    "scalars of a position": lambda r: r.scalars(1).all(),
+    "scalars of a name": lambda r: r.scalars("name").all(),
+    "scalars one": lambda r: r.scalars().one(),
+    "scalars first": lambda r: r.scalars().first(),
+    "scalars unique": lambda r: r.scalars().unique().all(),
+    "scalars after the end": lambda r: [r.scalars().all(), r.scalars().all()],
+    "mappings": lambda r: [dict(row) for row in r.mappings()],
+    "mappings one": lambda r: dict(r.mappings().one()),
+    "mappings first": lambda r: r.mappings().first(),
+    "mapping of an unknown name": lambda r: r.mappings().all()[0]["unknown"],
+    "mapping get": lambda r: r.mappings().all()[0].get("unknown", 5),
+    "keys": lambda r: list(r.keys()),
+    "iteration": lambda r: list(r),
+    "next": lambda r: [next(r), next(r)],
+    "unique": lambda r: r.unique().all(),
+    "unique one": lambda r: r.unique().one(),
+    "columns": lambda r: r.columns(0).all(),
+    "columns by name": lambda r: r.columns("b", "a").all(),
+    "columns unknown": lambda r: r.columns("unknown").all(),
+    "partitions": lambda r: [list(part) for part in r.partitions(2)],
+    "yield_per": lambda r: list(r.yield_per(2)),
+    "tuples": lambda r: r.tuples().all(),
+    "freeze": lambda r: r.freeze()().all(),
+    "all twice": lambda r: [r.all(), r.all()],
+    "first, then all": lambda r: [r.first(), r.all()],
+    "one, then all": lambda r: [r.one(), r.all()],
+    "scalar, then fetchone": lambda r: [r.scalar(), r.fetchone()],
+    "fetchone, then one": lambda r: [r.fetchone(), r.one()],
+    "close, then all": lambda r: [r.close(), r.all()],
+    "closed": lambda r: [r.closed, r.close(), r.closed],
+    "with": lambda r: with_result(r),
+    "returns_rows": lambda r: r.returns_rows,
+    "rowcount": lambda r: r.rowcount,
+    "row by name": lambda r: [row.name for row in r],
+    "row by an unknown name": lambda r: [row.unknown for row in r],
+    "row by text": lambda r: [row["name"] for row in r],
+    "row by negative position": lambda r: [row[-1] for row in r],
+    "row by position beyond": lambda r: [row[9] for row in r],
+    "row slices": lambda r: [row[:1] for row in r],
+    "row count and index": lambda r: [(row.count, row.index) for row in r.fetchmany(1)]
+    if "count" in r.keys()  # noqa: SIM118 - a Result has keys() and is no mapping
+    else None,
+    "row as dict": lambda r: [row._asdict() for row in r],
+    "row mapping": lambda r: [dict(row._mapping) for row in r],
+    "row mapping by an unknown name": lambda r: [row._mapping["unknown"] for row in r],
+    "row fields": lambda r: [row._fields for row in r],
+    "row unpacked": lambda r: [first for first, *_ in r],
+    "row compared": lambda r: [row == tuple(row) for row in r],
+    "row sorted": lambda r: sorted(r, reverse=True),
+    "row shown": lambda r: [str(row) for row in r],
+    "row hashed": lambda r: len({row for row in r}),  # noqa: C416 - hashing is the point
+}
+
+
+def with_result(result: Any) -> list[object]:
+    with result as opened:
+        rows = opened.all()
+    return [rows, result.closed]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with Database.seed(tmp_path_factory.mktemp("shop") / "base.db", SHOP) as base:
+        yield base
+
+
+@pytest.fixture(scope="module")
+def ours(shop: Database) -> ReadOnlyDatabase:
+    return shop.read_only()
+
+
+@pytest.fixture(scope="module")
+def theirs(shop: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    file = shop.export(tmp_path_factory.mktemp("theirs") / "copy.db")
+    engine = create_engine(f"sqlite:///{file}")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def outcome(use: Callable[[Any], Any], result: Any) -> object:
+    """What ``use`` gives, or the type and the text of the error that it raises."""
+    try:
+        given = use(result)
+    except Exception as error:  # noqa: BLE001 - whatever SQLAlchemy raises
+        return type(error), str(error)
+    return given, type(given)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("query", QUERIES)
+def test_results_behave_as_those_of_sqlalchemy(
+    ours: ReadOnlyDatabase, theirs: Connection, query: str, use: str
+) -> None:
+    sql = QUERIES[query]
+
+    assert outcome(USES[use], ours.execute(sql)) == outcome(USES[use], theirs.execute(text(sql)))
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"freeze"}))  # there SQLAlchemy lacks an implementation
+def test_results_of_writes_behave_as_those_of_sqlalchemy(
+    shop: Database, theirs: Connection, use: str
+) -> None:
+    sql = "UPDATE orders SET total = total + 1 WHERE customer_id = 1"
+    with shop.fork() as fork:
+        got = outcome(USES[use], fork.sync.execute(sql))
+    expected = outcome(USES[use], theirs.execute(text(sql)))
+    theirs.rollback()
+
+    assert got == expected
+
+
+def test_writes_tell_their_rowcount_and_the_rowid_inserted(shop: Database, theirs: Connection) -> None:
+    sql = "INSERT INTO customers(name) VALUES ('Dora'), ('Emil')"
+    with shop.fork() as fork:
+        got = fork.sync.execute(sql)
+    expected = theirs.execute(text(sql))
+    theirs.rollback()
+
+    assert (got.rowcount, got.lastrowid, got.returns_rows) == (
+        expected.rowcount,
+        expected.lastrowid,
+        expected.returns_rows,
+    )
+
+
+@pytest.mark.parametrize(
+    ("clause", "params"),
+    [
+        (text("SELECT name FROM customers WHERE id = :id"), {"id": 2}),
+        (text("SELECT name FROM customers WHERE id = :id"), {"id": 2, "unused": 3}),
+        (text("SELECT name FROM customers WHERE id = :id").bindparams(id=3), None),
+        (text("SELECT name FROM customers WHERE id = :id").bindparams(id=3), {"id": 1}),
+        (text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)), {"ids": [1, 3]}),
+        (text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)), {"ids": []}),
+        (text("SELECT \"name\", :name, 'a%b' FROM customers WHERE name LIKE :name || '%'"), {"name": "A"}),
+        (text(r"SELECT 'at 9\:30'"), None),
+        (text("SELECT :x, :x"), {"x": None}),
+    ],
+)
+def test_text_takes_its_parameters_as_with_sqlalchemy(
+    ours: ReadOnlyDatabase, theirs: Connection, clause: Any, params: Any
+) -> None:
+    got = ours.execute(clause, params).all()
+    expected = theirs.execute(clause, params).all()
+
+    assert got == expected
+
+
+def test_plain_strings_work_where_sqlalchemy_wants_text(ours: ReadOnlyDatabase) -> None:
+    assert ours.execute("SELECT count(*) > 2 FROM orders;").scalar_one() == 1
+    assert ours.execute("SELECT name FROM customers WHERE id = :id", {"id": 1}).scalar_one() == "Alice"
+    assert ours.execute("SELECT name FROM customers WHERE id = ?", [2]).scalar_one() == "Bob"
+    assert ours.execute("SELECT '12:30'").scalar_one() == "12:30"
+
+
+def test_the_errors_of_results_are_those_of_sqlalchemy(ours: ReadOnlyDatabase) -> None:
+    with pytest.raises(NoResultFound):
+        ours.execute("SELECT 1 WHERE 0").scalar_one()
+    with pytest.raises(MultipleResultsFound):
+        ours.execute("SELECT id FROM customers").one()
+
+
+def test_faulty_sql_is_an_error_of_the_database(ours: ReadOnlyDatabase) -> None:
+    for sql in ("SELECT * FROM nowhere", text("SELECT * FROM nowhere")):
+        with pytest.raises(DatabaseError, match="^no such table: nowhere$"):
+            ours.execute(sql)
+    with pytest.raises(DatabaseError, match="parameter :id|bind parameter 'id'"):
+        ours.execute(text("SELECT :id"))
+
+
+def test_short_forms_give_plain_rows(ours: ReadOnlyDatabase) -> None:
+    assert ours.fetch_val("SELECT count(*) FROM customers") == 3
+    assert ours.fetch_one("SELECT id, name FROM customers WHERE id = ?", [2]).name == "Bob"
+    assert [row["id"] for row in ours.fetch_all("SELECT id FROM customers ORDER BY id")] == [1, 2, 3]
+    assert ours.fetch_val("SELECT 1 WHERE 0") is None
+    assert ours.fetch_one("SELECT 1 WHERE 0") is None
+
+
+async def test_a_reward_may_run_on_any_thread(base: Database) -> None:
+    with base.fork() as db:
+        await db.execute("UPDATE orders SET status = 'paid'")
+        view = db.read_only()
+
+        def reward() -> tuple[int, int]:
+            paid = view.execute("SELECT count(*) FROM orders WHERE status = 'paid'").scalar_one()
+            return paid, threading.get_ident()
+
+        here = reward()
+        there = await asyncio.gather(*(asyncio.to_thread(reward) for _ in range(20)))
+
+    assert {paid for paid, _ in [here, *there]} == {3}
+    assert {thread for _, thread in there} - {here[1]}
+
+
+async def test_views_tell_changes_and_equality_like_the_database(base: Database) -> None:
+    with base.fork() as db, base.fork() as gold, base.fork() as untouched:
+        for fork, credit in ((db, 1), (gold, 2)):
+            await fork.execute("UPDATE customers SET credit = ? WHERE id = 1", [credit])
+        for view in (db.read_only(), db.read_only_async(), db.sync):
+            assert view.changes() == db.changes()
+            assert not view.equals(gold.read_only())
+            assert not view.equals(untouched)
+            assert view.equals(gold, ignore={"customers.credit"})
+            assert view.equals(untouched.read_only_async(), ignore={"*.credit"})
+
+
+async def test_async_rewards_await_the_same_answers(base: Database) -> None:
+    view = base.read_only_async()
+
+    assert await view.fetch_val("SELECT count(*) FROM orders") == 3
+    assert (await view.execute("SELECT name FROM customers ORDER BY id")).scalars().all() == ["Alice", "Bob", "Çiğdem"]
+    assert [row.id async for row in rows_of(view)] == ["W1", "W2", "W3"]
+
+
+async def rows_of(view: Any) -> Any:
+    for row in await view.fetch_all("SELECT id FROM orders ORDER BY id"):
+        yield row
+
+
+def test_a_database_of_another_base_is_compared_row_by_row(tmp_path: Path, mode: str) -> None:
+    with (
+        Database.seed(tmp_path / "one.db", SHOP, mode=mode) as one,
+        Database.seed(tmp_path / "two.db", SHOP + "UPDATE customers SET credit = 3 WHERE id = 3;", mode=mode) as two,
+        one.fork() as fork,
+    ):
+        assert not fork.equals(two)
+        assert fork.equals(two, ignore={"customers.credit"})
+        fork.sync.execute("UPDATE customers SET credit = 3.0 WHERE id = 3")
+        assert fork.equals(two)
+        assert two.equals(fork)

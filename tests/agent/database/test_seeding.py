@@ -1,0 +1,388 @@
+"""Seeds: SQL text and scripts become finished bases, and faults are told with their place."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.sql_script import split_statements
+from reward_kit.errors import BundleError, DatabaseError, StorageError
+
+
+def rows(path: Path, sql: str) -> list[tuple]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fault(tmp_path: Path, sql: str) -> str:
+    """The message for a faulty seed, which leaves nothing behind."""
+    with pytest.raises(BundleError) as caught:
+        seed_base(tmp_path / "base.db", sql, origin="flight_task/seed.sql")
+    assert list(tmp_path.iterdir()) == []
+    return str(caught.value)
+
+
+# -- splitting ---------------------------------------------------------------------------------------------
+
+
+def test_statements_keep_their_line_numbers() -> None:
+    script = (
+        "-- flights; all of them\nCREATE TABLE a (b);\n\n"
+        "/* two\nlines; */ INSERT INTO a\nVALUES ('x;y');;SELECT 1; SELECT 2"
+    )
+    assert [(s.line, s.sql) for s in split_statements(script)] == [
+        (2, "CREATE TABLE a (b);"),
+        (5, "INSERT INTO a\nVALUES ('x;y');"),
+        (6, "SELECT 1;"),
+        (6, "SELECT 2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON a BEGIN UPDATE a SET b = 1; DELETE FROM c; END;",
+        "CREATE TEMP TRIGGER t AFTER INSERT ON a BEGIN SELECT CASE WHEN 1 THEN 2 END; SELECT ';'; END;",
+        "create trigger t after delete on a begin\n -- end;\n select 1;\n end;",
+        "SELECT 'it''s; here', \"a;b\", `c;d`, [e;f];",
+        "SELECT 1 -- no; end\n + 2;",
+        "SELECT 1 /* no; end ' */ + 2;",
+        "SELECT x'3b', 'ü;';",
+    ],
+)
+def test_semicolons_inside_a_statement_do_not_end_it(statement: str) -> None:
+    script = f"SELECT 0;\n{statement}\n{statement} SELECT 9;"
+    assert [s.sql for s in split_statements(script)] == ["SELECT 0;", statement, statement, "SELECT 9;"]
+
+
+def test_what_is_never_closed_is_one_statement_up_to_the_end() -> None:
+    for rest in (
+        "SELECT 'open; SELECT 1;",
+        'SELECT "open; x',
+        "SELECT 1 /* open; x",
+        "CREATE TRIGGER t BEGIN SELECT 1; x",
+    ):
+        assert [s.sql for s in split_statements(f"SELECT 1; {rest}")] == ["SELECT 1;", rest]
+
+
+@pytest.mark.parametrize("script", ["", "  \n", "-- nothing", "/* nothing", ";;\n;", "\ufeff"])
+def test_a_script_of_nothing_has_no_statements(script: str) -> None:
+    assert list(split_statements(script)) == []
+
+
+# -- what a base is ----------------------------------------------------------------------------------------
+
+
+def test_a_seeded_base_is_finished_and_read_only(tmp_path: Path) -> None:
+    path = seed_base(
+        tmp_path / "base.db",
+        "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t SELECT zeroblob(9000); DELETE FROM t;"
+        "INSERT INTO t VALUES (1);",
+    )
+    assert names(tmp_path) == ["base.db"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+    assert rows(path, "PRAGMA journal_mode") == [("delete",)]
+    assert rows(path, "PRAGMA freelist_count") == [(0,)]
+    assert rows(path, "SELECT * FROM t") == [(1,)]
+    assert rows(path, "SELECT name FROM sqlite_master") == [("t",)]
+    assert Overlay(BaseImage.open(path)).pristine
+
+
+def test_an_empty_seed_gives_an_empty_database(tmp_path: Path) -> None:
+    path = seed_base(tmp_path / "base.db", "-- nothing yet")
+    assert rows(path, "SELECT count(*) FROM sqlite_master") == [(0,)]
+    connection = Overlay(BaseImage.open(path)).connect()
+    connection.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+    assert connection.execute("SELECT * FROM t").fetchall() == [(1,)]
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    sql = """
+    CREATE TABLE t (a DEFAULT (random()), b DEFAULT (hex(randomblob(8))), c DEFAULT CURRENT_TIMESTAMP, d);
+    INSERT INTO t (d) VALUES (date('now', '+1 day')), (abs(random()) % 100), (randomblob(4));
+    """
+    now = datetime(2024, 5, 15, 12, tzinfo=timezone.utc)
+    first = seed_base(tmp_path / "a.db", sql, now=now)
+    second = seed_base(tmp_path / "b.db", sql, now="2024-05-15T12:00:00Z")
+    assert first.read_bytes() == second.read_bytes()
+    values = rows(first, "SELECT * FROM t")
+    assert [row[2] for row in values] == ["2024-05-15 12:00:00"] * 3
+    assert values[0][3] == "2024-05-16"
+    assert len({row[0] for row in values} | {row[1] for row in values}) == 6
+
+
+def test_without_now_a_seed_sees_one_moment_of_the_present(tmp_path: Path) -> None:
+    def script(db: Any) -> None:
+        db.execute("CREATE TABLE t (a)")
+        for _ in range(3):
+            db.execute("INSERT INTO t VALUES (julianday('now'))")
+
+    path = seed_base(tmp_path / "base.db", script=script)
+    assert rows(path, "SELECT count(DISTINCT a), abs(max(a) - julianday('now')) < 0.01 FROM t") == [(1, 1)]
+
+
+def test_a_new_seed_replaces_a_base_and_a_faulty_one_does_not(tmp_path: Path) -> None:
+    path = seed_base(tmp_path / "base.db", "CREATE TABLE a (x)")
+    seed_base(path, "CREATE TABLE b (x)")
+    assert rows(path, "SELECT name FROM sqlite_master") == [("b",)]
+    with pytest.raises(BundleError):
+        seed_base(path, "CREATE TABLE c (x); oops")
+    assert rows(path, "SELECT name FROM sqlite_master") == [("b",)]
+    assert names(tmp_path) == ["base.db"]
+
+
+def test_a_dump_of_another_database_is_a_seed(tmp_path: Path) -> None:
+    source = sqlite3.connect(":memory:")
+    source.executescript(
+        """
+        CREATE TABLE p (id INTEGER PRIMARY KEY AUTOINCREMENT, b BLOB, c REAL);
+        INSERT INTO p (b, c) VALUES (x'00ff', 1.5), (NULL, -2);
+        CREATE VIEW v AS SELECT c FROM p;
+        CREATE TRIGGER t AFTER INSERT ON p BEGIN UPDATE p SET c = 0 WHERE id = NEW.id; END;
+        """
+    )
+    path = seed_base(tmp_path / "base.db", "\n".join(source.iterdump()))
+    assert rows(path, "SELECT * FROM p") == source.execute("SELECT * FROM p").fetchall()
+    assert rows(path, "SELECT type FROM sqlite_master ORDER BY 1") == [
+        ("table",),
+        ("table",),
+        ("trigger",),
+        ("view",),
+    ]
+    source.close()
+
+
+def test_transactions_of_the_seed_are_its_own(tmp_path: Path) -> None:
+    sql = """
+    INSERT INTO t VALUES (0);
+    BEGIN; INSERT INTO t VALUES (1); SAVEPOINT s; INSERT INTO t VALUES (2); ROLLBACK TO s; COMMIT;
+    BEGIN; INSERT INTO t VALUES (3); ROLLBACK;
+    INSERT OR IGNORE INTO t VALUES (1), (4);
+    """
+    path = seed_base(tmp_path / "base.db", "CREATE TABLE t (a UNIQUE);" + sql)
+    assert rows(path, "SELECT a FROM t ORDER BY a") == [(0,), (1,), (4,)]
+
+
+def test_a_full_text_index_over_another_table_survives_the_seeding(tmp_path: Path) -> None:
+    sql = """
+    CREATE TABLE docs (title TEXT, body TEXT);
+    INSERT INTO docs VALUES ('a', 'first'), ('b', 'second'), ('c', 'third');
+    DELETE FROM docs WHERE title = 'a';
+    CREATE VIRTUAL TABLE search USING fts5 (body, content = 'docs');
+    INSERT INTO search (search) VALUES ('rebuild');
+    """
+    connection = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", sql))).connect()
+    query = "SELECT title FROM docs WHERE rowid IN (SELECT rowid FROM search WHERE search MATCH 'third')"
+    assert connection.execute(query).fetchall() == [("c",)]
+
+
+# -- faults ------------------------------------------------------------------------------------------------
+
+
+def test_a_faulty_statement_is_told_with_file_line_and_text(tmp_path: Path) -> None:
+    assert fault(tmp_path, "CREATE TABLE t (a);\n\nINSERT INTO t\nVALUES (1, 2);") == (
+        "flight_task/seed.sql:3: table t has 1 columns but 2 values were supplied,"
+        " in: INSERT INTO t VALUES (1, 2);"
+    )
+    assert fault(
+        tmp_path, "CREATE TABLE t (a UNIQUE);\nINSERT INTO t VALUES (1);\n-- again\nINSERT INTO t VALUES (1);"
+    ) == ("flight_task/seed.sql:4: UNIQUE constraint failed: t.a, in: INSERT INTO t VALUES (1);")
+
+
+def test_the_line_is_that_of_the_fault_where_sqlite_knows_it(tmp_path: Path) -> None:
+    message = fault(tmp_path, "CREATE TABLE t (a);\nSELECT a,\n 'ü', 'ü',\n nope\nFROM t;")
+    assert message.startswith("flight_task/seed.sql:4: no such column: nope, in: SELECT a,")
+
+
+def test_a_long_statement_is_quoted_by_its_beginning(tmp_path: Path) -> None:
+    message = fault(tmp_path, f"INSERT INTO missing VALUES ('{'x' * 5000}')")
+    assert message.startswith(
+        "flight_task/seed.sql:1: no such table: missing, in: INSERT INTO missing VALUES ('xxx"
+    )
+    assert message.endswith("xxx...")
+    assert len(message) < 200
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("ATTACH 'other.db' AS other", "reaching another file"),
+        ("VACUUM INTO 'other.db'", "reaching another file"),
+        ("SELECT load_extension('x')", "load_extension"),
+        ("PRAGMA writable_schema = ON", "PRAGMA writable_schema"),
+        ("PRAGMA temp_store_directory = '/tmp'", "PRAGMA temp_store_directory"),
+        ("PRAGMA trusted_schema = ON", "PRAGMA trusted_schema"),
+    ],
+)
+def test_seeds_cannot_reach_out_of_their_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = fault(tmp_path, f"CREATE TABLE t (a);\n{sql};")
+    assert message.startswith("flight_task/seed.sql:2: ")
+    assert f"{words}" in message
+    assert "is not allowed in a seed" in message
+
+
+def test_the_schema_table_cannot_be_written(tmp_path: Path) -> None:
+    assert "may not be modified" in fault(tmp_path, "CREATE TABLE t (a); UPDATE sqlite_schema SET sql = 'x'")
+
+
+def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
+    assert fault(tmp_path, "BEGIN; CREATE TABLE t (a);") == (
+        "flight_task/seed.sql: a transaction is begun and never ended. Add COMMIT."
+    )
+
+
+def test_a_nul_character_is_a_fault(tmp_path: Path) -> None:
+    assert fault(tmp_path, "CREATE TABLE t (a);\n\0").startswith("flight_task/seed.sql:2: a NUL character")
+
+
+def test_foreign_keys_switched_on_late_are_checked(tmp_path: Path) -> None:
+    message = fault(
+        tmp_path,
+        "CREATE TABLE p (a INTEGER PRIMARY KEY); CREATE TABLE c (b REFERENCES p);"
+        "INSERT INTO c VALUES (4), (5);"
+        "PRAGMA foreign_keys = ON;",
+    )
+    assert message == "flight_task/seed.sql: row 1 of c refers to a row of p that does not exist (and 1 more)"
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write the base in .*: .*No part of it was kept"):
+            seed_base(tmp_path / "base.db", "CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(90000000));")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- scripts -----------------------------------------------------------------------------------------------
+
+
+def test_a_script_holds_a_connection_like_that_of_a_tool(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def script(db: Any) -> None:
+        db.executescript("CREATE TABLE t (a INTEGER PRIMARY KEY, b); CREATE TABLE u (c);")
+        seen.append(db.execute("INSERT INTO t (b) VALUES (:b)", {"b": "x"}).rowcount)
+        seen.append(db.executemany("INSERT INTO t (b) VALUES (?)", [["y"], ["z"]]))
+        seen.append(db.execute("SELECT count(*) FROM t").scalar_one())
+        seen.append(db.execute("SELECT a, b FROM t WHERE a > ?", [1]).mappings().all())
+        seen.append(
+            (
+                db.fetch_val("SELECT b FROM t"),
+                db.fetch_one("SELECT 1 WHERE 0"),
+                db.fetch_all("SELECT a FROM t"),
+            )
+        )
+        db.commit()
+
+    path = seed_base(tmp_path / "base.db", "CREATE TABLE s (a)", script=script)
+    assert seen == [1, 2, 3, [{"a": 2, "b": "y"}, {"a": 3, "b": "z"}], ("x", None, [(1,), (2,), (3,)])]
+    assert rows(path, "SELECT name FROM sqlite_master ORDER BY name") == [("s",), ("t",), ("u",)]
+
+
+def test_a_fault_of_a_script_is_told_with_its_line(tmp_path: Path) -> None:
+    source = textwrap.dedent(
+        """\
+        def seed(db):
+            fill(db)
+
+        def fill(db):
+            db.execute("CREATE TABLE t (a UNIQUE)")
+            for number in (1, 2, 1):
+                db.execute("INSERT INTO t VALUES (?)", [number])
+        """
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, str(tmp_path / "seed.py"), "exec"), namespace)
+    with pytest.raises(BundleError, match=r"^task/seed\.py:7: UNIQUE constraint failed: t\.a$"):
+        seed_base(tmp_path / "base.db", script=namespace["seed"], origin="task/seed.py")
+    exec(compile("def seed(db):\n    return {}['x']", str(tmp_path / "seed.py"), "exec"), namespace)
+    with pytest.raises(BundleError, match=r"^task/seed\.py:2: KeyError: 'x'$"):
+        seed_base(tmp_path / "base.db", script=namespace["seed"], origin="task/seed.py")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_is_refused_what_seed_sql_is_refused_and_told_what_cannot_be_stored(tmp_path: Path) -> None:
+    for call, words in (
+        (lambda db: db.execute("ATTACH 'x' AS y"), "reaching another file"),
+        (lambda db: db.execute("SELECT ?", [object()]), "a object, which SQLite cannot store"),
+    ):
+        with pytest.raises(BundleError, match=words):
+            seed_base(tmp_path / "base.db", script=call)
+
+
+def test_seeding_works_without_apsw_but_for_a_frozen_clock(tmp_path: Path) -> None:
+    program = """
+        import sys
+        from pathlib import Path
+        sys.modules["apsw"] = None
+        from reward_kit.agent.database.base import seed_base
+        from reward_kit.errors import BundleError, DatabaseError
+        path = Path(sys.argv[1])
+        sql = "PRAGMA foreign_keys=ON; CREATE TABLE t (a DEFAULT (random())); INSERT INTO t VALUES (7)"
+        seed_base(path, sql, script=lambda db: db.execute("INSERT INTO t DEFAULT VALUES"))
+        for sql in ("CREATE TABLE u (a);\\nATTACH 'x' AS y", "CREATE TABLE u (a);\\nbogus"):
+            try:
+                seed_base(path.with_name("no.db"), sql)
+            except BundleError as error:
+                print(error)
+        try:
+            seed_base(path.with_name("no.db"), "SELECT 1", now="2024-01-01")
+        except DatabaseError as error:
+            print(error)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "base.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == [
+        (
+            "seed SQL:2: reaching another file (ATTACH, VACUUM INTO) is not allowed in a seed,"
+            " in: ATTACH 'x' AS y"
+        ),
+        'seed SQL:2: near "bogus": syntax error, in: bogus',
+        "a database with a frozen clock needs the package apsw",
+    ]
+    assert names(tmp_path) == ["base.db"]
+    with_apsw = seed_base(
+        tmp_path / "other.db",
+        "PRAGMA foreign_keys=ON; CREATE TABLE t (a DEFAULT (random())); INSERT INTO t VALUES (7)",
+        script=lambda db: db.execute("INSERT INTO t DEFAULT VALUES"),
+    )
+    assert rows(tmp_path / "base.db", "SELECT a FROM t") == rows(with_apsw, "SELECT a FROM t")
+    assert Overlay(BaseImage.open(tmp_path / "base.db")).foreign_keys
+
+
+def test_a_moment_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match="tomorrow"):
+        seed_base(tmp_path / "base.db", "SELECT 1", now="tomorrow")

@@ -1,0 +1,404 @@
+"""One tool call is one transaction, whatever happens in it and beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from reward_kit.agent.database import Database
+from reward_kit.errors import DatabaseError, QueryTimeoutError
+
+
+async def count(db: Database, table: str = "customers") -> int:
+    return await db.fetch_val(f"SELECT count(*) FROM {table}")
+
+
+async def insert(db: Database, name: str) -> None:
+    await db.execute("INSERT INTO customers(name) VALUES (:name)", {"name": name})
+
+
+async def test_a_call_that_ends_well_is_kept_and_tells_the_rows_it_changed(db: Database) -> None:
+    async with db.tool_call() as call:
+        await insert(db, "Dora")
+        await db.execute("UPDATE orders SET status = 'cancelled' WHERE id = 'W1'")
+        await db.execute("UPDATE orders SET total = 1 WHERE id = 'W2'")
+        await db.execute("UPDATE orders SET total = 5.25 WHERE id = 'W2'")
+
+    assert call.changes.to_json() == [
+        {
+            "table": "customers",
+            "op": "insert",
+            "key": {"id": 4},
+            "after": {"id": 4, "name": "Dora", "credit": 0.0},
+        },
+        {
+            "table": "orders",
+            "op": "update",
+            "key": {"id": "W1"},
+            "before": {"status": "pending"},
+            "after": {"status": "cancelled"},
+        },
+    ]
+    assert db.changes() == call.changes
+
+
+async def test_each_call_tells_its_own_changes_only(db: Database) -> None:
+    await insert(db, "before any call")
+    async with db.tool_call() as first:
+        await db.execute("UPDATE customers SET credit = 1 WHERE id = 2")
+    async with db.tool_call() as reading:
+        await count(db)
+    async with db.tool_call() as idle:
+        pass
+    async with db.tool_call() as second:
+        await db.execute("UPDATE customers SET credit = 2 WHERE id = 2")
+
+    assert [(change.op, change.before, change.after) for change in first.changes] == [
+        ("update", {"credit": 0.0}, {"credit": 1.0})
+    ]
+    assert len(reading.changes) == len(idle.changes) == 0
+    assert [(change.before, change.after) for change in second.changes] == [({"credit": 1.0}, {"credit": 2.0})]
+    assert len(db.changes()) == 2
+    assert db.changes(since=first.changes) != db.changes()
+
+
+async def test_changes_since_an_earlier_moment(db: Database) -> None:
+    await insert(db, "Dora")
+    earlier = db.changes()
+    await insert(db, "Emil")
+
+    assert [change.after["name"] for change in db.changes(since=earlier)] == ["Emil"]
+
+
+async def test_changes_asked_for_within_a_call_do_not_hide_what_the_call_did(db: Database) -> None:
+    async with db.tool_call() as call:
+        await insert(db, "Dora")
+        assert len(db.changes()) == 1
+
+    assert len(call.changes) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+async def test_a_call_that_raises_leaves_nothing_behind(db: Database, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        async with db.tool_call() as call:
+            await insert(db, "Dora")
+            await db.execute("CREATE TABLE t(a)")
+            raise error
+
+    assert await count(db) == 3
+    assert len(db.changes()) == len(call.changes) == 0
+    async with db.tool_call() as call:
+        await insert(db, "Emil")
+    assert [change.after["id"] for change in call.changes] == [4]
+
+
+async def test_an_error_that_a_tool_catches_takes_back_only_its_statement(db: Database) -> None:
+    async with db.tool_call():
+        await insert(db, "Dora")
+        with pytest.raises(DatabaseError):
+            await insert(db, "Alice")
+        await insert(db, "Emil")
+
+    assert await count(db) == 5
+
+
+async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -> None:
+    with base.fork() as db:
+        await db.execute("CREATE TABLE child(id REFERENCES customers(id) DEFERRABLE INITIALLY DEFERRED)")
+        with pytest.raises(DatabaseError, match="FOREIGN KEY constraint failed"):
+            async with db.tool_call():
+                await db.execute("INSERT INTO child VALUES (77)")
+
+        assert await count(db, "child") == 0
+        async with db.tool_call():
+            await db.execute("INSERT INTO child VALUES (77)")
+            await db.execute("INSERT INTO customers(id, name) VALUES (77, 'Dora')")
+        assert await count(db, "child") == 1
+
+
+async def test_transactions_nest(db: Database) -> None:
+    async with db.tool_call():
+        await insert(db, "kept")
+        with pytest.raises(ValueError, match="inner"):
+            async with db.transaction():
+                await insert(db, "undone")
+                async with db.transaction():
+                    await insert(db, "undone too")
+                raise ValueError("inner")
+        async with db.transaction():
+            await insert(db, "kept too")
+
+    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == ["kept", "kept too"]
+
+
+async def test_a_transaction_outside_a_call_is_kept_or_undone_as_one(db: Database) -> None:
+    async with db.transaction():
+        await insert(db, "Dora")
+    with pytest.raises(ValueError, match="no"):
+        async with db.transaction():
+            await insert(db, "Emil")
+            raise ValueError("no")
+
+    assert await count(db) == 4
+
+
+async def test_a_call_inside_a_call_is_undone_by_itself(db: Database) -> None:
+    async with db.tool_call() as outer:
+        await insert(db, "Dora")
+        with pytest.raises(ValueError, match="inner"):
+            async with db.tool_call():
+                await insert(db, "Emil")
+                raise ValueError("inner")
+        async with db.tool_call() as inner:
+            await insert(db, "Fred")
+
+    assert [change.after["name"] for change in inner.changes] == ["Fred"]
+    assert [change.after["name"] for change in outer.changes] == ["Dora", "Fred"]
+
+
+async def test_parallel_calls_have_the_database_to_themselves_in_the_order_of_their_first_statement(
+    db: Database,
+) -> None:
+    log: list[str] = []
+
+    async def tool(name: str) -> None:
+        async with db.tool_call():
+            before = await count(db)
+            log.append(f"{name} starts")
+            await asyncio.sleep(0.001)
+            await insert(db, name)
+            await asyncio.sleep(0.001)
+            assert await count(db) == before + 1
+            log.append(f"{name} ends")
+
+    names = [f"tool {number}" for number in range(8)]
+    await asyncio.gather(*map(tool, names))
+
+    assert log == [f"{name} {event}" for name in names for event in ("starts", "ends")]
+
+
+async def test_a_failing_call_beside_others_takes_back_only_its_own_rows(db: Database) -> None:
+    async def tool(name: str, fails: bool) -> None:
+        async with db.tool_call():
+            await insert(db, name)
+            await asyncio.sleep(0)
+            if fails:
+                raise ValueError(name)
+
+    outcomes = await asyncio.gather(
+        *(tool(f"tool {number}", fails=number % 3 == 0) for number in range(12)), return_exceptions=True
+    )
+
+    assert [str(outcome) for outcome in outcomes if outcome] == ["tool 0", "tool 3", "tool 6", "tool 9"]
+    names = {row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")}
+    assert names == {f"tool {number}" for number in range(12) if number % 3}
+
+
+async def test_statements_gathered_within_a_call_belong_to_it(db: Database) -> None:
+    with pytest.raises(ValueError, match="late"):
+        async with db.tool_call():
+            await asyncio.gather(*(insert(db, f"n{number}") for number in range(5)))
+            raise ValueError("late")
+
+    assert await count(db) == 3
+
+
+async def test_transactions_gathered_within_a_call_take_turns(db: Database) -> None:
+    async def part(name: str, fails: bool) -> None:
+        async with db.transaction():
+            await insert(db, name)
+            await asyncio.sleep(0.001)
+            await insert(db, f"{name} again")
+            if fails:
+                raise ValueError(name)
+
+    async with db.tool_call():
+        await asyncio.gather(part("a", True), part("b", False), part("c", True), return_exceptions=True)
+
+    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == ["b", "b again"]
+
+
+async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database) -> None:
+    async def straggler() -> None:
+        await asyncio.sleep(0.01)
+        await insert(db, "late")
+
+    async with db.tool_call():
+        await insert(db, "Dora")
+        task = asyncio.create_task(straggler())
+
+    with pytest.raises(DatabaseError, match="has ended"):
+        await task
+    assert await count(db) == 4
+
+
+async def test_statements_outside_wait_for_the_running_call(db: Database) -> None:
+    inserted, proceed = asyncio.Event(), asyncio.Event()
+
+    async def tool() -> None:
+        async with db.tool_call():
+            await insert(db, "Dora")
+            inserted.set()
+            await proceed.wait()
+
+    running = asyncio.create_task(tool())
+    await inserted.wait()
+    outside = asyncio.create_task(count(db))
+    await asyncio.sleep(0.01)
+    assert not outside.done()
+    proceed.set()
+
+    assert await outside == 4
+    await running
+
+
+async def test_calls_on_different_forks_do_not_wait_for_each_other(base: Database) -> None:
+    with base.fork() as left, base.fork() as right:
+        async with left.tool_call():
+            await insert(left, "Dora")
+            async with right.tool_call():
+                await insert(right, "Emil")
+                await insert(left, "Fred")
+            with pytest.raises(ValueError, match="undo"):
+                async with right.tool_call():
+                    await insert(right, "Gina")
+                    raise ValueError("undo")
+
+        assert (await count(left), await count(right)) == (5, 4)
+
+
+async def test_statements_that_end_the_transaction_are_refused(db: Database) -> None:
+    async with db.tool_call():
+        await insert(db, "Dora")
+        for sql in ("COMMIT", "ROLLBACK", "BEGIN", "/* x */ end transaction", "BEGIN IMMEDIATE"):
+            with pytest.raises(DatabaseError, match="is not allowed here: a tool call is one transaction"):
+                await db.execute(sql)
+        await insert(db, "Emil")
+    with pytest.raises(DatabaseError, match="BEGIN is not allowed here"):
+        await db.execute("BEGIN")
+
+    assert await count(db) == 5
+
+
+async def test_savepoints_typed_by_a_tool_work_within_its_call(db: Database) -> None:
+    with pytest.raises(DatabaseError, match="SAVEPOINT needs a transaction around it"):
+        await db.execute("SAVEPOINT here")
+    async with db.tool_call():
+        await db.execute("SAVEPOINT here")
+        await insert(db, "Dora")
+        await db.execute("ROLLBACK TO here")
+        await insert(db, "Emil")
+        await db.execute("RELEASE here")
+
+    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == ["Emil"]
+
+
+async def test_a_rollback_by_the_schema_ends_the_call_even_if_the_tool_ignores_it(db: Database) -> None:
+    await db.execute(
+        "CREATE TRIGGER guard BEFORE DELETE ON orders BEGIN SELECT raise(ROLLBACK, 'orders are kept'); END"
+    )
+    with pytest.raises(DatabaseError, match="was rolled back and can do no more, because of: orders are kept"):
+        async with db.tool_call():
+            await insert(db, "Dora")
+            with pytest.raises(DatabaseError, match="orders are kept"):
+                await db.execute("DELETE FROM orders")
+            with pytest.raises(DatabaseError, match="because of: orders are kept"):
+                await insert(db, "Emil")
+
+    assert await count(db) == 3
+    async with db.tool_call():
+        await insert(db, "Fred")
+    assert await count(db) == 4
+
+
+async def test_forking_inside_a_transaction_is_refused(db: Database) -> None:
+    async with db.tool_call():
+        await insert(db, "Dora")
+        with pytest.raises(DatabaseError, match="a transaction is open"):
+            db.fork()
+
+
+async def test_a_tool_in_a_thread_shares_the_transaction_of_its_call(db: Database) -> None:
+    def tool() -> int:
+        db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
+        with db.sync.transaction():
+            db.sync.executemany("INSERT INTO customers(name) VALUES (?)", [["Emil"], ["Fred"]])
+        return db.sync.fetch_val("SELECT count(*) FROM customers")
+
+    with pytest.raises(ValueError, match="after the thread"):
+        async with db.tool_call():
+            assert await asyncio.to_thread(tool) == 6
+            raise ValueError("after the thread")
+    assert await count(db) == 3
+
+    async with db.tool_call() as call:
+        assert await asyncio.to_thread(tool) == 6
+    assert [change.after["name"] for change in call.changes] == ["Dora", "Emil", "Fred"]
+
+
+async def test_tools_in_threads_take_turns_too(db: Database) -> None:
+    log: list[str] = []
+
+    def tool(name: str) -> None:
+        db.sync.execute("INSERT INTO customers(name) VALUES (?)", [name])
+        log.append(f"{name} starts")
+        threading.Event().wait(0.003)
+        db.sync.execute("UPDATE customers SET credit = 1 WHERE name = ?", [name])
+        log.append(f"{name} ends")
+
+    async def call(name: str) -> None:
+        async with db.tool_call():
+            await asyncio.to_thread(tool, name)
+
+    await asyncio.gather(*(call(f"tool {number}") for number in range(5)))
+
+    assert len(log) == 10
+    for starts, ends in zip(log[::2], log[1::2], strict=True):
+        assert starts.replace("starts", "ends") == ends
+
+
+async def test_a_failing_block_in_a_thread_is_undone(db: Database) -> None:
+    def tool() -> None:
+        db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
+        with pytest.raises(ValueError, match="inner"), db.sync.transaction():
+            db.sync.execute("INSERT INTO customers(name) VALUES ('Emil')")
+            raise ValueError("inner")
+
+    async with db.tool_call() as call:
+        await asyncio.to_thread(tool)
+
+    assert [change.after["name"] for change in call.changes] == ["Dora"]
+
+
+async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlock(db: Database) -> None:
+    started, proceed = asyncio.Event(), asyncio.Event()
+
+    async def tool() -> None:
+        async with db.tool_call():
+            await insert(db, "Dora")
+            started.set()
+            await proceed.wait()
+
+    running = asyncio.create_task(tool())
+    await started.wait()
+    with pytest.raises(DatabaseError, match="would block the event loop"):
+        db.sync.execute("SELECT 1")
+    proceed.set()
+    await running
+
+    assert db.sync.execute("SELECT 1").scalar_one() == 1
+
+
+async def test_a_thread_outside_the_context_of_its_call_does_not_wait_for_ever(tmp_path, mode) -> None:
+    from reward_kit.agent.database import Limits
+
+    with Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=Limits(timeout=0.05)) as base:
+        with base.fork() as db:
+            async with db.tool_call():
+                await db.execute("INSERT INTO t VALUES (1)")
+                with pytest.raises(QueryTimeoutError, match="waited 0.05 s for a tool call"):
+                    # run_in_executor, unlike to_thread, leaves the context behind
+                    await asyncio.get_running_loop().run_in_executor(None, db.sync.fetch_val, "SELECT 1")
