@@ -1,0 +1,173 @@
+"""The arguments that a model wrote for a tool: read, and told in its own words what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from reward_kit.agent.tool_content import json_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jsonschema.protocols import Validator
+    from pydantic_core import ErrorDetails
+
+MAX_PROBLEMS = 8
+"""So many faults are told at once; mending them shows the rest."""
+
+_SHOWN = 80
+"""Characters of a faulty value that are shown."""
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=json_value)
+_RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
+"""JSON schema's keywords in words; the others read ``must have minimum 1``."""
+
+
+class ArgumentError(ValueError):
+    """Arguments that do not fit; the text says how to mend them."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        hidden = len(self.problems) - MAX_PROBLEMS
+        more = [f"{hidden} more"] if hidden > 0 else []
+        super().__init__("; ".join([*self.problems[:MAX_PROBLEMS], *more]))
+
+
+def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
+    """The arguments as an object, and as JSON text; raises ``ArgumentError`` for anything that is no JSON
+    object.
+
+    Nothing, an empty text and ``null`` mean no arguments, as several models write it. NaN and infinities are
+    not JSON.
+    """
+    if isinstance(arguments, (str, bytes, bytearray)):
+        arguments = _parsed(arguments)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ArgumentError([f"the arguments must be a JSON object, got {_shown(arguments)}"])
+    try:
+        return arguments, _ENCODER.encode(arguments)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ArgumentError([f"the arguments cannot be written as JSON ({_reason(error)})"]) from error
+
+
+def _parsed(text: str | bytes | bytearray) -> Any:
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError([f"the arguments are not valid JSON ({_reason(error)})"]) from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def pydantic_problems(
+    errors: Iterable[ErrorDetails], arguments: dict[str, Any], known: Sequence[str]
+) -> list[str]:
+    """One sentence per faulty place; the alternatives of a union that all failed share one."""
+    by_place: dict[str, list[str]] = {}
+    shown: dict[str, str] = {}
+    for error in errors:
+        path = data_path(error["loc"], arguments)
+        if error["type"] == "json_invalid":
+            by_place.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
+        elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            by_place.setdefault(_unknown(path, known if len(path) == 1 else []), [])
+        elif error["type"] == "missing":
+            by_place.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
+        elif error["type"] == "json_schema":
+            for problem in error["ctx"]["problems"]:
+                by_place.setdefault(problem, [])
+        else:
+            place = _place(path)
+            message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            by_place.setdefault(place, []).append(message)
+            shown[place] = f", got {_shown(_value_at(path, arguments))}"
+    return [
+        f"{place} {' or '.join(dict.fromkeys(messages))}{shown.get(place, '')}" if messages else place
+        for place, messages in by_place.items()
+    ]
+
+
+def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] = ()) -> list[str]:
+    """The faults of ``value``, which stands at ``inside`` in the arguments, one sentence each."""
+    problems: list[str] = []
+    for error in validator.iter_errors(value):
+        path = [*inside, *error.absolute_path]
+        if error.validator == "required":
+            absent = [name for name in error.validator_value if name not in error.instance]
+            problems += [f"{_place([*path, name])} is missing" for name in absent]
+        elif error.validator == "additionalProperties" and error.validator_value is False:
+            known = list(error.schema.get("properties", {}))
+            problems += [_unknown([*path, name], known) for name in error.instance if name not in known]
+        else:
+            rule = _RULES.get(error.validator, f"must have {error.validator}")
+            wanted = _cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
+            problems.append(f"{_place(path)} {rule} {wanted}, got {_shown(error.instance)}")
+    return list(dict.fromkeys(problems))
+
+
+def data_path(location: Sequence[int | str], arguments: dict[str, Any]) -> list[int | str]:
+    """Pydantic's location without what names no place in the data, such as the alternatives of a union."""
+    path: list[int | str] = []
+    value: Any = arguments
+    for step in location:
+        if isinstance(value, dict):
+            inside = step in value
+        else:
+            inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if inside:
+            value = value[step]
+            path.append(step)
+    return path
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """`` (did you mean 'x'?)`` where a known name is close, else nothing."""
+    close = get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _unknown(path: Sequence[int | str], known: Sequence[str]) -> str:
+    hint = did_you_mean(str(path[-1]), known)
+    if not hint and known:
+        hint = f" (known: {', '.join(map(repr, known))})"
+    return f"{_place(path)} is unknown{hint}"
+
+
+def _value_at(path: Sequence[int | str], arguments: Any) -> Any:
+    for step in path:
+        arguments = arguments[step]
+    return arguments
+
+
+def _place(path: Sequence[int | str]) -> str:
+    """``'passengers[0].name'``; the arguments themselves where the path is empty."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+    return f"'{_cut(text, _SHOWN)}'" if text else "the object"
+
+
+def _shown(value: Any) -> str:
+    """The value as JSON with the name of its type, cut where it is long."""
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    if value is None:
+        return "null"
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return names.get(type(value), type(value).__name__)
+    return f"{_cut(text, _SHOWN)} ({names.get(type(value), type(value).__name__)})"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

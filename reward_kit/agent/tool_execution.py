@@ -1,0 +1,201 @@
+"""One tool call: checked, run in a transaction with a time limit, and told to the model as text."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import traceback
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.tool_arguments import ArgumentError, read_arguments
+from reward_kit.agent.tool_content import content_of
+from reward_kit.agent.worker_thread import in_thread
+from reward_kit.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from reward_kit.agent.database import Changes
+    from reward_kit.agent.tool_check import Check
+
+logger = logging.getLogger(__name__)
+
+ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A registered function. ``schema`` is the JSON schema of its arguments; ``place`` is where it was
+    registered.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    function: Callable[..., Any]
+    is_async: bool
+    injected: frozenset[str]
+    needed: frozenset[str]
+    check: Check
+    terminal: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a tool call.
+
+    ``content`` is what the model sees, ``value`` what the function returned. ``status``: ``ok``; ``refused``
+    by a ``ToolError``; ``failed`` by any other exception or the time limit; ``invalid_arguments``;
+    ``unknown_tool``. All but ``ok`` have left the database as it was. ``arguments`` is None where they were
+    no JSON object. ``terminal`` says that the call was made and ends the rollout. ``error`` is a traceback
+    for logs, never for the model.
+    """
+
+    content: str
+    status: ToolStatus
+    arguments: dict[str, Any] | None = None
+    value: Any = None
+    terminal: bool = False
+    changes: Changes | None = None
+    error: str | None = None
+
+
+async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout: float | None) -> ToolResult:
+    """Call ``tool``; the call is one transaction of ``db``, undone whatever goes wrong.
+
+    ``timeout`` is in seconds. Raises nothing that a tool raises but ``BaseException`` that is not its to
+    decide on: cancellation, the end of the rollout, Ctrl-C.
+    """
+    given: dict[str, Any] | None = None
+    try:
+        given, text = read_arguments(arguments)
+        values = tool.check(text)
+        if tool.injected:
+            values.update(_injections(tool, db, rollout))
+        async with _transaction(tool, db) as call:
+            async with _Deadline(timeout):
+                value = await _returned(tool, values)
+            content = content_of(value)
+    except ArgumentError as error:
+        content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
+        return ToolResult(content, "invalid_arguments", given)
+    except ToolError as error:
+        return ToolResult(content_of(_error_text(error)), "refused", given)
+    except _OutOfTimeError as error:
+        content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
+        return ToolResult(content, "failed", given, error=_traceback(tool, error))
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        return _failed(tool, given, error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
+        return _failed(tool, given, error)
+    changes = None if call is None else call.changes
+    return ToolResult(content, "ok", given, value, tool.terminal, changes)
+
+
+async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
+    if tool.is_async:
+        return await tool.function(**values)
+    value = await in_thread(partial(tool.function, **values))
+    return await value if inspect.isawaitable(value) else value
+
+
+def _injections(tool: Tool, db: Any, rollout: Any) -> dict[str, Any]:
+    """``db`` and ``rollout`` as the tool takes them; its own defaults stand for what is not there."""
+    injections: dict[str, Any] = {}
+    if "db" in tool.injected:
+        if db is not None:
+            injections["db"] = db if tool.is_async else getattr(db, "sync", db)
+        elif "db" in tool.needed:
+            raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
+    if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
+        injections["rollout"] = rollout
+    return injections
+
+
+def _transaction(tool: Tool, db: Any) -> contextlib.AbstractAsyncContextManager[Any]:
+    """The transaction of the call; none where the tool has no way to the database, or where ``db`` is a
+    stand-in.
+    """
+    if not tool.injected or not hasattr(db, "tool_call"):
+        return contextlib.nullcontext()
+    transaction: contextlib.AbstractAsyncContextManager[Any] = db.tool_call()
+    return transaction
+
+
+class _OutOfTimeError(Exception):
+    """The tool ran past its limit; told apart from a ``TimeoutError`` of its own."""
+
+
+class _Deadline:
+    """``asyncio.timeout`` as Python 3.11 has it, for 3.10 as well."""
+
+    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task")
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._expired = False
+        self._handle: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        if self._seconds is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: Any = task
+        self._cancelling = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        if not self._expired:
+            return
+        others = self._task.uncancel() > self._cancelling if hasattr(self._task, "uncancel") else False
+        if kind is asyncio.CancelledError and not others:
+            raise _OutOfTimeError from error
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this task; else the tool itself raised ``CancelledError`` (3.10 cannot
+    tell).
+    """
+    task: Any = asyncio.current_task()
+    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+
+
+def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
+    trace = _traceback(tool, error)
+    return ToolResult(content_of(_error_text(error)), "failed", given, error=trace)
+
+
+def _traceback(tool: Tool, error: BaseException) -> str:
+    trace = "".join(traceback.format_exception(error))
+    logger.debug("tool %r failed\n%s", tool.name, trace)
+    return trace
+
+
+def _error_text(error: BaseException) -> str:
+    """``Error: `` and the exception's text, with its type where the text alone says nothing."""
+    if isinstance(error, RecursionError):
+        text = "recursion too deep"
+    elif isinstance(error, SystemExit):
+        text = "the tool tried to exit"
+    else:
+        text = str(error).strip()
+        if isinstance(error, KeyError) or not text:
+            text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text if text.startswith("Error:") else f"Error: {text}"

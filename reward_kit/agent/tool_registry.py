@@ -1,0 +1,258 @@
+"""The tools of a bundle: registered with a decorator, offered to models, called with checked arguments."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from reward_kit.agent.tool_arguments import did_you_mean
+from reward_kit.agent.tool_docstring import parse_docstring
+from reward_kit.agent.tool_execution import Tool, ToolResult, run_tool
+from reward_kit.agent.tool_schema import read_signature
+from reward_kit.errors import BundleError, ToolError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.tool_app import ToolApp
+
+__all__ = ["Tool", "ToolError", "ToolRegistry", "ToolResult"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class ToolRegistry:
+    """The tools of a bundle, by convention named ``R`` in its ``tools`` module.
+
+    ``database="file"`` gives each rollout a complete file with ``db.path`` and ``db.engine``. With
+    ``parallel_tool_calls=False`` models are asked for one call at a time. ``tool_timeout`` is in seconds per
+    call; ``None`` sets no limit. ``folder`` is the bundle's folder; None where the registry was made in no
+    file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str | None = None,
+        *,
+        database: Literal["overlay", "file"] = "overlay",
+        parallel_tool_calls: bool = True,
+        tool_timeout: float | None = 60.0,
+    ) -> None:
+        maker = _caller(self)
+        self.name = name
+        self.description = description or f"Tool registry for {name}"
+        self.database = database
+        self.parallel_tool_calls = parallel_tool_calls
+        self.tool_timeout = tool_timeout
+        self.tools: dict[str, Tool] = {}
+        self.folder = _bundle_folder(maker)
+        self._openai_tools: str | None = None
+        self._app: ToolApp | None = None
+        if database not in ("overlay", "file"):
+            raise BundleError(
+                f"database is {database!r}", place=_place(maker), remedy='Use "overlay" or "file".'
+            )
+        if tool_timeout is not None and not tool_timeout > 0:
+            raise BundleError(
+                f"tool_timeout is {tool_timeout!r}",
+                place=_place(maker),
+                remedy="Give seconds above 0, or None.",
+            )
+
+    @overload
+    def tool(self, description: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        terminal: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        description: str | F | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        terminal: bool = False,
+    ) -> F | Callable[[F], F]:
+        """Register a function, ``def`` or ``async def``, which is returned unchanged; usable bare,
+        ``@R.tool``.
+
+        ``description`` is by default the docstring's first paragraph, ``name`` the function's. ``parameters``
+        maps names to Python types, annotations or JSON schemas, or is the JSON schema of an object; by
+        default annotations and docstring say it. ``db`` and ``rollout`` are injected. ``terminal=True`` ends
+        the rollout after the call. Raises ``BundleError`` with the place where the tool cannot be offered to
+        a model as it is.
+        """
+        caller = _caller(self)
+        place, namespace = _place(caller), caller.f_locals
+        words = description if isinstance(description, str) else None
+
+        def register(function: F) -> F:
+            chosen = name or getattr(function, "__name__", None) or repr(function)
+            try:
+                made = _make_tool(function, chosen, words, parameters, namespace)
+                self._add(replace(made, terminal=terminal, place=place))
+            except BundleError as error:
+                fault = f"tool {chosen!r}: {error.fault}"
+                raise BundleError(fault, place=place, remedy=error.remedy) from error
+            return function
+
+        return register if description is None or isinstance(description, str) else register(description)
+
+    def _add(self, tool: Tool) -> None:
+        present = self.tools.get(tool.name)
+        if present is not None:
+            raise BundleError(
+                f"the name is taken by the tool of {present.place}", remedy="Give one of them name=..."
+            )
+        self.tools[tool.name] = tool
+        self._openai_tools = None
+
+    def include(self, other: ToolRegistry) -> None:
+        """Take over the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
+        place = _place(_caller(self))
+        if other.database == "file" and self.database != "file":
+            raise BundleError(
+                f"registry {other.name!r} needs database='file' and {self.name!r} has not got it",
+                place=place,
+                remedy=f"Make it ToolRegistry({self.name!r}, database='file').",
+            )
+        clashes = [name for name in other.tools if name in self.tools]
+        if clashes:
+            name = clashes[0]
+            raise BundleError(
+                f"both {self.name!r} and {other.name!r} have a tool {name!r} "
+                f"({self.tools[name].place} and {other.tools[name].place})",
+                place=place,
+                remedy="Give one of them name=...",
+            )
+        for tool in other.tools.values():
+            self._add(tool)
+
+    def get_openai_tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format, in the order of registration; the list is the caller's own."""
+        if self._openai_tools is None:
+            self._openai_tools = json.dumps(
+                [
+                    {
+                        "type": "function",
+                        "function": {"name": t.name, "description": t.description, "parameters": t.schema},
+                    }
+                    for t in self.tools.values()
+                ]
+            )
+        tools: list[dict[str, Any]] = json.loads(self._openai_tools)
+        return tools
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | bytes | None,
+        *,
+        db: Database | None = None,
+        rollout: Rollout | None = None,
+    ) -> ToolResult:
+        """Run a tool with arguments as a model gave them; whatever the tool does wrong is in the result."""
+        tool = self.tools.get(name)
+        if tool is None:
+            known = list(self.tools)
+            available = ", ".join(known) or "none"
+            content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
+            return ToolResult(content, "unknown_tool")
+        return await run_tool(tool, arguments, db=db, rollout=rollout, timeout=self.tool_timeout)
+
+    async def execute_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | bytes | None,
+        db: Database | None = None,
+        rollout: Rollout | None = None,
+    ) -> str:
+        """What the model sees of a call: the returned text, JSON of anything else, or ``Error: …``."""
+        return (await self.call(name, arguments, db=db, rollout=rollout)).content
+
+    def create_fastapi_app(self) -> ToolApp:
+        """The tools over HTTP, for trying them by hand: an ASGI application, built when it is first used.
+
+        ``uvicorn my_task.tools:app`` serves it from the folder above, ``uvicorn tools:app`` from inside;
+        ``/docs`` lists every tool. State is a fork of the bundle's seed for each ``X-Session-Id``, held by
+        one process: start it with one worker.
+        """
+        if self._app is None:
+            from reward_kit.agent.tool_app import ToolApp
+
+            self._app = ToolApp(self)
+        return self._app
+
+
+def _make_tool(
+    function: Callable[..., Any],
+    name: str,
+    description: str | None,
+    parameters: Mapping[str, Any] | None,
+    namespace: Mapping[str, Any],
+) -> Tool:
+    if not callable(function):
+        raise BundleError(f"{function!r} is not a function")
+    if not _NAME.fullmatch(name):
+        raise BundleError(
+            "models cannot call a tool of this name",
+            remedy="Use 1 to 64 of the characters a-z A-Z 0-9 _ and -.",
+        )
+    inner: Any = inspect.unwrap(function)
+    while isinstance(inner, partial):
+        inner = inspect.unwrap(inner.func)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise BundleError("it is a generator", remedy="Return a list.")
+    summary, said = parse_docstring(inner.__doc__)
+    signature = read_signature(function, parameters, said, namespace)
+    return Tool(
+        name=name,
+        description=description or summary or name.replace("_", " "),
+        schema=signature.schema,
+        function=function,
+        is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__),
+        injected=signature.injected,
+        needed=signature.needed,
+        check=signature.check,
+    )
+
+
+def _caller(registry: ToolRegistry) -> FrameType:
+    """The frame that called into ``registry`` from outside, past methods of classes derived from it."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to know where a tool is registered
+    while frame is not None and frame.f_locals.get("self") is registry and frame.f_back is not None:
+        frame = frame.f_back
+    assert frame is not None
+    return frame
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _bundle_folder(maker: FrameType) -> Path | None:
+    """The folder of the module that made the registry; the one above for ``tools/__init__.py``."""
+    file = maker.f_globals.get("__file__")
+    if not file:
+        return None
+    path = Path(file).resolve()
+    return path.parent.parent if (path.name, path.parent.name) == ("__init__.py", "tools") else path.parent

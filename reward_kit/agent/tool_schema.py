@@ -1,0 +1,171 @@
+"""What a tool takes, read from its decorator, annotations and docstring.
+
+A parameter with a default is optional. One about which nothing is said is a string. With ``parameters``
+given, only those are offered to the model, and whatever else the function cannot do without.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic.fields import FieldInfo
+
+from reward_kit.agent.tool_annotations import readable_by_pydantic, resolve_annotation
+from reward_kit.agent.tool_check import Check, Parameter, check_by_schema, check_by_types
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.tool_json_schema import Schema
+
+INJECTED = frozenset({"db", "rollout"})
+"""Parameters that the rollout fills; a model never sees them."""
+
+_EMPTY = inspect.Parameter.empty
+_PLAIN_TYPES = (str, bool, int, float, list, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSignature:
+    """``schema`` is the JSON schema of the arguments, always an object.
+
+    ``injected`` are those of ``db`` and ``rollout`` that the function takes, ``needed`` those among them that
+    have no default.
+    """
+
+    schema: Schema
+    injected: frozenset[str]
+    needed: frozenset[str]
+    check: Check
+
+
+def read_signature(
+    function: Callable[..., Any],
+    parameters: Mapping[str, Any] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+    namespace: Mapping[str, Any] | None = None,
+) -> ToolSignature:
+    """The signature of a tool.
+
+    ``parameters`` maps names to Python types, annotations or JSON schemas, or is itself the JSON schema of an
+    object; ``descriptions`` come from the docstring; ``namespace`` holds the local names that annotations may
+    use. Raises ``BundleError`` where they do not fit the function or cannot be expressed in JSON.
+    """
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise BundleError(
+            f"parameters is {parameters!r}", remedy='Give a dict of names and types such as {"origin": str}.'
+        )
+    taken = _named_parameters(function)
+    injected = INJECTED & taken.keys()
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    listed = parameters or {}
+    names = listed.get("properties", {}) if _is_object_schema(listed) else listed
+    _refuse_unfit(names, taken, open_ended=open_ended)
+    without_default = [name for name, p in taken.items() if p.default is _EMPTY]
+    needed = injected & set(without_default)
+    required = [name for name in without_default if name not in injected]
+    if _is_object_schema(listed):
+        absent = [name for name in required if name not in names]
+        if absent:
+            raise BundleError(f"parameters has no property for {absent[0]!r}, which the function needs")
+        schema, check = check_by_schema(_plain_json(listed), required, open_ended=open_ended)
+        return ToolSignature(schema, injected, needed, check)
+
+    offered = [*listed, *(name for name in required if name not in listed)]
+    if parameters is None:
+        offered = [name for name in taken if name not in injected]
+    said = descriptions or {}
+    declared = [
+        _parameter(name, listed.get(name, _EMPTY), taken.get(name), function, namespace, said.get(name))
+        for name in offered
+    ]
+    schema, check = check_by_types(declared)
+    return ToolSignature(schema, injected, needed, check)
+
+
+def _named_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters that can be given by name; raises ``BundleError`` for a function that cannot be called
+    so.
+    """
+    named: dict[str, inspect.Parameter] = {}
+    for index, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            shown = f"*{name}" if parameter.kind is parameter.VAR_POSITIONAL else name
+            raise BundleError(
+                f"parameter {shown!r} cannot be given by name",
+                remedy="Tools are called with named arguments.",
+            )
+        if index == 0 and name == "self":
+            raise BundleError("it is a method", remedy="Register it on an object: R.tool()(thing.method).")
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            named[name] = parameter
+    return named
+
+
+def _refuse_unfit(
+    names: Mapping[str, Any], taken: Mapping[str, inspect.Parameter], *, open_ended: bool
+) -> None:
+    for name in names:
+        if name in INJECTED:
+            raise BundleError(f"parameters lists {name!r}, which is injected", remedy="Leave it out.")
+        if name not in taken and not open_ended:
+            has = ", ".join(repr(own) for own in taken if own not in INJECTED) or "none"
+            raise BundleError(f"parameters lists {name!r}, which the function does not take (it takes {has})")
+
+
+def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
+    """Whether ``parameters`` is a JSON schema of all arguments, not a dict of names."""
+    properties = parameters.get("properties", {})
+    return (
+        parameters.get("type") == "object"
+        and isinstance(properties, Mapping)
+        and all(isinstance(schema, Mapping) for schema in properties.values())
+    )
+
+
+def _parameter(
+    name: str,
+    given: Any,
+    taken: inspect.Parameter | None,
+    function: Callable[..., Any],
+    namespace: Mapping[str, Any] | None,
+    description: str | None,
+) -> Parameter:
+    """One parameter; ``given`` is what ``parameters`` says of it, ``taken`` its place in the function's
+    signature.
+    """
+    default = _EMPTY if taken is None else taken.default
+    if isinstance(given, Mapping):
+        return Parameter(name, schema=_plain_json(given), default=default, description=description)
+    if isinstance(given, (str, list, tuple, set)) or given is None:
+        raise BundleError(
+            f"parameters[{name!r}] is {given!r}",
+            remedy='Give a type (str), an annotation (Literal["a"]) or a JSON schema ({"type": "string"}).',
+        )
+    annotation = given
+    if annotation is _EMPTY and taken is not None and taken.annotation is not _EMPTY:
+        annotation = resolve_annotation(function, name, taken.annotation, namespace)
+    if annotation is _EMPTY:
+        annotation = _type_of_default(default)
+    if isinstance(default, FieldInfo):
+        annotation, default = Annotated[annotation, default], _EMPTY
+    return Parameter(name, readable_by_pydantic(annotation), default=default, description=description)
+
+
+def _type_of_default(default: Any) -> Any:
+    if default is _EMPTY or default is None:
+        return str
+    return next((kind for kind in _PLAIN_TYPES if type(default) is kind), Any)
+
+
+def _plain_json(schema: Mapping[str, Any]) -> Schema:
+    """A copy of a hand-written schema that nobody else holds."""
+    try:
+        copied = json.loads(json.dumps(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BundleError(f"not a JSON schema: {schema!r} ({error})") from error
+    assert isinstance(copied, dict)
+    return copied

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from reward_kit.agent.tool_docstring import parse_docstring
+
+GOOGLE = """List flights that have
+    seats left.
+
+    Sorted by departure.
+
+    Args:
+        origin (str): Airport code,
+            three letters: SFO.
+        dest: Airport code.
+        *limits: Ignored.
+
+    Returns:
+        rows: The flights.
+    """
+
+NUMPY = """List flights that have seats left.
+
+    Parameters
+    ----------
+    origin, dest : str
+        Airport code, three letters: SFO.
+    limit : int, optional
+        How many
+        at most.
+
+    Returns
+    -------
+    rows
+        The flights.
+    """
+
+REST = """List flights that have seats left.
+
+    :param str origin: Airport code,
+        three letters: SFO.
+    :param dest: Airport code.
+    :type dest: str
+    :returns: the flights
+    """
+
+
+def test_google_sections_give_the_first_paragraph_and_the_parameters() -> None:
+    summary, parameters = parse_docstring(GOOGLE)
+
+    assert summary == "List flights that have seats left."
+    assert parameters == {
+        "origin": "Airport code, three letters: SFO.",
+        "dest": "Airport code.",
+        "limits": "Ignored.",
+    }
+
+
+def test_numpy_sections_give_the_first_paragraph_and_the_parameters() -> None:
+    summary, parameters = parse_docstring(NUMPY)
+
+    assert summary == "List flights that have seats left."
+    assert parameters == {
+        "origin": "Airport code, three letters: SFO.",
+        "dest": "Airport code, three letters: SFO.",
+        "limit": "How many at most.",
+    }
+
+
+def test_rest_fields_give_the_first_paragraph_and_the_parameters() -> None:
+    summary, parameters = parse_docstring(REST)
+
+    assert summary == "List flights that have seats left."
+    assert parameters == {"origin": "Airport code, three letters: SFO.", "dest": "Airport code."}
+
+
+@pytest.mark.parametrize("text", [None, "", "   \n  "])
+def test_no_docstring_says_nothing(text: str | None) -> None:
+    assert parse_docstring(text) == ("", {})
+
+
+def test_a_section_right_below_the_summary_is_not_part_of_it() -> None:
+    assert parse_docstring("Pay.\nArgs:\n    booking: Its id.") == ("Pay.", {"booking": "Its id."})
+
+
+def test_a_docstring_of_sections_only_has_no_summary() -> None:
+    assert parse_docstring("\n    Args:\n        booking: Its id.\n    ") == ("", {"booking": "Its id."})

@@ -1,0 +1,253 @@
+"""A tool call is one transaction: what it wrote is kept as a whole, or nothing of it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.database import Database
+from reward_kit.agent.tool_registry import ToolRegistry
+from reward_kit.errors import DatabaseError, ToolError
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    schema = """
+    PRAGMA foreign_keys = ON;
+    CREATE TABLE flights(id INTEGER PRIMARY KEY);
+    CREATE TABLE bookings(
+        id INTEGER PRIMARY KEY, flight INTEGER REFERENCES flights(id) DEFERRABLE INITIALLY DEFERRED
+    );
+    INSERT INTO flights VALUES (1);
+    """
+    with Database.seed(tmp_path / "base.db", schema) as base, base.fork() as fork:
+        yield fork
+
+
+async def bookings(database: Database) -> int:
+    count: int = await database.fetch_val("SELECT count(*) FROM bookings")
+    return count
+
+
+async def test_a_call_keeps_what_it_wrote_and_tells_which_rows(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def book(flight: int, db):
+        await db.execute("INSERT INTO bookings(flight) VALUES (?)", [flight])
+        return await db.fetch_all("SELECT * FROM bookings")
+
+    @registry.tool
+    def book_blocking(flight: int, db):
+        db.execute("INSERT INTO bookings(flight) VALUES (:f)", {"f": flight})
+        return db.execute("SELECT id, flight FROM bookings").all()
+
+    first = await registry.call("book", {"flight": 1}, db=database)
+    second = await registry.call("book_blocking", {"flight": 1}, db=database)
+
+    assert first.content == '[{"id": 1, "flight": 1}]'
+    assert second.content == '[{"id": 1, "flight": 1}, {"id": 2, "flight": 1}]'
+    assert [[row.key for row in result.changes or ()] for result in (first, second)] == [
+        [{"id": 1}],
+        [{"id": 2}],
+    ]
+
+
+async def test_the_result_of_a_statement_can_be_returned_as_it_is(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def write(db):
+        return await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+
+    @registry.tool
+    async def read(db):
+        return await db.execute("SELECT * FROM flights")
+
+    @registry.tool
+    def write_blocking(db):
+        return db.execute("UPDATE bookings SET flight = 1")
+
+    @registry.tool
+    def read_blocking(db):
+        return db.execute("SELECT * FROM flights")
+
+    @registry.tool
+    async def one(db):
+        return await db.fetch_one("SELECT 1 AS a, 2 AS b")
+
+    contents = [
+        await registry.execute_tool(name, {}, database)
+        for name in ("write", "read", "write_blocking", "read_blocking", "one")
+    ]
+
+    assert contents == [
+        '{"rowcount": 1}',
+        '[{"id": 1}]',
+        '{"rowcount": 1}',
+        '[{"id": 1}]',
+        '{"a": 1, "b": 2}',
+    ]
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+@pytest.mark.parametrize("ending", ["refuses", "fails", "exits", "returns itself", "hangs"])
+async def test_a_call_that_does_not_succeed_leaves_the_database_as_it_was(
+    database: Database, kind: str, ending: str
+) -> None:
+    registry = ToolRegistry("tools", tool_timeout=0.2)
+    itself: list[Any] = []
+    itself.append(itself)
+    errors = {"refuses": ToolError("no"), "fails": ValueError("no"), "exits": SystemExit(1)}
+
+    async def async_tool(db):
+        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        if ending == "hangs":
+            await asyncio.Event().wait()
+        if ending in errors:
+            raise errors[ending]
+        return itself
+
+    def sync_tool(db):
+        db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        if ending == "hangs":
+            time.sleep(5)
+        if ending in errors:
+            raise errors[ending]
+        return itself
+
+    registry.tool(name="book")(async_tool if kind == "async def" else sync_tool)
+    before = database.changes()
+
+    result = await registry.call("book", {}, db=database)
+
+    assert result.status == ("refused" if ending == "refuses" else "failed")
+    assert result.content.startswith("Error: ")
+    assert result.changes is None
+    assert await bookings(database) == 0
+    assert database.changes().equals(before)
+
+
+async def test_what_the_database_refuses_at_the_end_of_the_call_is_a_failed_call(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def book(db):
+        await db.execute("INSERT INTO bookings(flight) VALUES (99)")
+        return "booked"
+
+    result = await registry.call("book", {}, db=database)
+
+    assert result.status == "failed"
+    assert "FOREIGN KEY" in result.content
+    assert await bookings(database) == 0
+
+
+async def test_a_thread_that_was_given_up_cannot_write_any_more(database: Database) -> None:
+    registry = ToolRegistry("tools", tool_timeout=0.1)
+    go_on, done = threading.Event(), threading.Event()
+    late: list[Exception] = []
+
+    @registry.tool
+    def slow(db):
+        db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        go_on.wait(30)
+        try:
+            db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        except DatabaseError as error:
+            late.append(error)
+        done.set()
+
+    @registry.tool
+    async def book(db):
+        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        go_on.set()
+        assert await asyncio.to_thread(done.wait, 30)
+        return await db.fetch_val("SELECT count(*) FROM bookings")
+
+    first = await registry.call("slow", {}, db=database)
+    second = await registry.call("book", {}, db=database)
+
+    assert (first.status, second.content) == ("failed", "1")
+    assert len(late) == 1
+    assert await bookings(database) == 1
+
+
+async def test_a_thread_inside_a_long_statement_is_stopped_with_the_call(database: Database) -> None:
+    registry = ToolRegistry("tools", tool_timeout=0.1)
+    endless = (
+        "INSERT INTO bookings(flight) "
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 1 FROM n WHERE i < 0"
+    )
+
+    @registry.tool
+    def run(db):
+        db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        db.execute(endless)
+
+    result = await registry.call("run", {}, db=database)
+
+    assert result.content == "Error: tool 'run' did not finish within 0.1 s"
+    assert await bookings(database) == 0
+
+
+async def test_a_task_that_a_tool_left_behind_cannot_write_after_the_call(database: Database) -> None:
+    registry = ToolRegistry("tools")
+    go_on = asyncio.Event()
+    left_behind: list[asyncio.Task[None]] = []
+
+    async def write_later(db: Database) -> None:
+        await go_on.wait()
+        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+
+    @registry.tool
+    async def start(db):
+        left_behind.append(asyncio.create_task(write_later(db)))
+
+    assert (await registry.call("start", {}, db=database)).status == "ok"
+    go_on.set()
+
+    with pytest.raises(DatabaseError):
+        await left_behind[0]
+    assert await bookings(database) == 0
+
+
+async def test_cancelling_the_caller_undoes_what_the_call_wrote(database: Database) -> None:
+    registry = ToolRegistry("tools")
+    written = asyncio.Event()
+
+    @registry.tool
+    async def book(db):
+        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        written.set()
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(registry.call("book", {}, db=database))
+    await written.wait()
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await bookings(database) == 0
+
+
+async def test_parallel_calls_take_turns_and_each_sees_whole_states(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def book(db):
+        before = await db.fetch_val("SELECT count(*) FROM bookings")
+        await asyncio.sleep(0)
+        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
+        return await db.fetch_val("SELECT count(*) FROM bookings") - before
+
+    results = await asyncio.gather(*(registry.execute_tool("book", {}, database) for _ in range(20)))
+
+    assert results == ["1"] * 20
+    assert await bookings(database) == 20
