@@ -1,0 +1,64 @@
+"""The files that a bundle's rows refer to as ``file:NAME``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREFIX = "file:"
+
+
+class BundleFiles:
+    """Text files of one folder; each is read once, and none outside of the folder is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._texts: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
+
+    def resolve(self, reference: str) -> Path:
+        """The file that ``file:NAME`` stands for; ``BundleError`` where the folder has none."""
+        name = reference.removeprefix(PREFIX)
+        if not name.strip():
+            raise BundleError(f'"{PREFIX}" names no file')
+        try:
+            path = (self.folder / name).resolve()
+            inside = path.is_relative_to(self.folder)
+            exists = inside and path.exists()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
+            raise BundleError(f"file {name!r} cannot be opened: {error}") from None
+        if not inside:
+            raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
+        if not exists:
+            raise BundleError(f"file {name!r} does not exist in {self.folder}")
+        if not path.is_file():
+            raise BundleError(f"{name!r} in {self.folder} is not a file")
+        return path
+
+    def text(self, reference: str) -> str:
+        """The text of the file that ``file:NAME`` stands for; raises ``BundleError``."""
+        if reference not in self._texts and reference not in self._faults:
+            try:
+                self._texts[reference] = read_text(self.resolve(reference))
+            except BundleError as error:
+                self._faults[reference] = str(error)
+        if reference in self._faults:
+            raise BundleError(self._faults[reference])
+        return self._texts[reference]
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file without byte order mark, line ends ``\\n``; raises ``BundleError``."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BundleError(f"is not UTF-8 text ({error.reason})", place=f"{path}:{line}") from None

@@ -1,0 +1,141 @@
+"""What names a bundle: a ``.jsonl`` file, a folder, a packed bundle, an installed one's import name."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from reward_kit.agent.packed_bundle import is_packed, unpack
+from reward_kit.errors import BundleError
+
+DATASET = "task.jsonl"
+LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleSource:
+    """Where a bundle's rows and files are; ``temporary`` is the folder to remove in the end."""
+
+    dataset: Path
+    folder: Path
+    temporary: Path | None = None
+
+    def discard(self) -> None:
+        """Remove what was unpacked."""
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            atexit.unregister(self.discard)
+
+
+def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -> BundleSource:
+    """The dataset and the folder that ``source`` names; raises ``BundleError`` where there is none.
+
+    ``task_dir`` is the bundle's folder where the dataset lies elsewhere: its seed files, its ``file:``
+    references and the import path are then those of ``task_dir``. Without a ``source`` the dataset is its
+    ``task.jsonl``.
+    """
+    if task_dir is None:
+        if source is None:
+            raise BundleError("no dataset is named", remedy="Name a .jsonl file or a bundle's folder.")
+        return _find(source)
+    folder = Path(task_dir)
+    if not folder.is_dir():
+        raise BundleError("there is no such folder", place=str(folder))
+    folder = folder.resolve()
+    if source is None:
+        return _in_folder(folder)
+    inside = folder / source
+    found = _find(inside if not Path(source).exists() and inside.is_file() else source)
+    return BundleSource(found.dataset, folder, found.temporary)
+
+
+def _find(source: str | Path) -> BundleSource:
+    path = Path(source)
+    if path.is_dir():
+        return _in_folder(path.resolve())
+    if path.is_file():
+        if is_packed(path):
+            return _unpacked(path.resolve())
+        if path.suffix.lower() in LINES:
+            return BundleSource(path.absolute(), path.absolute().parent.resolve())
+        expected = "A dataset is a .jsonl file, a bundle's folder, or a bundle packed as .zip or .tar.gz."
+        raise BundleError("is not a dataset", place=str(source), remedy=expected)
+    return _installed(str(source))
+
+
+def _in_folder(folder: Path) -> BundleSource:
+    dataset = folder / DATASET
+    if not dataset.is_file():
+        others = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in LINES)
+        remedy = f"Name one of its datasets: {', '.join(others[:5])}." if others else None
+        raise BundleError(f"the folder has no {DATASET}", place=str(folder), remedy=remedy)
+    return BundleSource(dataset, folder)
+
+
+def _unpacked(path: Path) -> BundleSource:
+    temporary = unpack(path)
+    source = BundleSource(temporary, temporary, temporary)
+    # A bundle may be dropped without close(); its tools still need their files until the process ends.
+    atexit.register(source.discard)
+    try:
+        found = _in_folder(_bundle_root(temporary, path))
+    except BundleError as error:
+        source.discard()
+        raise BundleError(error.fault, place=str(path), remedy=error.remedy) from None
+    return BundleSource(found.dataset, found.folder, temporary)
+
+
+def _bundle_root(temporary: Path, archive: Path) -> Path:
+    """The only folder with a dataset; files packed without a folder get one of the archive's name."""
+    if (temporary / DATASET).is_file():
+        stem = next(
+            archive.name[: -len(suffix)]
+            for suffix in (".zip", ".tar.gz", ".tgz", ".tar")
+            if archive.name.lower().endswith(suffix)
+        )
+        members = list(temporary.iterdir())
+        root = temporary / "bundle" / stem
+        root.mkdir(parents=True)
+        for member in members:
+            member.rename(root / member.name)
+        return root
+    roots = [dataset.parent for dataset in temporary.glob(f"*/{DATASET}")]
+    if len(roots) != 1:
+        found = "several bundles" if roots else f"no {DATASET}"
+        raise BundleError(f"the packed bundle holds {found}", place=str(archive))
+    return roots[0]
+
+
+def _installed(name: str) -> BundleSource:
+    package, _, file = name.replace("\\", "/").partition("/")
+    folder = _package_folder(package)
+    if folder is None:
+        what = "no such file or folder, and no installed bundle of that name"
+        raise BundleError(what, place=name, remedy=f"The working directory is {Path.cwd()}.")
+    if not file:
+        return _in_folder(folder)
+    if not (folder / file).is_file():
+        raise BundleError(f"there is no {file} in {folder}", place=name)
+    return _find(folder / file)
+
+
+def _package_folder(name: str) -> Path | None:
+    """The folder of an importable package, found without running its code (that of its parents runs)."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    importlib.invalidate_caches()
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    folders = [
+        Path(location)
+        for location in locations
+        if Path(location).is_dir() and name not in sys.builtin_module_names
+    ]
+    return folders[0].resolve() if folders else None

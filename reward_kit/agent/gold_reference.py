@@ -1,0 +1,124 @@
+"""References in gold actions to the result of an earlier action.
+
+Some tools answer with an identifier that is made up on the spot (``hex(randomblob(4))``), so a ground-truth
+call that needs it cannot write it down. Instead it says where the value comes from::
+
+    "actions": [
+        {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
+        {"name": "pay_booking", "arguments": {"booking_id": {"$result": [0, "booking_id"]}}}
+    ]
+
+A reference is an object whose only key is ``$result``. Its value is a list: the position of an earlier action
+in ``actions`` (from 0), then the way into that action's JSON result: object keys (text) and array positions
+(whole numbers from 0). With the position alone, the reference stands for the whole result as the model sees
+it, a text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+REFERENCE = "$result"
+
+
+def is_reference(value: Any) -> bool:
+    """Whether ``value`` is meant as a reference (it may still be faulty)."""
+    return isinstance(value, dict) and REFERENCE in value
+
+
+def resolve_references(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+    """``arguments`` with every reference replaced by the value it stands for.
+
+    ``results`` holds, for each earlier action, the text that the tool answered with. The arguments given are
+    not changed. Raises ``BundleError`` where a reference points to no value.
+    """
+    return {name: _resolve(value, results) for name, value in arguments.items()}
+
+
+def arguments_match(gold: Any, actual: Any) -> bool:
+    """Whether ``actual`` equals ``gold``, where a reference in ``gold`` equals any value."""
+    if is_reference(gold):
+        return True
+    if isinstance(gold, dict) and isinstance(actual, dict):
+        return gold.keys() == actual.keys() and all(arguments_match(gold[key], actual[key]) for key in gold)
+    if isinstance(gold, list) and isinstance(actual, list):
+        return len(gold) == len(actual) and all(map(arguments_match, gold, actual))
+    if isinstance(gold, bool) or isinstance(actual, bool):
+        return gold is actual
+    return bool(gold == actual)
+
+
+def reference_faults(
+    arguments: Any, position: int, way: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with references in the arguments of action ``position``: (way to it, fault)."""
+    if is_reference(arguments):
+        fault = _reference_fault(arguments, position)
+        if fault:
+            yield way, fault
+        return
+    if isinstance(arguments, dict):
+        for key, value in arguments.items():
+            yield from reference_faults(value, position, (*way, key))
+    elif isinstance(arguments, list):
+        for index, value in enumerate(arguments):
+            yield from reference_faults(value, position, (*way, index))
+
+
+def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
+    path = value[REFERENCE]
+    if len(value) > 1:
+        return f'a "{REFERENCE}" object has no other keys'
+    if not isinstance(path, list) or not path:
+        return f'expected "{REFERENCE}" to be a list such as [0, "booking_id"]'
+    if not _is_whole(path[0]) or not 0 <= path[0] < position:
+        which = f"0 to {position - 1}" if position else "there is none before the first"
+        return f'"{REFERENCE}" begins with an earlier action\'s position ({which}), got {json.dumps(path[0])}'
+    for part in path[1:]:
+        if not isinstance(part, str) and not (_is_whole(part) and part >= 0):
+            return f'"{REFERENCE}" goes on with object keys and array positions, got {json.dumps(part)}'
+    return None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _resolve(value: Any, results: Sequence[str]) -> Any:
+    if is_reference(value):
+        return _look_up(value[REFERENCE], results)
+    if isinstance(value, dict):
+        return {key: _resolve(item, results) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, results) for item in value]
+    return value
+
+
+def _look_up(path: list[Any], results: Sequence[str]) -> Any:
+    position, *way = path
+    if position >= len(results):
+        raise BundleError(f"gold reference {json.dumps(path)}: action {position} has no result yet")
+    text = results[position]
+    if not way:
+        return text
+    try:
+        return _walk(json.loads(text), way)
+    except (ValueError, LookupError, TypeError):
+        shown = text if len(text) <= 200 else text[:200] + "…"
+        raise BundleError(
+            f"gold reference {json.dumps(path)}: action {position} answered {shown!r}"
+        ) from None
+
+
+def _walk(value: Any, way: list[Any]) -> Any:
+    for part in way:
+        if isinstance(value, str):
+            raise TypeError("a text has no parts")
+        value = value[part]
+    return value

@@ -1,0 +1,141 @@
+"""Checks of a conversation in the OpenAI chat format, strict enough for the strictest providers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Way = tuple[str | int, ...]
+"""Where inside a value: object keys and list positions."""
+
+Fault = tuple[Way, str]
+"""What is wrong, and where inside the value that was checked."""
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def message_faults(messages: Sequence[Any]) -> Iterator[Fault]:
+    """What is wrong with a conversation: its messages first, then the order of tool calls and results."""
+    single = [fault for index, message in enumerate(messages) for fault in _single_faults(message, (index,))]
+    yield from single
+    if not single:
+        yield from _order_faults(messages)
+
+
+def _single_faults(message: Any, way: Way) -> Iterator[Fault]:
+    if not isinstance(message, dict):
+        yield way, f'expected a message such as {{"role": "user", "content": "…"}}, got {show(message)}'
+        return
+    role = message.get("role")
+    if role not in ROLES:
+        got = f"got {show(role)}" if "role" in message else "there is none"
+        yield (*way, "role"), f"expected one of {', '.join(json.dumps(name) for name in ROLES)}; {got}"
+        return
+    yield from _content_faults(message, (*way, "content"))
+    if role == "tool" and not _is_name(message.get("tool_call_id")):
+        yield (*way, "tool_call_id"), "a tool message names the call it answers, as text"
+    if role != "assistant" and message.get("tool_calls"):
+        yield (
+            (*way, "tool_calls"),
+            f"only an assistant message can have tool calls, this one is from {role!r}",
+        )
+    if role == "assistant" and message.get("tool_calls") is not None:
+        yield from _tool_call_faults(message["tool_calls"], (*way, "tool_calls"))
+
+
+def _content_faults(message: dict[str, Any], way: Way) -> Iterator[Fault]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return
+    if content is None:
+        if message["role"] != "assistant" or not message.get("tool_calls"):
+            yield way, "there is none; only an assistant message with tool calls can do without"
+        return
+    if not isinstance(content, list) or not content:
+        yield way, f"expected text or a list of parts, got {show(content)}"
+        return
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or not _is_name(part.get("type")):
+            yield (*way, index), f'expected a part such as {{"type": "text", "text": "…"}}, got {show(part)}'
+        elif part["type"] == "text" and not isinstance(part.get("text"), str):
+            yield (*way, index, "text"), f"expected text, got {show(part.get('text'))}"
+
+
+def _tool_call_faults(calls: Any, way: Way) -> Iterator[Fault]:
+    if not isinstance(calls, list) or not calls:
+        yield way, f"expected a list of one or more tool calls, got {show(calls)}"
+        return
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if (
+            not isinstance(function, dict)
+            or not _is_name(call.get("id"))
+            or call.get("type", "function") != "function"
+        ):
+            form = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "{…}"}}'
+            yield (*way, index), f"expected a tool call of the form {form}, got {show(call)}"
+            continue
+        if not _is_name(function.get("name")):
+            yield (
+                (*way, index, "function", "name"),
+                f"expected a tool's name, got {show(function.get('name'))}",
+            )
+        if not _is_json_object(function.get("arguments")):
+            got = show(function.get("arguments"))
+            yield (*way, index, "function", "arguments"), f"expected the text of a JSON object, got {got}"
+
+
+def _order_faults(messages: Sequence[dict[str, Any]]) -> Iterator[Fault]:
+    open_calls: list[str] = []
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                yield (
+                    (index, "tool_call_id"),
+                    f"no tool call {message['tool_call_id']!r} is waiting for an answer here",
+                )
+            else:
+                open_calls.remove(message["tool_call_id"])
+            continue
+        if open_calls:
+            yield (index,), f"the tool call {open_calls[0]!r} before it has no answer"
+        open_calls = [call["id"] for call in message.get("tool_calls") or ()]
+        if len(set(open_calls)) < len(open_calls):
+            yield (index, "tool_calls"), "two tool calls have the same id"
+    if open_calls:
+        yield (len(messages) - 1,), f"the tool call {open_calls[0]!r} has no answer"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_json_object(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and isinstance(json.loads(value), dict)
+    except ValueError:
+        return False
+
+
+_KINDS: dict[type, str] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """A JSON value for a message: ``"four" (a string)``; long ones are cut."""
+    if value is None:
+        return "null"
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    if len(text) > limit:
+        text = text[:limit] + "…"
+    kind = _KINDS.get(type(value))
+    return f"{text} ({kind})" if kind else text

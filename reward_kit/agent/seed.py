@@ -1,0 +1,94 @@
+"""What a base database is seeded from: SQL, a script, or both."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.bundle_files import read_text
+from reward_kit.agent.seed_script import SeedScript
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORMAT = "reward-kit.seed/1"
+"""Changes whenever the same seed would give another base; part of every key."""
+
+SEED_SQL = "seed.sql"
+SEED_SCRIPT = "seed.py"
+
+_READS_CLOCK = re.compile(
+    r"'now'|\bcurrent_(?:date|time|timestamp)\b|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|\bnow\s*\(",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The contents of a base: ``sql`` runs first, then ``script``.
+
+    ``key`` is the SHA-256 (hex) over everything that the base depends on: equal keys, equal bases. ``origin``
+    names the source in messages (``flight_task/seed.sql``). ``now`` is the row's frozen clock (ISO 8601),
+    where the seed reads the clock.
+    """
+
+    key: str
+    sql: str = ""
+    script: Callable[[Any], None] | None = None
+    origin: str = "seed SQL"
+    now: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeedSource:
+    """What a seed is made from, before a row's clock is known. ``digest`` is over the contents."""
+
+    sql: str
+    script: SeedScript | None
+    origin: str
+    digest: bytes
+    reads_clock: bool
+
+    @classmethod
+    def of(cls, sql: str = "", script: SeedScript | None = None, *, origin: str = "seed SQL") -> SeedSource:
+        """The source with its digest; raises ``BundleError`` where the script names its files wrongly."""
+        digest = hashlib.sha256(FORMAT.encode())
+        for part in (sql.encode(errors="surrogatepass"), script.fingerprint() if script else b""):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+        reads_clock = any(_READS_CLOCK.search(text) for text in (sql, script.source if script else ""))
+        return cls(sql, script, origin, digest.digest(), reads_clock)
+
+    def at(self, now: str | None) -> Seed:
+        """The seed for a row with the frozen clock ``now``.
+
+        One that reads the clock gives another base on another day, so its key holds ``now``, else today's
+        date (UTC).
+        """
+        clock = ""
+        if self.reads_clock:
+            clock = now or datetime.now(timezone.utc).date().isoformat()
+        key = hashlib.sha256(self.digest + clock.encode()).hexdigest()
+        return Seed(key, self.sql, self.script, self.origin, now if self.reads_clock else None)
+
+
+def folder_source(folder: Path) -> SeedSource:
+    """What the seed of a bundle's folder is made from; see ``folder_seed``."""
+    folder = folder.resolve()
+    sql_file, script_file = folder / SEED_SQL, folder / SEED_SCRIPT
+    sql = read_text(sql_file) if sql_file.is_file() else ""
+    script = SeedScript(script_file) if script_file.is_file() else None
+    name = SEED_SQL if sql_file.is_file() else SEED_SCRIPT if script else "no seed"
+    return SeedSource.of(sql, script, origin=f"{folder.name}/{name}")
+
+
+def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
+    """The seed of a bundle's folder: ``seed.sql``, ``seed.py``, the first and then the second, or nothing.
+
+    Raises ``BundleError`` where a seed file cannot be read or ``seed.py`` has no ``def seed(db)``.
+    """
+    return folder_source(Path(folder)).at(now)

@@ -1,0 +1,129 @@
+"""``seed.py``: a bundle's base filled by Python."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import sys
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.bundle_files import read_text
+from reward_kit.agent.user_code import code_fault
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ENTRY = "seed"
+INPUTS = "SEED_FILES"
+"""A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
+
+
+class SeedScript:
+    """``def seed(db)`` of a Python file; called with the open, empty database.
+
+    The file is read when the object is made, and run when it is called. ``BundleError`` on a file that is not
+    Python or has no such function, and on whatever the function raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.source = read_text(path)
+        self.place = f"{path.parent.name}/{path.name}"
+        try:
+            self._tree = ast.parse(self.source)
+        except SyntaxError as error:
+            raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
+        except ValueError as error:  # a NUL character
+            raise BundleError(f"is not Python: {error}", place=str(path)) from None
+        self._check()
+
+    def _check(self) -> None:
+        for node in self._tree.body:
+            if isinstance(node, ast.AsyncFunctionDef) and node.name == ENTRY:
+                raise BundleError(
+                    f'"{ENTRY}" must be a plain "def", not "async def"', place=f"{self.path}:{node.lineno}"
+                )
+            names = (
+                (alias.asname or alias.name for alias in node.names)
+                if isinstance(node, ast.ImportFrom)
+                else ()
+            )
+            if isinstance(node, ast.FunctionDef) and node.name == ENTRY:
+                return
+            if ENTRY in names or (isinstance(node, ast.Assign) and ENTRY in _targets(node)):
+                return
+        raise BundleError(f'has no "def {ENTRY}(db)"', place=str(self.path))
+
+    def fingerprint(self) -> bytes:
+        """A digest of the script and of the files that it names in ``SEED_FILES``."""
+        digest = hashlib.sha256(self.source.encode())
+        for pattern in self._inputs():
+            digest.update(b"\0" + pattern.encode())
+            for file in sorted(self.path.parent.glob(pattern)):
+                if file.is_file():
+                    content = hashlib.sha256(file.read_bytes()).digest()
+                    digest.update(file.relative_to(self.path.parent).as_posix().encode() + b"\0" + content)
+        return digest.digest()
+
+    def _inputs(self) -> list[str]:
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign) and INPUTS in _targets(node):
+                try:
+                    value = ast.literal_eval(node.value)
+                except ValueError:
+                    value = None
+                if isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value):
+                    return list(value)
+                fault = f'"{INPUTS}" must be a literal list of file names such as ["data/users.json"]'
+                raise BundleError(fault, place=f"{self.path}:{node.lineno}")
+        return []
+
+    def __call__(self, db: Any) -> None:
+        """Fill ``db``."""
+        try:
+            with _imported(self.path) as module:
+                getattr(module, ENTRY)(db)
+        except BundleError:
+            raise
+        except (Exception, SystemExit) as error:  # the border to the bundle's own code
+            fault = code_fault(error)
+            if fault.startswith(f"{self.path.name}:"):  # the line is in the script itself
+                raise BundleError(f"{self.path.parent.name}/{fault}") from error
+            raise BundleError(fault, place=self.place) from error
+
+
+def _targets(node: ast.Assign) -> list[str]:
+    return [target.id for target in node.targets if isinstance(target, ast.Name)]
+
+
+@contextmanager
+def _imported(path: Path) -> Iterator[ModuleType]:
+    """The script as a module of a package of its own, so that relative imports work and nothing clashes."""
+    package = f"_reward_kit_seed_{hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]}"
+    parent = str(path.parent.parent)
+    sys.modules[package] = ModuleType(package)
+    sys.modules[package].__path__ = [str(path.parent)]
+    sys.path.append(parent)
+    importlib.invalidate_caches()
+    try:
+        yield _module_from(path, f"{package}.{ENTRY}")
+    finally:
+        sys.path.remove(parent)
+        for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+            del sys.modules[name]
+
+
+def _module_from(path: Path, name: str) -> ModuleType:
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

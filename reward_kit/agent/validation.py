@@ -1,0 +1,238 @@
+"""Checking a whole bundle without a model: it works, and its reward tells right from wrong."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.errors import BundleError, DatabaseError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.bundle import Task, TaskBundle
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout import Rollout, ToolCall
+
+Level = Literal["ok", "warning", "error"]
+
+REWARD_REACHED = 1 - 1e-6
+"""From here on a reward counts as 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: what was checked (``place``) and what came out."""
+
+    level: Level
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.place}: {self.text}"
+
+
+@dataclass(slots=True)
+class ValidationReport:
+    """What was found, in the order of checking; ``ok`` is False as soon as there is an error."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings do not count."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """What has to be mended."""
+        return [finding for finding in self.findings if finding.level == "error"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What may be meant so."""
+        return [finding for finding in self.findings if finding.level == "warning"]
+
+    def lines(self) -> list[str]:
+        """One readable line for each check."""
+        return [str(finding) for finding in self.findings]
+
+    def add(self, level: Level, place: str, text: str) -> None:
+        """Note what came of one check."""
+        self.findings.append(Finding(level, place, text))
+
+
+async def validate(bundle: TaskBundle, *, output_dir: str | Path | None = None) -> ValidationReport:
+    """Check an open bundle, whose rows and imports are in order already.
+
+    Per toolset: its schemas. Per seed: that it loads. Per row: that ``end_goal_sql`` runs on the seeded
+    state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. Bases
+    are built in a temporary folder inside ``output_dir`` (default: the system's), which is removed again.
+    """
+    report = ValidationReport()
+    for warning in bundle.warnings:
+        report.add("warning", *_split_place(warning))
+    for registry in {id(task.registry): task.registry for task in bundle.tasks}.values():
+        names = list(registry.tools)
+        if names:
+            report.add("ok", f"toolset {registry.name!r}", f"{len(names)} tools: {', '.join(names)}")
+        else:
+            report.add("warning", f"toolset {registry.name!r}", "has no tools")
+    if output_dir is not None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
+        bases = _seed_all(bundle.tasks, Path(folder), report, opened)
+        for task in bundle.tasks:
+            base = bases[_base_key(task)]
+            if base is not None:
+                await _check_task(task, base, report)
+    return report
+
+
+def _split_place(warning: str) -> tuple[str, str]:
+    place, _, text = warning.partition(": ")
+    return place, text
+
+
+def _base_key(task: Task) -> tuple[str, str]:
+    return task.seed.key, task.registry.database
+
+
+def _seed_all(
+    tasks: list[Task], folder: Path, report: ValidationReport, opened: ExitStack
+) -> dict[tuple[str, str], Database | None]:
+    """An open base for each distinct seed; None for one that does not load."""
+    from reward_kit.agent.database import Database
+
+    bases: dict[tuple[str, str], Database | None] = {}
+    for task in tasks:
+        key, seed = _base_key(task), task.seed
+        if key in bases:
+            continue
+        path = folder / f"{len(bases)}.db"
+        try:
+            base = Database.seed(
+                path,
+                seed.sql,
+                script=seed.script,
+                origin=seed.origin,
+                now=seed.now,
+                mode=task.registry.database,
+            )
+        except (BundleError, DatabaseError) as error:
+            bases[key] = None
+            report.add("error", f"seed of row {task.row.id!r}", str(error))
+            continue
+        bases[key] = opened.enter_context(base)
+        report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
+    return bases
+
+
+async def _check_task(task: Task, base: Database, report: ValidationReport) -> None:
+    """One line about the row if it is in order, else one for each fault."""
+    place = f"{task.row.place} {task.row.id}"
+    fault = _goal_fault(task, base)
+    if fault is not None:
+        report.add("error", place, f"end_goal_sql does not run: {fault}")
+        return
+    idle = await _play(task, base, _IdleAgent())
+    said: list[tuple[Level, str]]
+    if task.row.actions is None:
+        said = [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
+    else:
+        gold = await _play(task, base, GoldAgent())
+        said = [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+    errors = [text for level, text in said if level == "error"]
+    for text in errors:
+        report.add("error", place, text)
+    if not errors:
+        worst: Level = "warning" if any(level == "warning" for level, _ in said) else "ok"
+        report.add(worst, place, "; ".join(text for _, text in said))
+
+
+def _goal_fault(task: Task, base: Database) -> str | None:
+    """What SQLite says against the row's ``end_goal_sql`` on the seeded state."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if task.row.end_goal_sql is None:
+        return None
+    with base.fork(now=task.row.now) as fork:
+        try:
+            fork.read_only().execute(task.row.end_goal_sql).scalar()
+        except (DatabaseError, SQLAlchemyError) as error:
+            return str(error).partition("\n")[0]
+    return None
+
+
+class _IdleAgent:
+    """Does nothing and says nothing of use: no reward may take that for success."""
+
+    async def respond(self, rollout: Rollout) -> str:  # noqa: ARG002 - the protocol of agents
+        return "I am sorry, I cannot help with that."
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What the checks need of a rollout whose database is closed again. ``changed``: the gold actions change
+    data.
+    """
+
+    reward: float | None
+    error: str | None
+    calls: list[ToolCall]
+    changed: bool
+
+    @property
+    def reached(self) -> bool:
+        return self.reward is not None and self.reward >= REWARD_REACHED
+
+
+async def _play(task: Task, base: Database, agent: Agent) -> _Played:
+    finished = await run_rollout(task, 0, base=base, agent=agent)
+    with finished.database:
+        rollout = finished.rollout
+        error = finished.error
+        if finished.reward is None or rollout.stop_reason == "agent_error":
+            error = error or rollout.stop_detail or rollout.stop_reason
+        return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold))
+
+
+def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
+    """What the gold actions came to."""
+    said: list[tuple[Level, str]] = []
+    for call in gold.calls:
+        what = f"gold action {call.index} ({call.name}) answered {call.content!r}"
+        if call.status in {"unknown_tool", "invalid_arguments"}:
+            said.append(("error", what))
+        elif call.status == "failed":
+            said.append(("warning", what))
+    refused = sum(call.status == "refused" for call in gold.calls)
+    if refused:
+        said.append(("ok", f"{refused} of the gold actions refused by their tool"))
+    if gold.error:
+        said.append(("error", f"the gold actions cannot be judged: {gold.error}"))
+    elif not gold.reached:
+        said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1"))
+    else:
+        plural = "action gives" if len(gold.calls) == 1 else "actions give"
+        said.append(("ok", f"{len(gold.calls)} gold {plural} reward 1"))
+    return said
+
+
+def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[Level, str]:
+    """Whether doing nothing is taken for success; ``told``: the row has outputs that the user has to hear."""
+    if idle.error:
+        return "error", f"the reward fails when nothing was done: {idle.error}"
+    if not idle.reached:
+        return "ok", f"doing nothing gives {idle.reward:g}"
+    if gold is None:
+        return "warning", "doing nothing gives 1, which is right only if the row asks for no change"
+    if gold.changed:
+        return "error", "doing nothing gives reward 1, though the gold actions change data"
+    if told:
+        return "warning", "doing nothing gives 1 too: the reward does not look at 'outputs'"
+    return "ok", "doing nothing gives 1 too, which is right: the gold actions change no data"

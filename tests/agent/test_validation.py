@@ -1,0 +1,228 @@
+"""Checking a whole bundle: what is found, and in which words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.validation import ValidationReport, validate
+
+SEED = """\
+CREATE TABLE seats (id INTEGER PRIMARY KEY, taken_by TEXT);
+INSERT INTO seats VALUES (1, NULL), (2, 'Bob');
+"""
+
+TOOLS = """\
+from reward_kit.agent.tool_registry import ToolError, ToolRegistry
+
+R = ToolRegistry("seats")
+
+@R.tool(description="Take a seat", parameters={"seat": int, "name": str})
+async def take(seat, name, db):
+    if await db.fetch_val("SELECT taken_by FROM seats WHERE id = :s", {"s": seat}) is not None:
+        raise ToolError("seat taken")
+    await db.execute("UPDATE seats SET taken_by = :n WHERE id = :s", {"n": name, "s": seat})
+    return {"seat": {"id": seat}}
+
+@R.tool(description="Break", parameters={})
+async def broken(db):
+    raise KeyError("oops")
+"""
+
+REWARD = """\
+def evaluate(messages, *, db, end_goal_sql, **kwargs):
+    return {"score": float(db.execute(end_goal_sql).scalar_one())}
+"""
+
+ALICE_SITS = "SELECT COUNT(*) FROM seats WHERE taken_by = 'Alice'"
+NOBODY_NEW = "SELECT COUNT(*) = 1 FROM seats WHERE taken_by IS NOT NULL"
+TAKE_1 = {"name": "take", "arguments": {"seat": 1, "name": "Alice"}}
+
+
+def write(
+    folder: Path, *rows: dict[str, Any], seed: str = SEED, tools: str = TOOLS, reward: str = REWARD
+) -> Path:
+    folder = folder / "seats_task"
+    folder.mkdir()
+    (folder / "seed.sql").write_text(seed)
+    (folder / "tools.py").write_text(tools)
+    if reward:
+        (folder / "reward.py").write_text(reward)
+    with (folder / "task.jsonl").open("w") as file:
+        for number, row in enumerate(rows):
+            said = [{"role": "user", "content": "hi"}]
+            full = {"id": f"r{number}", "toolset": "seats_task.tools", "initial_messages": said, **row}
+            file.write(json.dumps(full) + "\n")
+    return folder
+
+
+async def check(folder: Path, *rows: dict[str, Any], **files: str) -> ValidationReport:
+    with TaskBundle.load(write(folder, *rows, **files)) as bundle:
+        return await validate(bundle)
+
+
+async def test_a_sound_bundle_has_one_line_for_each_toolset_seed_and_row(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]},
+        {"end_goal_sql": ALICE_SITS},
+        {"end_goal_sql": NOBODY_NEW, "actions": []},
+    )
+    assert report.ok
+    assert report.warnings == []
+    assert [line.split(", ")[0] for line in report.lines()] == [
+        "ok: toolset 'seats': 2 tools: take",
+        "ok: seed seats_task/seed.sql: loads",
+        "ok: task.jsonl:1 r0: 1 gold action gives reward 1; doing nothing gives 0",
+        "ok: task.jsonl:2 r1: no gold actions to replay; doing nothing gives 0",
+        "ok: task.jsonl:3 r2: 0 gold actions give reward 1; doing nothing gives 1 too",
+    ]
+
+
+async def test_the_reward_of_a_bundle_without_reward_py_is_checked_too(tmp_path: Path) -> None:
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, reward="")
+    assert report.ok
+    assert report.lines()[-1].endswith("1 gold action gives reward 1; doing nothing gives 0")
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([{"name": "tak", "arguments": {}}], "gold action 0 (tak) answered \"Error: unknown tool 'tak'"),
+        ([{"name": "take", "arguments": {"seat": "1", "name": "A"}}], "gold action 0 (take) answered"),
+        ([{"name": "take", "arguments": {"seat": 1}}], "gold action 0 (take) answered"),
+        (
+            [{"name": "take", "arguments": {"seat": 1, "name": "Ann"}}],
+            "the gold actions give reward 0, not 1",
+        ),
+        ([], "the gold actions give reward 0, not 1"),
+        (
+            [
+                {"name": "take", "arguments": {"seat": 2, "name": "Alice"}},
+                {"name": "take", "arguments": {"seat": {"$result": [0, "seat", "id"]}, "name": "Alice"}},
+            ],
+            "action 0 answered 'Error: seat taken'",
+        ),
+    ],
+)
+async def test_gold_actions_that_do_not_lead_to_success_are_errors(
+    tmp_path: Path, actions: list[Any], expected: str
+) -> None:
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions})
+    assert not report.ok
+    assert expected in "\n".join(map(str, report.errors))
+    assert all(finding.place == "task.jsonl:1 r0" for finding in report.errors)
+
+
+async def test_a_gold_action_that_its_tool_refuses_is_reported_but_no_fault(tmp_path: Path) -> None:
+    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [refused, TAKE_1]})
+    assert report.ok
+    assert report.lines()[-1] == (
+        "ok: task.jsonl:1 r0: 1 of the gold actions refused by their tool; 2 gold actions give reward 1; "
+        "doing nothing gives 0"
+    )
+
+
+async def test_a_gold_action_whose_tool_breaks_is_a_warning(tmp_path: Path) -> None:
+    broken = {"name": "broken", "arguments": {}}
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, TAKE_1]})
+    assert report.ok
+    (warning,) = report.warnings
+    assert "gold action 0 (broken) answered" in warning.text
+
+
+async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(
+    tmp_path: Path,
+) -> None:
+    report = await check(tmp_path, {"end_goal_sql": "SELECT 1", "actions": [TAKE_1]})
+    assert [finding.text for finding in report.errors] == [
+        "doing nothing gives reward 1, though the gold actions change data"
+    ]
+
+
+async def test_a_reward_that_doing_nothing_earns_is_a_warning_where_it_may_be_meant_so(
+    tmp_path: Path,
+) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": NOBODY_NEW},
+        {"end_goal_sql": NOBODY_NEW, "actions": [], "outputs": ["seat 1 is free"]},
+    )
+    assert report.ok
+    first, second = report.warnings
+    assert "which is right only if the row asks for no change" in first.text
+    assert "the reward does not look at 'outputs'" in second.text
+
+
+async def test_sql_that_does_not_run_is_told_with_its_row(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path, {"end_goal_sql": "SELECT nonsense FROM seats"}, {"end_goal_sql": ALICE_SITS}
+    )
+    (error,) = report.errors
+    assert str(error).startswith("error: task.jsonl:1 r0: end_goal_sql does not run: ")
+    assert "no such column: nonsense" in error.text
+
+
+async def test_sql_that_writes_is_refused(tmp_path: Path) -> None:
+    report = await check(tmp_path, {"end_goal_sql": "DELETE FROM seats RETURNING 1"})
+    assert "end_goal_sql does not run" in report.errors[0].text
+
+
+async def test_a_seed_that_does_not_load_is_told_once_with_its_line(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": ALICE_SITS},
+        {"end_goal_sql": ALICE_SITS},
+        seed=SEED + "INSERT INTO chairs VALUES (1);\n",
+    )
+    (error,) = report.errors
+    assert str(error).startswith("error: seed of row 'r0': seats_task/seed.sql:3: ")
+    assert "no such table: chairs" in error.text
+
+
+async def test_a_seed_script_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"end_goal_sql": ALICE_SITS})
+    (folder / "seed.py").write_text("def seed(db):\n    db.execute('INSERT INTO chairs VALUES (1)')\n")
+    with TaskBundle.load(folder) as bundle:
+        (error,) = (await validate(bundle)).errors
+    assert "seats_task/seed.py:2: " in error.text
+    assert "no such table: chairs" in error.text
+
+
+async def test_a_reward_that_raises_is_an_error(tmp_path: Path) -> None:
+    reward = "def evaluate(messages, *, db, **kwargs):\n    return 1 / db.execute('SELECT 0').scalar()\n"
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, reward=reward)
+    texts = "\n".join(finding.text for finding in report.errors)
+    assert "the gold actions cannot be judged: " in texts
+    assert "the reward fails when nothing was done: " in texts
+    assert "reward.py:2: ZeroDivisionError" in texts
+
+
+async def test_warnings_of_loading_are_repeated(tmp_path: Path) -> None:
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "n_rollout": 3})
+    assert report.lines()[0].startswith("warning: task.jsonl:1: row 'r0', field 'n_rollout'")
+
+
+async def test_a_toolset_without_tools_is_a_warning(tmp_path: Path) -> None:
+    tools = "from reward_kit.agent.tool_registry import ToolRegistry\nR = ToolRegistry('none')\n"
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS}, tools=tools)
+    assert "warning: toolset 'none': has no tools" in report.lines()
+
+
+async def test_tools_that_need_a_file_are_checked_on_files(tmp_path: Path) -> None:
+    tools = TOOLS.replace('ToolRegistry("seats")', 'ToolRegistry("seats", database="file")')
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=tools)
+    assert report.ok, report.lines()
+
+
+async def test_nothing_is_left_in_the_output_directory(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]})
+    with TaskBundle.load(folder) as bundle:
+        report = await validate(bundle, output_dir=tmp_path / "runs")
+    assert report.ok
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -1,0 +1,147 @@
+"""The flight bundle of the tutorial: it is sound, and its rewards tell right from wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.bundle import Task, TaskBundle
+from reward_kit.agent.database import Database
+from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.agent.validation import validate
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flight_task"
+
+# As it was given to users, over several lines.
+PUBLISHED_ROW = """\
+{"id": "flight.booking.001", "seed_sql": "file:seed.sql",
+ "end_goal_sql": "SELECT COUNT(*)>0 FROM bookings WHERE passenger='Alice' AND status='paid';",
+ "initial_messages": [{"role": "user", "content": "Book me a flight from SFO to JFK for tomorrow morning"}],
+ "sim_user_prompt": "You are Alice, a traveller.", "toolset": "flight_task.tools", "n_rollouts": 4}
+"""
+
+
+@pytest.fixture
+def bundle() -> Iterator[TaskBundle]:
+    with TaskBundle.load(EXAMPLE) as opened:
+        yield opened
+
+
+def seeded(task: Task, folder: Path) -> Database:
+    return Database.seed(folder / "base.db", task.seed.sql, origin=task.seed.origin)
+
+
+class Caller:
+    """Makes the given calls; ``BOOKING`` stands for the last booking id. Then says the given text."""
+
+    def __init__(self, *calls: tuple[str, dict[str, Any]], text: str = "Done") -> None:
+        self.calls, self.text = calls, text
+
+    async def respond(self, rollout: Any) -> str:
+        booking = ""
+        for name, arguments in self.calls:
+            answer = await rollout.call_tool(
+                name, {k: booking if v == "BOOKING" else v for k, v in arguments.items()}
+            )
+            if "booking_id" in answer:
+                booking = json.loads(answer)["booking_id"]
+        return self.text
+
+
+async def reward(task: Task, agent: Any, folder: Path, seed: int = 0) -> float | None:
+    with seeded(task, folder) as base:
+        finished = await run_rollout(task, 0, base=base, agent=agent, seed=seed)
+        finished.database.close()
+        assert finished.error is None
+        return finished.reward
+
+
+def book(flight: int, passenger: str) -> tuple[str, dict[str, Any]]:
+    return "create_booking", {"flight_id": flight, "passenger": passenger}
+
+
+PAY = ("pay_booking", {"booking_id": "BOOKING"})
+
+
+async def test_the_bundle_is_sound(bundle: TaskBundle) -> None:
+    report = await validate(bundle)
+    assert report.ok
+    assert report.warnings == []
+    assert len(bundle.tasks) == 5
+
+
+@pytest.mark.parametrize("seed", [0, 1, 10])
+async def test_the_gold_actions_pay_for_a_booking_whose_id_they_cannot_know(
+    bundle: TaskBundle, tmp_path: Path, seed: int
+) -> None:
+    for number, task in enumerate(bundle.tasks):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert await reward(task, GoldAgent(), folder, seed) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("row", "calls", "text", "expected"),
+    [
+        ("flight.booking.001", [book(1, "Alice")], "", 0.0),
+        ("flight.booking.001", [book(1, "Bob"), PAY], "", 0.0),
+        ("flight.booking.002", [book(6, "Bob Miller"), PAY], "", 0.0),
+        ("flight.booking.002", [book(7, "Bob Miller"), PAY, book(7, "Bob Miller")], "", 0.0),
+        ("flight.full.003", [book(2, "Carla Diaz"), PAY], "", 0.0),
+        ("flight.full.003", [book(2, "Carla Diaz"), book(3, "Carla Diaz"), PAY], "", 1.0),
+        ("flight.full.003", [book(4, "Carla Diaz"), PAY], "", 0.0),
+        ("flight.question.004", [], "It leaves at 06:40.", 1.0),
+        ("flight.question.004", [], "It leaves at 11:10.", 0.0),
+        ("flight.question.004", [book(8, "Dan")], "It leaves at 06:40, and I booked it.", 0.0),
+        ("flight.payment.005", [("pay_booking", {"booking_id": "7F3A91C2"}), book(1, "Erin Walsh")], "", 0.0),
+    ],
+)
+async def test_the_rewards_tell_right_from_wrong(
+    bundle: TaskBundle, tmp_path: Path, row: str, calls: list[Any], text: str, expected: float
+) -> None:
+    (task,) = bundle.select(task_ids=[row])
+    assert await reward(task, Caller(*calls, text=text or "Done"), tmp_path) == expected
+
+
+async def test_tomorrow_is_the_day_that_the_flights_leave(bundle: TaskBundle, tmp_path: Path) -> None:
+    for number, task in enumerate(bundle.tasks):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with seeded(task, folder) as base, base.fork(now=task.row.now) as fork:
+            assert await fork.fetch_val("SELECT date('now', '+1 day')") == "2025-05-20"
+        assert "Today is Monday, 2025-05-19" in (task.system_prompt or "")
+
+
+def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -> None:
+    folder = tmp_path / "flight_task"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "task.jsonl").write_text(PUBLISHED_ROW)
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", "--dataset", "task.jsonl", "--validate-only"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "task.jsonl:1 flight.booking.001: no gold actions to replay; doing nothing gives 0" in done.stdout
+
+
+def test_the_reward_can_be_called_directly(tmp_path: Path) -> None:
+    program = """
+from reward_kit.agent import Database
+from flight_task.reward import evaluate
+
+db = Database.seed("base.db", open("flight_task/seed.sql").read()).read_only()
+goal = "SELECT COUNT(*) FROM bookings WHERE passenger = "
+print(evaluate([], db=db, end_goal_sql=goal + "'Erin Walsh'").score)
+print(evaluate([], db=db, end_goal_sql=goal + "'Alice'").score)
+"""
+    shutil.copytree(EXAMPLE, tmp_path / "flight_task", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["1.0", "0.0"], done.stderr
