@@ -1,0 +1,44 @@
+"""Agents under test: the protocol, and how ``--agent`` finds one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from reward_kit.agent.plugins import load_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.completion import Message
+    from reward_kit.agent.rollout import Rollout
+
+BUILT_IN = {
+    "tool-calling": "reward_kit.agent.agents.tool_calling:ToolCallingAgent",
+    "gold": "reward_kit.agent.agents.gold:GoldAgent",
+    "human": "reward_kit.agent.agents.human:HumanAgent",
+}
+REPLAY = "reward_kit.agent.agents.replay:ReplayAgent"
+
+
+class Agent(Protocol):
+    """One turn of an agent: call tools through the rollout, then return what to say to the user.
+
+    A ``dict`` is returned where the whole assistant message must be kept (reasoning that a provider wants
+    back). An agent is made anew for each rollout, so it may keep state. Optional extras:
+
+    - ``check(self, task: Task) -> None`` is called for each task before any rollout, and raises
+      ``BundleError`` where the agent cannot play it;
+    - ``needs_model = True`` says that it cannot do without ``--model``;
+    - ``interactive = True`` says that a person at the terminal takes part, so that rollouts run one by one.
+    """
+
+    async def respond(self, rollout: Rollout) -> str | Message: ...
+
+
+def load_agent(spec: str) -> Callable[[], Agent]:
+    """A maker of agents for ``spec``: a built-in name, ``module:factory``, or ``replay:PATH``.
+
+    Raises ``BundleError`` for an unknown name, a module that does not import, or a faulty recording.
+    """
+    factory: Callable[[], Agent] = load_factory(spec, kind="agent", built_in=BUILT_IN, replay=REPLAY)
+    return factory

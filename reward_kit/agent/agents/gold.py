@@ -1,0 +1,47 @@
+"""An agent that knows the ground truth: it replays a row's actions, then says its outputs. Offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.gold_reference import resolve_references
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.rollout import Rollout
+
+
+class GoldAgent:
+    """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
+
+    Where the row has outputs, terminal tools are left out: they would end the rollout before these are said.
+    """
+
+    def __init__(self) -> None:
+        self._said_all = False
+
+    def check(self, task: Task) -> None:
+        """Raise ``BundleError`` for a row without ground truth."""
+        if task.row.actions is None:
+            raise BundleError(
+                f"row {task.row.id} has no actions, which the gold agent replays",
+                place=task.row.place,
+                remedy="Add its ground truth calls, or choose another --agent.",
+            )
+
+    async def respond(self, rollout: Rollout) -> str:
+        """All outputs, one a line."""
+        if self._said_all:
+            rollout.stop("agent_done", "the gold agent has done and said all it knows")
+            return ""
+        self._said_all = True
+        results: list[str] = []
+        for action in rollout.gold:
+            tool = rollout.task.registry.tools.get(action.name)
+            if tool is not None and tool.terminal and rollout.outputs:
+                results.append("")
+                continue
+            arguments = resolve_references(action.arguments, results)
+            results.append(await rollout.call_tool(action.name, arguments))
+        return "\n".join(rollout.outputs) or "Done."

@@ -1,0 +1,123 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_counter = itertools.count()
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write ``data`` under a temporary name beside ``path``, then rename it; ``durable`` waits for the disk.
+
+    Raises ``StorageError``; what stood at ``path`` before then still stands there.
+    """
+    temporary = temporary_beside(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)  # noqa: PTH105 - called once per rollout: the direct call is the cheaper one
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise storage_error(error, path) from error
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it: with one call to the system, unless a signal or a full disk cuts that short."""
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name that no other writer, in this or another process, uses at the same time."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}.tmp")
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` the same file as ``source``: a hard link, or a copy where the file system has none."""
+    import shutil
+
+    temporary = temporary_beside(target)
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copy2(source, temporary)
+        temporary.replace(target)
+    except OSError as error:
+        raise storage_error(error, target) from error
+    finally:
+        # Renaming a link over another link to the same file does nothing, and leaves the temporary name.
+        temporary.unlink(missing_ok=True)
+
+
+def json_bytes(value: Any) -> bytes:
+    """``value`` as UTF-8 JSON; what JSON does not know becomes its text."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str).encode()
+    except (
+        UnicodeEncodeError
+    ):  # half of a surrogate pair, as models sometimes write: only escapes can hold it
+        return json.dumps(value, default=str).encode()
+
+
+def readable_json(fields: Mapping[str, Any]) -> bytes:
+    """An object with a line for each field, and for each item of a field that is a list of objects.
+
+    ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
+    """
+    parts = []
+    for name, value in fields.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = b"[\n  " + b",\n  ".join(map(json_bytes, value)) + b"\n ]"
+        else:
+            text = json_bytes(value)
+        parts.append(json_bytes(name) + b": " + text)
+    return b"{\n " + b",\n ".join(parts) + b"\n}\n"
+
+
+def storage_error(error: OSError, path: Path | str) -> StorageError:
+    """What to tell a person about a failed write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            "the disk is full",
+            place=str(path),
+            remedy="Make room, then continue with --resume: what is finished is kept.",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageError(
+            "may not be written", place=str(path), remedy="Choose another folder with --output-dir."
+        )
+    return StorageError(f"cannot be written: {error.strerror or error}", place=str(path))
+
+
+@contextmanager
+def as_storage_error(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StorageError`` about ``path``, also one worded by another layer."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError):
+            raise storage_error(error.__cause__, path) from error
+        raise

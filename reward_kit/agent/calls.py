@@ -1,0 +1,46 @@
+"""What a rollout writes down of each tool call and each model call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from reward_kit.agent.completion import Usage
+
+Role = Literal["agent", "user"]
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One tool call as it ran.
+
+    ``step`` and ``turn`` count from 1. ``arguments`` is the parsed object, or the text that could not be
+    parsed. ``started`` is in Unix seconds; ``changes`` are the rows that the call changed.
+    """
+
+    index: int
+    id: str
+    step: int
+    turn: int
+    name: str
+    arguments: dict[str, Any] | str
+    content: str
+    status: str
+    changes: list[dict[str, Any]]
+    started: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """One model call as it was made; ``started`` in Unix seconds, ``seconds`` with retries."""
+
+    role: Role
+    step: int
+    turn: int
+    model: str
+    finish_reason: str
+    usage: Usage
+    started: float
+    seconds: float

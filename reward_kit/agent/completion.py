@@ -1,0 +1,63 @@
+"""What a model call gives back, and what it cost: the types that agents, users and the model layer share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+"""One chat message in the OpenAI format."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens and cost of one or many model calls.
+
+    ``cached_tokens`` are part of ``input_tokens``, ``reasoning_tokens`` part of ``output_tokens``.
+    ``cost`` is in US dollars, over the priced calls; ``unpriced_calls`` counts the calls whose price is not known.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float = 0.0
+    unpriced_calls: int = 0
+
+    def add(self, other: Usage) -> None:
+        """Count ``other`` in."""
+        self.calls += other.calls
+        self.input_tokens += other.input_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+        self.reasoning_tokens += other.reasoning_tokens
+        self.cost += other.cost
+        self.unpriced_calls += other.unpriced_calls
+
+
+@dataclass(slots=True)
+class Completion:
+    """One answer of a model.
+
+    ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the reasoning
+    fields that the provider wants back); ``seconds`` is the time the answer took, retries included.
+    """
+
+    message: Message
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str = "stop"
+    model: str = ""
+    seconds: float = 0.0
+
+
+class Model(Protocol):
+    """Something that answers chat messages; ``reward_kit.agent.llm.LiteLLMModel`` is the built-in one."""
+
+    name: str
+
+    async def complete(
+        self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, seed: int | None = None
+    ) -> Completion:
+        """Answer ``messages``; raise ``ModelError`` where no answer could be had."""
+        ...

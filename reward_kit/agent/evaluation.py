@@ -1,0 +1,276 @@
+"""Many rollouts: from a configuration to results on disk, whatever comes between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.atomic_file import readable_json, write_file
+from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.open_evaluation import OpenEvaluation
+from reward_kit.agent.participants import Participants, find_participants
+from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
+from reward_kit.agent.resume import find_evaluation, resumed_options
+from reward_kit.agent.rollout_runner import RolloutRunner
+from reward_kit.agent.row_states import RowStates
+from reward_kit.agent.schedule import chosen_tasks, run_jobs
+from reward_kit.agent.storage import RunsFolder
+from reward_kit.agent.tally import NoProgress, Progress, Tally
+from reward_kit.agent.versions import versions
+from reward_kit.errors import RewardKitError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from pathlib import Path
+
+
+FILE_THREADS = 8
+"""Enough to share the waits for the disk."""
+
+
+async def run_evaluation(config: EvaluationConfig, *, progress: Progress | None = None) -> EvaluationResult:
+    """Run an evaluation, or continue one, and return its results.
+
+    Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
+    mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
+    """
+    return await Evaluation(config, progress=progress).run()
+
+
+def agent_eval(
+    dataset: str | Path | None = None, *, progress: Progress | None = None, **options: Any
+) -> EvaluationResult:
+    """Run an evaluation from plain code, a notebook included.
+
+    ``options`` are the fields of ``EvaluationConfig``, as on the command line:
+    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. Raises as ``run_evaluation``.
+    """
+    if dataset is not None:
+        options["dataset"] = str(dataset)
+    config = make_config(options)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run_evaluation(config, progress=progress))
+    return _run_beside_the_loop(config, progress)
+
+
+def make_config(options: dict[str, Any]) -> EvaluationConfig:
+    """The configuration from the given options; with ``resume``, over those stored with the evaluation."""
+    if options.get("resume"):
+        options = resumed_options(options)
+    return EvaluationConfig(**options)
+
+
+class Evaluation:
+    """One run of an evaluation; ``result`` holds what there is of it, also after an error."""
+
+    def __init__(self, config: EvaluationConfig, *, progress: Progress | None = None) -> None:
+        self.config = replace(config)  # what the environment and the bundle decide is filled in below
+        self.result: EvaluationResult | None = None
+        self._progress = progress or NoProgress()
+
+    async def run(self, *, handle_signals: bool = False) -> EvaluationResult:
+        """Run to the end and write the results.
+
+        With ``handle_signals``, SIGINT and SIGTERM end it in good order (status ``interrupted``) while
+        rollouts run; a second one ends the process at once.
+        """
+        from reward_kit.agent.bundle import TaskBundle
+
+        config = self.config
+        if config.dataset is None and config.task_dir is None:
+            raise UsageError(
+                "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
+            )
+        with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+            tasks = chosen_tasks(bundle.tasks, config)
+            participants = find_participants(config, tasks)
+            folder = RunsFolder(config.output_dir)
+            for seed in {task.seed.key: task.seed for task in tasks}.values():
+                folder.ensure_base(seed)
+            config.eval_id = self._eval_id(folder)
+            with OpenEvaluation(folder, config, tasks, versions()) as opened, _debug_log(opened, config):
+                return await self._run(opened, participants, handle_signals=handle_signals)
+
+    def _eval_id(self, folder: RunsFolder) -> str:
+        if self.config.eval_id:
+            return self.config.eval_id
+        if self.config.resume:
+            return find_evaluation(folder.evals, self.config.resume).stem
+        return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+    async def _run(
+        self, opened: OpenEvaluation, participants: Participants, *, handle_signals: bool
+    ) -> EvaluationResult:
+        config = self.config
+        tally = opened.tally()
+        tally.interactive = participants.interactive
+        files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
+        rows = RowStates(opened.folder, config, opened.jobs, files)
+        runner = RolloutRunner(
+            config=config,
+            participants=participants,
+            folder=opened.folder,
+            rows=rows,
+            log=opened.log,
+            tally=tally,
+            progress=self._progress,
+            files=files,
+        )
+        status: Status = "stopped"
+        reason: str | None = None
+        self._progress.started(tally)
+        try:
+            interrupted = await _until_interrupted(
+                run_jobs(
+                    opened.jobs,
+                    runner.play,
+                    concurrency=1 if participants.interactive else config.max_concurrency,
+                    may_start=lambda: tally.may_start,
+                ),
+                handle_signals=handle_signals,
+            )
+            status, reason = _end(tally, interrupted=interrupted)
+        except asyncio.CancelledError:
+            status, reason = "interrupted", "cancelled"
+            raise
+        except RewardKitError as error:
+            reason = str(error)
+            raise
+        finally:
+            files.shutdown(wait=True)
+            await rows.close()
+            await participants.close()
+            self._progress.closed(tally)
+            self.result = self._result(opened, runner, tally, status, reason)
+            self._write(self.result, may_fail=status == "stopped")
+        return self.result
+
+    def _result(
+        self, opened: OpenEvaluation, runner: RolloutRunner, tally: Tally, status: Status, reason: str | None
+    ) -> EvaluationResult:
+        rows = opened.row_results(runner.outcomes)
+        return EvaluationResult(
+            eval_id=tally.eval_id,
+            status=status,
+            reason=reason,
+            configuration=self.config.to_json(),
+            versions=versions(),
+            rows=rows,
+            passes=passes_of(rows, seed=self.config.seed),
+            averages=averages_of(rows, seed=self.config.seed),
+            usage=usage_of([*opened.earlier, *runner.outcomes]),
+            seconds=tally.seconds,
+            folder=opened.folder.root,
+        )
+
+    def _write(self, result: EvaluationResult, *, may_fail: bool) -> None:
+        """Write the results; an error that is on its way already (a full disk) is not hidden by another."""
+        with suppress(*([StorageError] if may_fail else [])):
+            write_file(result.results_path, readable_json(result.to_json()))
+
+
+@contextmanager
+def _debug_log(opened: OpenEvaluation, config: EvaluationConfig) -> Iterator[None]:
+    """With ``--debug``, what the package notes (where an agent, tool or reward raised) goes to a file."""
+    if not config.debug:
+        yield
+        return
+    logger = logging.getLogger("reward_kit")
+    level = logger.level
+    handler = logging.FileHandler(opened.log.path.with_suffix(".log"), encoding="utf-8", errors="replace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
+    if interrupted:
+        return "interrupted", "by a signal"
+    if tally.max_cost is not None and tally.done < tally.planned:
+        return "budget", f"{tally.spending.spent:.2f} of {tally.max_cost:.2f} USD are spent (--max-cost)"
+    return "complete", None
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, None], *, handle_signals: bool) -> bool:
+    """Run ``work``; True if SIGINT or SIGTERM came meanwhile, which cancels it."""
+    task = asyncio.ensure_future(work)
+    signalled = asyncio.Event()
+    if not handle_signals:
+        await task
+        return False
+    with _signals_set(signalled):
+        waiting = asyncio.ensure_future(signalled.wait())
+        try:
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+    if signalled.is_set() and task.cancelled():
+        return True
+    await task
+    return False
+
+
+@contextmanager
+def _signals_set(event: asyncio.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM set ``event`` the first time; the second time they do what they always do."""
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        event.set()
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+    # Where there are no signal handlers for loops (Windows, other threads), Ctrl-C raises KeyboardInterrupt.
+    with suppress(NotImplementedError, ValueError, RuntimeError):
+        for number in caught:
+            loop.add_signal_handler(number, first)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+
+def _run_beside_the_loop(config: EvaluationConfig, progress: Progress | None) -> EvaluationResult:
+    """Run in a thread with a loop of its own, for callers inside a running loop (a notebook)."""
+    loop = asyncio.new_event_loop()
+    running = loop.create_task(run_evaluation(config, progress=progress))
+    ended = threading.Event()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        with suppress(BaseException):  # raised below, in the thread that waits
+            loop.run_until_complete(running)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        ended.set()
+
+    threading.Thread(target=run, name="agent_eval", daemon=True).start()
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        loop.call_soon_threadsafe(running.cancel)
+        ended.wait()
+        raise
+    return running.result()

@@ -1,0 +1,306 @@
+"""Everything that can be asked of an evaluation. Options, defaults and help texts are said here, and only
+here.
+
+The command line, the Python API and the configuration stored with the results are all made from these fields.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from reward_kit.errors import RewardKitError
+
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+SECRET_NAME = re.compile(r"(key|token|secret|password|authorization|credentials?)$", re.IGNORECASE)
+REDACTED = "***"
+
+GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
+
+
+class UsageError(RewardKitError):
+    """An option is missing, out of range, or does not fit another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field of the configuration is said on the command line.
+
+    ``kind`` is the type of its value (``dict``: repeated ``key=value``). ``fixed`` says that results got with
+    different values do not belong together, so that a resumed evaluation keeps the value. ``env`` names the
+    environment variable that stands in. ``bare`` is the value of the flag when nothing follows it.
+    """
+
+    flags: tuple[str, ...]
+    help: str
+    group: str
+    kind: type = str
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    env: str | None = None
+    fixed: bool = False
+    bare: str | None = None
+
+
+def _option(default: Any, *flags: str, group: str, help: str, **more: Any) -> Any:  # noqa: A002 - the word click uses
+    option = Option(flags=flags, help=help, group=group, **more)
+    if option.kind is dict:
+        return field(default_factory=dict, metadata={"option": option})
+    return field(default=default, metadata={"option": option})
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluationConfig:
+    """What to evaluate and how. Raises ``UsageError`` when made with values that do not fit."""
+
+    # fmt: off
+    # -- Tasks
+    dataset: str | None = _option(
+        None, "-d", "--dataset", group="Tasks", metavar="PATH",
+        help="A .jsonl file, a bundle's folder, a packed bundle, or the import name of an installed one.",
+    )
+    task_dir: str | None = _option(
+        None, "--task-dir", group="Tasks", metavar="DIR",
+        help="The bundle's folder; its task.jsonl is the dataset if none is given.",
+    )
+    task_ids: tuple[str, ...] = _option(
+        (), "--task-ids", group="Tasks", metavar="IDS",
+        help="Only these rows: ids or 0-based positions, separated by commas.",
+    )
+    start_index: int | None = _option(
+        None, "--start-index", group="Tasks", kind=int, minimum=0,
+        help="Only rows from this 0-based position on.",
+    )
+    end_index: int | None = _option(
+        None, "--end-index", group="Tasks", kind=int, minimum=-1,
+        help="Only rows before this 0-based position (-1: to the end).",
+    )
+    shuffle: bool = _option(
+        False, "--shuffle", group="Tasks", kind=bool, help="Shuffle the chosen rows, by the seed."
+    )
+    max_tasks: int | None = _option(
+        None, "--max-tasks", group="Tasks", kind=int, minimum=1, help="At most so many of the chosen rows."
+    )
+    n_rollouts: int | None = _option(
+        None, "--n-rollouts", "--num-trials", group="Tasks", kind=int, minimum=1,
+        help="Rollouts of each row, instead of the number that the row says.",
+    )
+    seed: int = _option(
+        10, "--seed", group="Tasks", kind=int, fixed=True,
+        help="What the seed of each rollout, the shuffling and the intervals are derived from.",
+    )
+
+    # -- Agent
+    agent: str | None = _option(
+        None, "--agent", "--agent-strategy", group="Agent", metavar="NAME", fixed=True,
+        help="A built-in agent (tool-calling, gold, human, replay:PATH) or module:factory. "
+        "Default: tool-calling, which needs a model.",
+    )
+    model: str | None = _option(
+        None, "--model", group="Agent", metavar="NAME", env="MODEL_AGENT", fixed=True,
+        help="The agent's model, as LiteLLM names it, for instance openai/gpt-4o-mini.",
+    )
+    provider: str | None = _option(
+        None, "--provider", group="Agent", metavar="NAME", fixed=True,
+        help="The provider of the agent's model, if its name does not say it.",
+    )
+    temperature: float | None = _option(
+        None, "--temperature", group="Agent", kind=float, minimum=0, fixed=True,
+        help="Sampling temperature of the agent's model. Default: the provider's.",
+    )
+    model_args: Mapping[str, Any] = _option(
+        None, "--model-arg", group="Agent", kind=dict, metavar="KEY=VALUE", fixed=True,
+        help="Anything else for the agent's model, passed through to LiteLLM; VALUE is JSON or text. "
+        "Repeatable.",
+    )
+    parallel_tool_calls: bool = _option(
+        True, "--parallel-tool-calls/--no-parallel-tool-calls", group="Agent", kind=bool, fixed=True,
+        help="Run all tool calls of an answer, or only the first.",
+    )
+
+    # -- Simulated user
+    user: str | None = _option(
+        None, "--user", "--user-strategy", group="Simulated user", metavar="NAME", fixed=True,
+        help="A built-in user (llm, human, none, replay:PATH) or module:factory. "
+        "Default: llm for rows with a sim_user_prompt; none for the agents gold and replay.",
+    )
+    no_sim_user: bool = _option(
+        False, "--no-sim-user", group="Simulated user", kind=bool, fixed=True, help="The same as --user none."
+    )
+    sim_model: str | None = _option(
+        None, "--sim-model", "--user-model", group="Simulated user", metavar="NAME", env="MODEL_SIM",
+        fixed=True, help="The simulated user's model.",
+    )
+    user_provider: str | None = _option(
+        None, "--user-provider", group="Simulated user", metavar="NAME", fixed=True,
+        help="The provider of the simulated user's model, if its name does not say it.",
+    )
+
+    # -- Limits
+    max_concurrency: int = _option(
+        10, "--max-concurrency", group="Limits", kind=int, minimum=1,
+        help="Rollouts that run at the same time.",
+    )
+    max_steps: int | None = _option(
+        None, "--max-steps", group="Limits", kind=int, minimum=1, fixed=True,
+        help="Model calls of the agent per rollout, instead of the number that the row says.",
+    )
+    timeout: float | None = _option(
+        None, "--timeout", group="Limits", kind=float, minimum=0.001, metavar="SECONDS", fixed=True,
+        help="Time for one rollout.",
+    )
+    retries: int = _option(
+        3, "--retries", group="Limits", kind=int, minimum=0,
+        help="How often a failed model call is tried again, and how often a rollout that failed through no "
+        "fault of the agent is run again.",
+    )
+    max_cost: float | None = _option(
+        None, "--max-cost", group="Limits", kind=float, minimum=0, metavar="USD",
+        help="Start no more rollouts once so much is spent; those that run are finished.",
+    )
+
+    # -- Results
+    output_dir: str = _option(
+        "runs", "-o", "--output-dir", group="Results", metavar="DIR", help="Where everything is written."
+    )
+    eval_id: str | None = _option(
+        None, "--eval-id", group="Results", metavar="NAME",
+        help="The evaluation's name; one that exists is continued. Default: the time and a random part.",
+    )
+    resume: str | None = _option(
+        None, "--resume", group="Results", metavar="[NAME]", bare="latest",
+        help="Continue this evaluation (without a name: the latest) with the options it was started with.",
+    )
+    keep_db: str | None = _option(
+        None, "--keep-db", group="Results", choices=("full", "delta", "none"),
+        help="What is kept of a rollout's final database. Default: full up to 4 MiB, else delta.",
+    )
+    errors_as_failures: bool = _option(
+        False, "--errors-as-failures", group="Results", kind=bool,
+        help="Count rollouts that could not be judged as failed, instead of leaving them out.",
+    )
+    json: str | None = _option(
+        None, "--json", group="Results", metavar="PATH",
+        help="Also write one file with everything: configuration, scores, rows, whole histories "
+        "(-: to the output).",
+    )
+    fail_under: float | None = _option(
+        None, "--fail-under", group="Results", kind=float, minimum=0, maximum=1, metavar="SCORE",
+        help="Exit with 1 if Pass^1 is lower.",
+    )
+
+    # -- Display
+    validate_only: bool = _option(
+        False, "--validate-only", group="Display", kind=bool,
+        help="Check the whole bundle without a model, then stop.",
+    )
+    quiet: bool = _option(
+        False, "--quiet", group="Display", kind=bool, help="Print the scores and nothing else."
+    )
+    debug: bool = _option(
+        False, "--debug", group="Display", kind=bool,
+        help="Write a readable log beside each rollout, and show where errors come from.",
+    )
+
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        self.task_ids = _split(self.task_ids)
+        self.model_args = _key_values(self.model_args)
+        for name, option in OPTIONS.items():
+            _check(option, getattr(self, name))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.eval_id is not None and (not NAME.fullmatch(self.eval_id) or self.eval_id in (".", "..")):
+            raise UsageError(
+                f"--eval-id {self.eval_id!r} is no file name", remedy="Use letters, digits, '.', '_' and '-'."
+            )
+        if self.task_ids and (self.start_index is not None or self.end_index is not None):
+            raise UsageError("--task-ids does not go together with --start-index and --end-index")
+        if self.no_sim_user and self.user not in (None, "none"):
+            raise UsageError(f"--no-sim-user contradicts --user {self.user}")
+
+    def from_environment(self, *, model: bool = False, sim_model: bool = False) -> None:
+        """Take models that are wanted and not given from the environment; an empty variable is none."""
+        for name, wanted in (("model", model), ("sim_model", sim_model)):
+            variable = OPTIONS[name].env
+            if wanted and variable and getattr(self, name) is None:
+                setattr(self, name, os.environ.get(variable) or None)
+
+    def to_json(self, *, fixed_only: bool = False) -> dict[str, Any]:
+        """Plain JSON values, by field name; what looks like a secret is replaced."""
+        stated = {
+            name: getattr(self, name) for name, option in OPTIONS.items() if option.fixed or not fixed_only
+        }
+        stated["model_args"] = redacted(self.model_args)
+        if "task_ids" in stated:
+            stated["task_ids"] = list(self.task_ids)
+        return stated
+
+
+def flag_of(name: str) -> str:
+    """The long flag of a field, as a person would type it: ``--max-steps``."""
+    return next(flag for flag in OPTIONS[name].flags if flag.startswith("--")).split("/")[0]
+
+
+def redacted(value: Any) -> Any:
+    """A copy of JSON values in which everything under a name such as ``api_key`` is replaced by ``***``."""
+    if isinstance(value, Mapping):
+        return {
+            name: REDACTED if SECRET_NAME.search(str(name)) else redacted(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redacted(inner) for inner in value]
+    return value
+
+
+def _split(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
+    parts = task_ids.split(",") if isinstance(task_ids, str) else [str(part) for part in task_ids]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _key_values(given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    parsed = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--model-arg {item!r} is not KEY=VALUE")
+        try:
+            parsed[name] = json.loads(text)
+        except ValueError:
+            parsed[name] = text
+    return parsed
+
+
+def _check(option: Option, value: Any) -> None:
+    flag = next(flag for flag in option.flags if flag.startswith("--")).split("/")[0]
+    if value is None:
+        return
+    if option.kind in (int, float):
+        wanted = (int,) if option.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise UsageError(
+                f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
+            )
+        if value != value or (option.minimum is not None and value < option.minimum):
+            raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}")
+        if option.maximum is not None and value > option.maximum:
+            raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
+    elif option.choices and value not in option.choices:
+        raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")
+
+
+OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(EvaluationConfig)}
+DEFAULTS: Mapping[str, Any] = {
+    item.name: () if item.default is MISSING else item.default for item in fields(EvaluationConfig)
+}

@@ -1,0 +1,91 @@
+"""One process at a time writes an evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.atomic_file import storage_error
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+class EvaluationLock:
+    """Holds ``<eval_id>.lock`` until ``release``.
+
+    The system lets go of the lock when its process ends, however it ends: a file left behind by a killed
+    process locks nothing. Raises ``StorageError`` that names the holder where another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = self._acquire()
+
+    def _acquire(self) -> int:
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise storage_error(error, self.path) from error
+            if not _try_lock(descriptor):
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise StorageError(
+                    f"another process{holder} is running this evaluation",
+                    place=self.path.stem,
+                    remedy="Wait for it to end, or choose another --eval-id.",
+                )
+            # The former holder may have removed the file after we had opened it: that lock is on nothing.
+            if _is_at(descriptor, self.path):
+                note = {"pid": os.getpid(), "host": socket.gethostname()}
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(note).encode(), 0)
+                return descriptor
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Give the evaluation free; may be called again."""
+        if self._descriptor >= 0:
+            self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        note: Any = json.loads(os.read(descriptor, 1000))
+        return f" ({note['pid']} on {note['host']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # it has not written its name yet

@@ -1,0 +1,55 @@
+"""One line that says where foreign code (a tool, reward, agent or user) failed, and how."""
+
+from __future__ import annotations
+
+import inspect
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OWN_CODE = str(Path(__file__).parent.parent)
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+def fault_line(error: BaseException) -> str:
+    """``reward.py:12: KeyError: 'seat'``: the line of the foreign code, then the error.
+
+    Errors of this package already say what is wrong in words for a person, and some say where.
+    """
+    if isinstance(error, RewardKitError):
+        text = str(error)
+        if error.place:
+            return text
+    else:
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    frame = _foreign_frame(error)
+    return f"{Path(frame.filename).name}:{frame.lineno}: {text}" if frame else text
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """``reward.py:5 evaluate``: where a function was written, seen through its decorators."""
+    inner = inspect.unwrap(function)
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    code = getattr(inner, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno} {name}" if code else name
+
+
+def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of a person's own code; else the first of an installed library's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    if own:
+        return own[-1]
+    return frames[0] if frames else None
+
+
+def _is_foreign(filename: str) -> bool:
+    if filename.startswith((_OWN_CODE, "<")):
+        return False
+    return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

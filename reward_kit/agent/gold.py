@@ -1,0 +1,66 @@
+"""The ground truth of a row, replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.gold_reference import resolve_references
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.task_row import Action
+
+
+@dataclass(slots=True)
+class GoldCall:
+    """What came of one gold action: ``status`` as in a ``ToolResult``, or ``skipped``."""
+
+    content: str
+    status: str
+    changes: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class GoldReplay:
+    """The state that the gold actions lead to, open, and one ``GoldCall`` for each action."""
+
+    database: Database
+    calls: list[GoldCall]
+
+
+async def replay_gold(task: Task, base: Database, *, seed: int | None = None) -> Database:
+    """The state that the row's actions lead to: ``replay_gold_calls(...).database``."""
+    return (await replay_gold_calls(task, base, seed=seed)).database
+
+
+async def replay_gold_calls(task: Task, base: Database, *, seed: int | None = None) -> GoldReplay:
+    """Apply the row's actions to a fork of ``base``; the caller closes it.
+
+    Calls that a tool refuses change nothing and are passed over. Skipped are terminal and unknown tools, and
+    calls that refer to a result which is not there: they belong to what an agent does, not to where the data
+    ends up. With the rollout's ``seed`` random ids come out as in the rollout.
+    """
+    database = base.fork(seed=seed, now=task.row.clock())
+    calls: list[GoldCall] = []
+    try:
+        for action in task.row.actions or ():
+            calls.append(await _replay(task, action, database, [call.content for call in calls]))
+    except BaseException:
+        database.close()
+        raise
+    return GoldReplay(database, calls)
+
+
+async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:
+    tool = task.registry.tools.get(action.name)
+    if tool is None or tool.terminal:
+        return GoldCall("", "skipped", [])
+    try:
+        arguments = resolve_references(action.arguments, results)
+    except BundleError as error:
+        return GoldCall(f"Error: {error}", "skipped", [])
+    result = await task.registry.call(action.name, arguments, db=database)
+    return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])

@@ -1,0 +1,131 @@
+"""Calling a task's reward on a finished rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.faults import fault_line, place_of
+from reward_kit.agent.worker_thread import in_thread
+from reward_kit.errors import RewardError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout import Rollout
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+
+async def judge(
+    rollout: Rollout, *, gold_database: Database | None = None, timeout: float | None = None
+) -> EvaluateResult | RewardOutput:
+    """Call ``evaluate(messages=…, db=…, **row fields, gold_db=…, rollout=…)`` and check what comes back.
+
+    A ``def`` reward runs in a thread of its own, so that one that waits for a network does not hold up other
+    rollouts, and holds the sync read-only database; an ``async def`` reward holds the async one. A function
+    gets only the arguments it names, unless it takes ``**kwargs``. Raises ``RewardError`` if it raises,
+    returns something else than a finite score, or takes longer than ``timeout`` seconds.
+    """
+    reward = rollout.task.reward
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(reward))
+    given = {
+        **rollout.row.reward_fields(),
+        "messages": [dict(message) for message in rollout.messages],
+        "db": _face(rollout.database, is_async=is_async),
+        "gold_db": None if gold_database is None else _face(gold_database, is_async=is_async),
+        "rollout": rollout,
+    }
+    arguments = _accepted(reward, given)
+    call = functools.partial(reward, **arguments)
+    try:
+        result = await asyncio.wait_for(_outcome(call, is_async=is_async), timeout)
+    except asyncio.TimeoutError as error:
+        raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward)) from error
+    if isinstance(result, BaseException):
+        raise RewardError(f"raised {fault_line(result)}", place=place_of(reward)) from result
+    return _checked(result, reward)
+
+
+async def _outcome(call: Callable[[], Any], *, is_async: bool) -> Any:
+    """What the reward returned, or the exception that it raised.
+
+    The exception is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a
+    ``SystemExit`` that leaves a task ends the event loop.
+    """
+    try:
+        result = call() if is_async else await in_thread(call)
+        return await result if inspect.isawaitable(result) else result
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the reward's own code
+        return error
+
+
+def _face(database: Database, *, is_async: bool) -> Any:
+    return database.read_only_async() if is_async else database.read_only()
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(reward).parameters)
+
+
+def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The given arguments that the reward takes; ``RewardError`` where it needs one that is not given."""
+    parameters = _parameters(reward)
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and (name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
+    ]
+    if missing:
+        raise RewardError(
+            f"needs {', '.join(missing)}, which the row does not give",
+            place=place_of(reward),
+            remedy="Add the field to the row, or give the parameter a default.",
+        )
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return given
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _checked(result: Any, reward: Callable[..., Any]) -> EvaluateResult | RewardOutput:
+    from pydantic import ValidationError
+
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+    if isinstance(result, dict):
+        try:
+            result = EvaluateResult.model_validate(result)
+        except ValidationError as error:
+            raise RewardError(
+                f"returned a dict that is no result: {error}", place=place_of(reward)
+            ) from error
+    if not isinstance(result, EvaluateResult | RewardOutput):
+        raise RewardError(
+            f"returned {_shown(result)}",
+            place=place_of(reward),
+            remedy="Return a RewardOutput, an EvaluateResult or a dict with a score.",
+        )
+    if (
+        isinstance(result.score, bool)
+        or not isinstance(result.score, int | float)
+        or not math.isfinite(result.score)
+    ):
+        raise RewardError(
+            f"returned the score {_shown(result.score)}, not a finite number", place=place_of(reward)
+        )
+    return result
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return (
+        f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+        if value is not None
+        else "None"
+    )

@@ -1,0 +1,249 @@
+"""Models behind LiteLLM: one call, retried where that may help, with what it used and cost.
+
+The only module that imports LiteLLM, and only when a model is checked or called: importing it takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import random
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.llm_address import base_from_environment, needs_no_key
+from reward_kit.agent.llm_answer import read_answer
+from reward_kit.agent.llm_errors import model_error
+from reward_kit.errors import ModelError, ModelSetupError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from reward_kit.agent.completion import Completion, Message
+
+LONGEST_WAIT = 60.0
+"""Seconds; a provider that asks to wait longer is asked again after this."""
+
+
+class LiteLLMModel:
+    """A model that LiteLLM can reach: ``openai/gpt-4o``, or ``gpt-4o`` with ``provider="openai"``.
+
+    ``timeout`` is in seconds for one attempt; a fault that may pass is raised after ``retries`` further
+    attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, on top of what the
+    provider asks for. ``model_args`` are further arguments of ``litellm.acompletion``. A temperature, seed or
+    limit on parallel tool calls that the provider does not know is left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        provider: str | None = None,
+        temperature: float | None = None,
+        model_args: dict[str, Any] | None = None,
+        timeout: float = 600.0,
+        retries: int = 3,
+        backoff: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.provider = provider
+        self.temperature = temperature
+        self.model_args = dict(model_args or {})
+        self.timeout = timeout
+        self.retries = retries
+        self.backoff = backoff
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
+        """Ask the model; raises ``ModelError`` or one of its subclasses where it does not answer."""
+        clock = time.perf_counter()
+        request = self._request(messages, tools, seed, parallel_tool_calls)
+        attempt = 0
+        answer = await self._attempt(request)
+        while isinstance(answer, ModelError):
+            if not answer.retryable or attempt >= self.retries:
+                raise answer
+            await asyncio.sleep(self._wait(attempt, answer.retry_after))
+            attempt += 1
+            answer = await self._attempt(request)
+        answer.seconds = time.perf_counter() - clock
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections that LiteLLM keeps for this event loop."""
+        close = getattr(import_litellm(), "close_litellm_async_clients", None)
+        if close is not None:
+            await close()
+
+    def _request(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        seed: int | None,
+        parallel_tool_calls: bool,
+    ) -> dict[str, Any]:
+        name, provider = resolve(self.name, self.provider)
+        request: dict[str, Any] = {
+            "model": name,
+            "custom_llm_provider": provider,
+            "messages": [
+                dict(message) for message in messages
+            ],  # LiteLLM rewrites messages for some providers
+            "timeout": self.timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+            "drop_params": True,
+            "temperature": self.temperature,
+            "seed": seed,
+            **self.model_args,
+        }
+        if tools:
+            self._check_tools(name, provider)
+            request["tools"] = tools
+            if not parallel_tool_calls:
+                request["parallel_tool_calls"] = False
+        if "api_key" not in request and needs_no_key(provider, request.get("api_base")):
+            request["api_key"] = "none"
+        return {key: value for key, value in request.items() if value is not None}
+
+    def _check_tools(self, name: str, provider: str) -> None:
+        """LiteLLM would leave the tools out without a word, or paste them into the prompt."""
+        if "tools" in _supported_parameters(name, provider) or "tools" in self.model_args.get(
+            "allowed_openai_params", ()
+        ):
+            return
+        raise ModelSetupError(
+            "LiteLLM knows of no tool calling there",
+            place=f"model {name} ({provider})",
+            remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
+        )
+
+    async def _attempt(self, request: dict[str, Any]) -> Completion | ModelError:
+        """One call; a fault is returned, because whether to raise it is not decided here."""
+        litellm = import_litellm()
+        model, provider = request["model"], request["custom_llm_provider"]
+        workarounds = dict(_workarounds)
+        try:
+            # LiteLLM's own limit is for silence; a server that drips its answer must end as well.
+            answer = await asyncio.wait_for(litellm.acompletion(**request, **workarounds), self.timeout + 1.0)
+            return read_answer(answer, model)
+        except Exception as error:  # noqa: BLE001 - a malformed answer makes LiteLLM raise anything
+            if "No module named 'mcp'" in str(error) and not workarounds:
+                # Some releases import an optional package for every call with tools, unless told otherwise.
+                _workarounds["_skip_mcp_handler"] = True
+                return await self._attempt(request)
+            address = request.get("api_base") or base_from_environment(provider)
+            fault = model_error(error, model=model, provider=provider, address=address, timeout=self.timeout)
+            fault.__cause__ = error
+            return fault
+
+    def _wait(self, attempt: int, retry_after: float | None) -> float:
+        """Seconds until the next attempt: exponential backoff, full jitter, plus what the provider asks."""
+        spread = random.SystemRandom().uniform(0.0, self.backoff * 2**attempt)
+        return min(LONGEST_WAIT, (retry_after or 0.0) + spread)
+
+
+_workarounds: dict[str, Any] = {}
+
+
+def check_model(name: str, provider: str | None = None, *, model_args: dict[str, Any] | None = None) -> None:
+    """Find out without any network whether a model can be called at all.
+
+    Raises ``ModelSetupError`` for an unknown provider, a name without a provider, arguments that the provider
+    does not know, and a key that is not set: the message names its environment variable.
+    """
+    name, provider = resolve(name, provider)
+    model_args = model_args or {}
+    place = f"model {name} ({provider})"
+    litellm = import_litellm()
+    unknown = _unknown_arguments(litellm, name, provider, model_args)
+    if unknown:
+        raise ModelSetupError(f"the provider does not know {', '.join(unknown)}", place=place)
+    if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
+        return
+    missing = [key for key in _missing_variables(litellm, name, provider) if key.endswith("_API_KEY")]
+    if missing:
+        keys = " or ".join(missing)
+        raise ModelSetupError(
+            f"{keys} is not set", place=place, remedy="Set it in the environment or in a .env file."
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def resolve(name: str, provider: str | None) -> tuple[str, str]:
+    """A model's name and provider as LiteLLM calls them; ``ModelSetupError`` where they cannot be told."""
+    litellm = import_litellm()
+    known = {getattr(entry, "value", entry) for entry in litellm.provider_list}
+    if provider is not None and provider not in known:
+        raise ModelSetupError(f"unknown provider {provider!r}", remedy=_closest(provider, known))
+    if not name.strip("/ "):
+        raise ModelSetupError(
+            "no model is named", remedy="Name one as provider/model, such as openai/gpt-4o-mini."
+        )
+    try:
+        found, found_provider, *_ = litellm.get_llm_provider(name, custom_llm_provider=provider)
+    except Exception as error:
+        prefix = name.partition("/")[0]
+        hint = _closest(prefix, known) if "/" in name else ""
+        raise ModelSetupError(
+            f"unknown model {name!r}",
+            remedy=hint or f"Name its provider as well: provider/{name}, such as openai/{name}.",
+        ) from error
+    if not found:
+        raise ModelSetupError(
+            f"{name!r} names a provider without a model", remedy=f"Write {name.rstrip('/')}/model."
+        )
+    return str(found), str(found_provider)
+
+
+@functools.cache
+def import_litellm() -> ModuleType:
+    """LiteLLM, told to print nothing, to use no network and no ``.env`` file, and to drop its chatter."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    # Some releases serialise their own answers in a way that pydantic warns about at every call.
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", module="pydantic")
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    for logger in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    return litellm
+
+
+@functools.lru_cache(maxsize=64)
+def _supported_parameters(name: str, provider: str) -> frozenset[str]:
+    return frozenset(import_litellm().get_supported_openai_params(name, custom_llm_provider=provider) or ())
+
+
+def _unknown_arguments(
+    litellm: ModuleType, name: str, provider: str, model_args: dict[str, Any]
+) -> list[str]:
+    """Arguments of OpenAI's format that LiteLLM would drop for this provider; others it hands on."""
+    allowed = _supported_parameters(name, provider) | set(model_args.get("allowed_openai_params", ()))
+    always = {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
+    known = set(litellm.OPENAI_CHAT_COMPLETION_PARAMS)
+    return sorted(key for key in model_args if key in known and key not in allowed | always)
+
+
+def _missing_variables(litellm: ModuleType, name: str, provider: str) -> list[str]:
+    if provider == "azure" and (os.environ.get("AZURE_AD_TOKEN") or os.environ.get("AZURE_CLIENT_ID")):
+        return []
+    return list(litellm.validate_environment(f"{provider}/{name}").get("missing_keys") or ())
+
+
+def _closest(provider: str, known: set[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(provider, known, n=3)
+    return f"Did you mean {' or '.join(close)}?" if close else "See LiteLLM's list of providers."

@@ -1,0 +1,62 @@
+"""What a LiteLLM answer says: the message as it belongs in the history, and what it used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reward_kit.agent.completion import Completion, Message, Usage
+
+_RETURNED_FIELDS = ("reasoning_content", "thinking_blocks", "reasoning_details", "reasoning_items")
+"""Fields of an answer that some providers want back with the history."""
+
+
+def read_answer(answer: Any, model: str) -> Completion:
+    """The completion in a LiteLLM answer; one that is malformed raises whatever reading it raises."""
+    choice = answer.choices[0]
+    usage = _usage(answer)
+    return Completion(
+        message=_message(choice.message),
+        usage=usage,
+        finish_reason=str(choice.finish_reason or "stop"),
+        model=str(answer.model or model),
+    )
+
+
+def _message(message: Any) -> Message:
+    kept: Message = {"role": "assistant", "content": message.content}
+    if message.tool_calls:
+        kept["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    for name in _RETURNED_FIELDS:
+        value = getattr(message, name, None)
+        if value:
+            kept[name] = value
+    fields = {
+        key: value
+        for key, value in (getattr(message, "provider_specific_fields", None) or {}).items()
+        if value
+    }
+    if fields:
+        kept["provider_specific_fields"] = fields
+    return kept
+
+
+def _tool_call(call: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = call.model_dump(exclude_none=True)
+    dumped.pop("index", None)
+    return dumped
+
+
+def _usage(answer: Any) -> Usage:
+    usage = getattr(answer, "usage", None)
+    prompt_details = getattr(usage, "prompt_tokens_details", None)
+    completion_details = getattr(usage, "completion_tokens_details", None)
+    cost = answer._hidden_params.get("response_cost")  # noqa: SLF001 - the only place that holds the price
+    return Usage(
+        calls=1,
+        input_tokens=getattr(usage, "prompt_tokens", None) or 0,
+        cached_tokens=getattr(prompt_details, "cached_tokens", None) or 0,
+        output_tokens=getattr(usage, "completion_tokens", None) or 0,
+        reasoning_tokens=getattr(completion_details, "reasoning_tokens", None) or 0,
+        cost=cost or 0.0,
+        unpriced_calls=1 if cost is None else 0,
+    )

@@ -1,0 +1,106 @@
+"""An evaluation that this process may write: locked, its log open, and what is done already known."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.evaluation_lock import EvaluationLock
+from reward_kit.agent.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
+from reward_kit.agent.results import RowResult, row_result
+from reward_kit.agent.resume import check_same, finished_outcomes, make_header
+from reward_kit.agent.schedule import Job, plan
+from reward_kit.agent.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.storage import RunsFolder
+
+
+class OpenEvaluation:
+    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before.
+
+    Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
+    """
+
+    def __init__(
+        self, folder: RunsFolder, config: EvaluationConfig, tasks: Sequence[Task], versions: dict[str, str]
+    ) -> None:
+        assert config.eval_id is not None
+        self.folder = folder
+        self._config = config
+        path = folder.evals / f"{config.eval_id}.jsonl"
+        with ExitStack() as opened:
+            opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
+            logged = read_log(path) if path.exists() else LoggedEvaluation()
+            self.earlier = logged.outcomes
+            self._finished = finished_outcomes(logged, folder.root)
+            asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
+            header = make_header(config, tasks, asked, versions)
+            if logged.headers:
+                check_same(header, logged)
+                folder.sweep(tasks)
+            self.jobs: list[Job] = plan(tasks, asked, self._finished)
+            self._planned = _planned(asked, self._finished)
+            self.log = EvaluationLog(path, keep=logged.whole)
+            opened.callback(self.log.close)
+            self.log.append(header.to_json("resumed" if logged.headers else "evaluation"))
+            self._close = opened.pop_all()
+
+    def tally(self) -> Tally:
+        """The running numbers, with what is done already counted in."""
+        assert self._config.eval_id is not None
+        tally = Tally(
+            eval_id=self._config.eval_id,
+            planned=sum(self._planned.values()),
+            max_cost=self._config.max_cost,
+            errors_as_failures=self._config.errors_as_failures,
+        )
+        for outcome in self._finished.values():
+            tally.add(outcome)
+        tally.earlier = tally.done
+        tally.spending.spent = sum(outcome.cost for outcome in self.earlier)
+        return tally
+
+    def row_results(self, outcomes: Sequence[RolloutOutcome]) -> tuple[RowResult, ...]:
+        """The results of all rows, with the ``outcomes`` of this run.
+
+        Of each rollout the last final outcome counts.
+        """
+        latest = {(outcome.row_id, outcome.index): outcome for outcome in self.earlier if outcome.final}
+        latest.update(self._finished)
+        latest.update({(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final})
+        by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in self._planned}
+        for (row_id, _), outcome in latest.items():
+            by_row.setdefault(row_id, []).append(outcome)
+        return tuple(
+            row_result(
+                row_id,
+                max(self._planned.get(row_id, 0), len(found)),
+                found,
+                errors_as_failures=self._config.errors_as_failures,
+            )
+            for row_id, found in by_row.items()
+        )
+
+    def __enter__(self) -> OpenEvaluation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close.close()
+
+
+def _planned(asked: dict[str, int], finished: dict[tuple[str, int], RolloutOutcome]) -> dict[str, int]:
+    """Rollouts of each row: those asked for, and at least those that are there already."""
+    planned = dict(asked)
+    for row_id, index in finished:
+        if index >= asked.get(row_id, 0):
+            planned[row_id] = planned.get(row_id, 0) + 1
+    return planned

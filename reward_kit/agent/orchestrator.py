@@ -1,0 +1,187 @@
+"""One rollout from start to reward: fork the base, let agent and user take turns, judge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.faults import fault_line
+from reward_kit.agent.gold import replay_gold
+from reward_kit.agent.judge import judge
+from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.completion import Model
+    from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.users import User
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+__all__ = ["FinishedRollout", "RolloutLimits", "judge", "replay_gold", "run_rollout"]
+
+logger = logging.getLogger(__name__)
+
+UNJUDGED: frozenset[StopReason] = frozenset({"user_error", "infrastructure_error"})
+CANCELLATION_GRACE = 5.0
+"""Seconds that an episode past its deadline has to clean up; then it is left behind."""
+
+
+@dataclass(slots=True)
+class FinishedRollout:
+    """A rollout that is over.
+
+    ``reward`` is None where it was not judged: after ``user_error`` and ``infrastructure_error``, or because
+    the reward failed, which ``error`` then tells. ``started`` is in Unix seconds. ``database`` is the final
+    state, still open: the caller closes it. ``gold`` are the changes that the row's actions make.
+    ``setup_error`` is set where a model refused this configuration (key, name): every other rollout would
+    meet the same.
+    """
+
+    rollout: Rollout
+    reward: float | None
+    result: EvaluateResult | RewardOutput | None
+    error: str | None
+    started: float
+    seconds: float
+    database: Database
+    gold: Changes | None
+    setup_error: ModelSetupError | None = None
+
+
+async def run_rollout(
+    task: Task,
+    index: int,
+    *,
+    base: Database,
+    agent: Agent,
+    user: User | None = None,
+    models: Mapping[Role, Model] | None = None,
+    limits: RolloutLimits | None = None,
+    seed: int = 0,
+    gold_database: Database | None = None,
+) -> FinishedRollout:
+    """Play rollout ``index`` of ``task`` on a fork of ``base``, and judge it.
+
+    Faults of agent, user, models and reward are told in the result and never raised; what is raised are
+    faults of ``base`` (``DatabaseError``) and cancellation. Without ``gold_database`` a row's actions are
+    replayed here, with the rollout's seed.
+    """
+    limits = limits or RolloutLimits()
+    started = time.time()
+    clock = time.perf_counter()
+    database = base.fork(seed=seed, now=task.row.clock())
+    own_gold: Database | None = None
+    try:
+        rollout = Rollout(task, index, database=database, models=models, limits=limits, seed=seed)
+        setup_error = await _play(rollout, agent, user, limits.timeout)
+        if gold_database is None and task.row.actions is not None:
+            gold_database = own_gold = await replay_gold(task, base, seed=seed)
+        result, error = await _judged(rollout, gold_database, limits.reward_timeout)
+        gold = gold_database.changes() if gold_database is not None else None
+    except BaseException:
+        database.close()
+        raise
+    finally:
+        if own_gold is not None:
+            own_gold.close()
+    return FinishedRollout(
+        rollout=rollout,
+        reward=None if result is None else float(result.score),
+        result=result,
+        error=error,
+        started=started,
+        seconds=time.perf_counter() - clock,
+        database=database,
+        gold=gold,
+        setup_error=setup_error,
+    )
+
+
+async def _play(
+    rollout: Rollout, agent: Agent, user: User | None, timeout: float | None
+) -> ModelSetupError | None:
+    """Let the episode run until someone stops it or its time is up.
+
+    It runs in a task of its own, so that an agent that swallows its cancellation cannot hold up the rest.
+    """
+    episode = asyncio.ensure_future(_episode(rollout, agent, user))
+    try:
+        await asyncio.wait({episode}, timeout=timeout)
+        if not episode.done():
+            rollout.stop("timeout", f"not over after {timeout:g} s")
+            episode.cancel()
+            await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
+    except asyncio.CancelledError:
+        rollout.stop("infrastructure_error", "cancelled")
+        episode.cancel()
+        await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
+        await rollout.finish()
+        raise
+    await rollout.finish()
+    return episode.result() if episode.done() and not episode.cancelled() else None
+
+
+async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSetupError | None:
+    """Turns until the rollout has stopped; a model's refusal of its set-up is returned."""
+    speaker: Role = "agent"
+    try:
+        if user is not None and (not rollout.lines or rollout.lines[-1].speaker != "user"):
+            speaker = "user"
+            await _hear(rollout, user)
+        while rollout.stop_reason is None:
+            speaker = "agent"
+            rollout.begin_turn()
+            reply = await agent.respond(rollout)
+            if rollout.stop_reason is not None:
+                break
+            rollout.reply(reply)
+            if user is None:
+                rollout.stop("agent_done")
+                break
+            speaker = "user"
+            await _hear(rollout, user)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except ModelError as error:
+        rollout.stop(_reason_of(error, speaker), str(error))
+        return error if isinstance(error, ModelSetupError) else None
+    except BaseException as error:
+        if rollout.stop_reason is None:
+            logger.debug("the %s of %s failed", speaker, rollout.row.id, exc_info=error)
+            rollout.stop("agent_error" if speaker == "agent" else "user_error", fault_line(error))
+    return None
+
+
+async def _hear(rollout: Rollout, user: User) -> None:
+    line = await user.respond(rollout)
+    if rollout.stop_reason is not None:
+        return
+    if not isinstance(line, str) or not line.strip():
+        raise SimulatedUserError(f"the user said {line!r}, not a line of text")
+    rollout.hear(line)
+
+
+def _reason_of(error: ModelError, speaker: Role) -> StopReason:
+    """A conversation that a model will not take is its speakers' doing; all else is the surroundings'."""
+    if isinstance(error, ModelInputError):
+        return "agent_error" if speaker == "agent" else "user_error"
+    return "infrastructure_error"
+
+
+async def _judged(
+    rollout: Rollout, gold_database: Database | None, timeout: float | None
+) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
+    if rollout.stop_reason in UNJUDGED:
+        return None, None
+    try:
+        return await judge(rollout, gold_database=gold_database, timeout=timeout), None
+    except RewardError as error:
+        logger.debug("the reward of %s failed", rollout.row.id, exc_info=error)
+        return None, f"{error}"

@@ -1,0 +1,137 @@
+"""What is remembered of a rollout once it is over: one line of an evaluation's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.completion import Message, Usage
+from reward_kit.agent.failures import missing_outputs
+from reward_kit.agent.history import text_of
+from reward_kit.agent.metrics import is_success
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+UNJUDGED_STOPS = ("user_error", "infrastructure_error")
+REWARD_ERROR = "reward_error"
+
+
+@dataclass(slots=True)
+class RolloutOutcome:
+    """How one rollout ended.
+
+    ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one; only the last try is
+    ``final``. ``reward`` is None where nothing could be judged: ``stop_reason`` says why, or ``error`` if the
+    reward itself failed. ``failure`` is the class of a judged failure. ``turn_of_success`` is None unless the
+    rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and ``model_seconds`` (all model calls,
+    retries included) in seconds. ``file`` is the trajectory, relative to the runs folder.
+    """
+
+    id: str
+    row_id: str
+    index: int
+    attempt: int
+    final: bool
+    seed: int
+    reward: float | None
+    stop_reason: str
+    stop_detail: str | None
+    error: str | None
+    failure: str | None
+    failure_detail: str | None
+    steps: int
+    turns: int
+    turn_of_success: int | None
+    started: float
+    seconds: float
+    model_seconds: float
+    file: str
+    usage: dict[str, Usage] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a reward."""
+        return self.reward is not None
+
+    @property
+    def success(self) -> bool:
+        return self.reward is not None and is_success(self.reward)
+
+    @property
+    def unjudged_reason(self) -> str | None:
+        """Why there is no reward: ``user_error``, ``infrastructure_error`` or ``reward_error``."""
+        if self.reward is not None:
+            return None
+        return self.stop_reason if self.stop_reason in UNJUDGED_STOPS else REWARD_ERROR
+
+    @property
+    def trouble(self) -> str:
+        """One line on what went wrong; empty for a success."""
+        if self.success:
+            return ""
+        if self.reward is None:
+            return self.error or self.stop_detail or self.stop_reason
+        return self.failure_detail or self.stop_detail or self.failure or ""
+
+    @property
+    def cost(self) -> float:
+        """US dollars of the priced calls."""
+        return sum(usage.cost for usage in self.usage.values())
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in _FIELDS}
+        plain["usage"] = {role: usage_to_json(usage) for role, usage in self.usage.items()}
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> RolloutOutcome:
+        """Read what ``to_json`` gave; raises ``KeyError`` or ``TypeError`` for anything else."""
+        known = {name: plain[name] for name in _FIELDS}
+        known["usage"] = {role: Usage(**usage) for role, usage in plain["usage"].items()}
+        return cls(**known)
+
+
+_FIELDS = tuple(item.name for item in fields(RolloutOutcome))
+_USAGE_FIELDS = tuple(item.name for item in fields(Usage))
+
+
+def usage_to_json(usage: Usage) -> dict[str, Any]:
+    """The usage's fields as plain JSON values."""
+    return {name: getattr(usage, name) for name in _USAGE_FIELDS}
+
+
+def total_usage(usages: Iterable[Usage]) -> Usage:
+    """The sum of usages."""
+    total = Usage()
+    for usage in usages:
+        total.add(usage)
+    return total
+
+
+def turn_of_success(
+    messages: Sequence[Message], opening: int, changed_in_turns: Iterable[int], outputs: Sequence[str]
+) -> int:
+    """The turn (from 1) in which a successful rollout had done all that counts.
+
+    That is the last turn in which a tool call changed rows, or the first by which all ``outputs`` had been
+    said, whichever is later; 1 where nothing had to be done or said. ``opening`` is the number of messages
+    that were there at the start.
+    """
+    turn = max(changed_in_turns, default=1)
+    if not outputs:
+        return turn
+    said = replies(messages, opening)
+    needed = next(
+        (count for count in range(1, len(said)) if not missing_outputs(outputs, said[:count])), len(said)
+    )
+    return max(turn, needed)
+
+
+def replies(messages: Sequence[Message], opening: int) -> list[str]:
+    """What the agent said aloud, a text per turn: its messages without tool calls, after ``opening``."""
+    return [
+        text_of(message.get("content"))
+        for message in messages[opening:]
+        if message["role"] == "assistant" and not message.get("tool_calls")
+    ]

@@ -1,0 +1,153 @@
+"""Who plays: the agent, the simulated user and their models, found and checked before the first rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.evaluation_config import REDACTED, UsageError
+from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.completion import Model
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.rollout import Role
+    from reward_kit.agent.users import User
+
+NO_USER = "none"
+WITHOUT_MODEL = frozenset({"gold", "human", NO_USER})
+"""Agents and users that never ask a model; a recording (``replay:``) does not either."""
+
+
+@dataclass(slots=True)
+class Participants:
+    """The agent and users of an evaluation; both are made anew for each rollout, the models are shared.
+
+    ``user_specs`` holds the user of each row by row id. ``interactive`` says that a person takes part.
+    """
+
+    agent_spec: str
+    make_agent: Callable[[], Agent]
+    user_specs: dict[str, str]
+    make_user: dict[str, Callable[[], User | None]]
+    models: dict[Role, Model] = field(default_factory=dict)
+    interactive: bool = False
+
+    def user(self, task: Task) -> User | None:
+        """A new user for a rollout of ``task``."""
+        return self.make_user[self.user_specs[task.row.id]]()
+
+    async def close(self) -> None:
+        """Close the connections of the models."""
+        for model in self.models.values():
+            close = getattr(model, "close", None)
+            if close is not None:
+                await close()
+
+
+def agent_spec(config: EvaluationConfig) -> str:
+    """The agent that is asked for; raises ``UsageError`` where nothing says which."""
+    if config.agent:
+        return config.agent
+    config.from_environment(model=True)
+    if config.model:
+        return "tool-calling"
+    raise UsageError(
+        "nothing says which agent to evaluate",
+        remedy="Name a model with --model or the environment variable MODEL_AGENT, "
+        "or replay the ground truth offline with --agent gold.",
+    )
+
+
+def find_participants(config: EvaluationConfig, tasks: Sequence[Task]) -> Participants:
+    """Find agent, users and models, and check that they can play these tasks.
+
+    Raises ``UsageError`` for a model that is not named, ``ModelSetupError`` for one that cannot be called (no
+    key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a task.
+    """
+    from reward_kit.agent.agents import load_agent
+    from reward_kit.agent.users import default_user, load_user
+
+    spec = agent_spec(config)
+    asked = NO_USER if config.no_sim_user else config.user
+    config.agent = spec
+    user_specs = {task.row.id: asked or default_user(task.row, spec) for task in tasks}
+    config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
+    participants = Participants(
+        agent_spec=spec,
+        make_agent=load_agent(spec),
+        user_specs=user_specs,
+        make_user={name: load_user(name) for name in dict.fromkeys(user_specs.values())},
+    )
+    _check_agent(participants, tasks, config)
+    _check_users(participants, tasks, config)
+    _find_models(participants, config)
+    return participants
+
+
+def uses_model(spec: str) -> bool:
+    """Whether this agent or user may ask a model."""
+    return spec not in WITHOUT_MODEL and not spec.startswith("replay:")
+
+
+def _check_agent(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    agent = participants.make_agent()
+    if getattr(agent, "needs_model", False) and not config.model:
+        raise UsageError(
+            f"the agent {participants.agent_spec} needs a model",
+            remedy="Name one with --model or the environment variable MODEL_AGENT.",
+        )
+    participants.interactive |= bool(getattr(agent, "interactive", False))
+    _check_tasks(agent, tasks)
+
+
+def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    for name, make in participants.make_user.items():
+        user = make()
+        if user is None:
+            continue
+        if getattr(user, "needs_model", False) and not config.sim_model:
+            raise UsageError(
+                f"the simulated user ({name}) needs a model of its own",
+                remedy="Name one with --sim-model or the environment variable MODEL_SIM, "
+                "or do without a user: --no-sim-user.",
+            )
+        participants.interactive |= bool(getattr(user, "interactive", False))
+        _check_tasks(user, [task for task in tasks if participants.user_specs[task.row.id] == name])
+
+
+def _check_tasks(player: Any, tasks: Sequence[Task]) -> None:
+    check = getattr(player, "check", None)
+    if check is not None:
+        for task in tasks:
+            check(task)
+
+
+def _find_models(participants: Participants, config: EvaluationConfig) -> None:
+    hidden = [name for name, value in config.model_args.items() if value == REDACTED]
+    if hidden:
+        raise ModelSetupError(
+            f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
+            remedy=f"Give it again: --model-arg {hidden[0]}=...",
+        )
+    if config.model and uses_model(participants.agent_spec):
+        participants.models["agent"] = _model(
+            config.model,
+            config.provider,
+            config,
+            temperature=config.temperature,
+            model_args=dict(config.model_args),
+        )
+    if config.sim_model and any(map(uses_model, participants.make_user)):
+        participants.models["user"] = _model(config.sim_model, config.user_provider, config)
+
+
+def _model(name: str, provider: str | None, config: EvaluationConfig, **more: Any) -> Model:
+    from reward_kit.agent.llm import LiteLLMModel, check_model
+
+    check_model(name, provider, model_args=more.get("model_args"))
+    return LiteLLMModel(name, provider=provider, retries=config.retries, **more)

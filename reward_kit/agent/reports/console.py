@@ -1,0 +1,197 @@
+"""The report at the end of an evaluation, for a terminal or a pipe of 80 columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
+from reward_kit.agent.reports.wording import count, duration, estimate, money, score, tallied, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from reward_kit.agent.results import EvaluationResult, RowResult
+
+SHOW_ALL_UP_TO = 20
+"""With more rows than this, those that passed every rollout are folded into one line."""
+SHOW_AT_MOST = 40
+
+Fact = tuple[str, str]
+
+
+def print_report(result: EvaluationResult, console: Console) -> None:
+    """Rows, aggregates, leaderboard row, failures, where the files are."""
+    console.print()
+    console.print(_title(result))
+    console.print()
+    console.print(_rows_table(result.rows))
+    for line in _folded(result.rows):
+        console.print(line)
+    console.print()
+    console.print(_passes_table(result))
+    for line in _left_out(result):
+        console.print(line)
+    console.print()
+    console.print(_facts_table(result))
+    console.print()
+    console.print(_leaderboard_table(result))
+    console.print()
+    for line in _files(result):
+        console.print(line, soft_wrap=True)
+
+
+def scores_line(result: EvaluationResult) -> str:
+    """The leaderboard row in one line, as ``--quiet`` prints it."""
+    name, *values = leaderboard_row(result)
+    scores = "  ".join(f"{heading} {value}" for heading, value in zip(HEADINGS[1:], values, strict=True))
+    return f"{name}  {scores}"
+
+
+def _title(result: EvaluationResult) -> str:
+    judged = sum(row.n for row in result.rows)
+    passed = sum(row.c for row in result.rows)
+    how = "" if result.status == "complete" else f" ({result.status}: {result.reason})"
+    return (
+        f"{strategy(result)}: {passed} of {count(judged, 'judged rollout')} passed, "
+        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
+    )
+
+
+def _rows_table(rows: Sequence[RowResult]) -> Table:
+    table = _table("row", right=("passed", "reward", "steps", "time", "cost"))
+    table.add_column("what went wrong", overflow="fold", ratio=1)
+    table.columns[0].overflow = "fold"
+    for row in _shown(rows):
+        summary = row.to_json()
+        usage = total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())
+        table.add_row(
+            row.row_id,
+            f"{row.c}/{row.n}",
+            "-" if row.reward is None else f"{row.reward:.2f}",
+            "-" if summary["steps"] is None else f"{summary['steps']:.1f}",
+            duration(summary["seconds"]),
+            money(usage),
+            tallied(row.failures + row.unjudged) or _unfinished(row),
+        )
+    return table
+
+
+def _unfinished(row: RowResult) -> str:
+    missing = row.planned - len(row.outcomes)
+    return f"{missing} not run" if missing else ""
+
+
+def _troubled(rows: Sequence[RowResult]) -> list[RowResult]:
+    return [row for row in rows if row.c < row.planned]
+
+
+def _shown(rows: Sequence[RowResult]) -> Sequence[RowResult]:
+    return rows if len(rows) <= SHOW_ALL_UP_TO else _troubled(rows)[:SHOW_AT_MOST]
+
+
+def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
+    if len(rows) <= SHOW_ALL_UP_TO:
+        return
+    troubled = _troubled(rows)
+    if len(troubled) > SHOW_AT_MOST:
+        yield f"  and {count(len(troubled) - SHOW_AT_MOST, 'more row')} with rollouts that did not pass"
+    passed = len(rows) - len(troubled)
+    if passed:
+        yield f"  {count(passed, 'row')} passed every rollout"
+
+
+def _passes_table(result: EvaluationResult) -> Table:
+    """Pass^k and Pass@k; in brackets their 95 % intervals."""
+    table = _table("k", right=("Pass^k", "Pass@k"))
+    ks = [
+        k for k in result.pass_power if k in LEADERBOARD_KS or k == max(result.pass_power) or k & (k - 1) == 0
+    ]
+    for k in ks:
+        table.add_row(str(k), estimate(result.pass_power[k]), estimate(result.pass_at[k]))
+    table.add_row("score", score(result.score), "")
+    if any(one.interval for one in result.pass_power.values()):
+        table.caption = "[95 % interval by bootstrap over rows]"
+        table.caption_justify = "left"
+    return table
+
+
+def _left_out(result: EvaluationResult) -> Iterator[str]:
+    """Say it when a k is a mean over fewer rows than there are."""
+    for k, one in result.pass_power.items():
+        if one.left_out and k in LEADERBOARD_KS:
+            yield f"  k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
+
+
+def _facts_table(result: EvaluationResult) -> Table:
+    """What else is known, one fact a line; long ones go on below their beginning."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in (*_averages(result), *_spending(result), *_troubles(result)):
+        table.add_row(name, fact)
+    return table
+
+
+def _averages(result: EvaluationResult) -> Iterator[Fact]:
+    means = result.averages
+    if not result.outcomes:
+        return
+    yield "reward", estimate(means.reward)
+    turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
+    yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
+    spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
+    yield "time", ", ".join(spread)
+    if means.model_call_seconds is not None:
+        yield "", f"{duration(means.model_call_seconds)} for a model call"
+
+
+def _spending(result: EvaluationResult) -> Iterator[Fact]:
+    for role, usage in result.usage.items():
+        if usage.calls:
+            cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
+            thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
+            read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
+            yield role, f"{money(usage)}, {count(usage.calls, 'model call')}"
+            yield "", f"{read} tokens in{cached}, {written} out{thought}"
+
+
+def _troubles(result: EvaluationResult) -> Iterator[Fact]:
+    if result.failures:
+        yield "failures", tallied(result.failures)
+    if not result.unjudged:
+        return
+    counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
+    yield "not judged", f"{tallied(result.unjudged)} ({counted})"
+    example = next(outcome for outcome in result.outcomes if not outcome.judged)
+    yield "", f"for instance {example.row_id} #{example.index + 1}: {example.trouble}"
+
+
+def _leaderboard_table(result: EvaluationResult) -> Table:
+    table = _table(HEADINGS[0], right=HEADINGS[1:], box=True)
+    table.columns[0].overflow = "fold"
+    table.add_row(*leaderboard_row(result))
+    return table
+
+
+def _files(result: EvaluationResult) -> Iterator[str]:
+    yield f"results   {result.results_path}"
+    yield f"log       {result.log_path}"
+    yield f"rollouts  {result.folder}/<row id>/roll_<id>.json"
+
+
+def _table(first: str, *, right: Sequence[str], box: bool = False) -> Table:
+    from rich import box as boxes
+    from rich.table import Table
+
+    table = Table(box=boxes.ASCII if box else None, padding=(0, 1), pad_edge=box, header_style="bold")
+    table.add_column(first)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,83 @@
+"""A rollout as a person reads it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.history import text_of
+from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.wording import count, duration, money, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.calls import ToolCall
+    from reward_kit.agent.rollout_record import RolloutRecord
+
+
+def transcript(record: RolloutRecord) -> str:
+    """Head, conversation with what each call changed, and how it ended."""
+    return "\n".join([*_head(record), "", *_conversation(record), *_end(record)]) + "\n"
+
+
+def _head(record: RolloutRecord) -> Iterator[str]:
+    yield f"rollout {record.id}: row {record.row_id}, number {record.index + 1}, seed {record.seed}"
+    if record.attempt:
+        yield f"attempt {record.attempt + 1}"
+    yield f"agent {record.agent}, user {record.user}"
+    for role, model in record.models.items():
+        yield f"model of the {role}: {model}"
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+    yield f"begun {begun}, took {duration(record.seconds)}"
+
+
+def _conversation(record: RolloutRecord) -> Iterator[str]:
+    calls = {call.id: call for call in record.tool_calls}
+    for message in record.messages:
+        if message["role"] == "tool":
+            yield from _observation(message, calls.get(message.get("tool_call_id", "")))
+            continue
+        text = text_of(message.get("content"))
+        if text:
+            yield f"{message['role'].upper()}"
+            yield from _indented(text)
+        for call in message.get("tool_calls") or ():
+            yield f"CALL {call['function']['name']} {call['function']['arguments']}"
+        if not message.get("tool_calls"):
+            yield ""
+
+
+def _observation(message: dict[str, Any], call: ToolCall | None) -> Iterator[str]:
+    took = f" ({call.status}, {duration(call.seconds)})" if call else ""
+    yield f"TOOL {message.get('name', '')}{took}"
+    yield from _indented(text_of(message.get("content")))
+    for change in call.changes if call else ():
+        rest = {name: value for name, value in change.items() if name not in ("table", "op")}
+        yield f"  * {change['op']} {change['table']} {json.dumps(rest, ensure_ascii=False, default=str)}"
+    yield ""
+
+
+def _end(record: RolloutRecord) -> Iterator[str]:
+    yield f"stopped: {record.stop_reason}{f' ({record.stop_detail})' if record.stop_detail else ''}"
+    counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
+    yield ", ".join(count(number, noun) for number, noun in counts)
+    for role, usage in record.usage.items():
+        yield (
+            f"{role}: {count(usage.calls, 'model call')}, {tokens(usage.input_tokens)} tokens in, "
+            f"{tokens(usage.output_tokens)} out, {money(usage)}"
+        )
+    if len(record.usage) > 1:
+        yield f"together: {money(total_usage(record.usage.values()))}"
+    if record.error:
+        yield f"not judged: {record.error}"
+    if record.reward is not None:
+        reason = (record.result or {}).get("reason")
+        yield f"reward {record.reward:g}{f': {reason}' if reason else ''}"
+    if record.failure:
+        yield f"failure: {record.failure['kind']} ({record.failure['detail']})"
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]

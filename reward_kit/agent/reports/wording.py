@@ -1,0 +1,72 @@
+"""Numbers in words that people read: the same in every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from reward_kit.agent.completion import Usage
+    from reward_kit.agent.metrics import Estimate
+
+NOTHING = "-"
+
+
+def score(value: float | None) -> str:
+    """Three decimals."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def estimate(value: Estimate | None) -> str:
+    """``0.500 [0.412, 0.588]``; without the interval where there is none."""
+    if value is None:
+        return NOTHING
+    if value.interval is None:
+        return score(value.value)
+    return f"{value.value:.3f} [{value.interval.low:.3f}, {value.interval.high:.3f}]"
+
+
+def money(usage: Usage) -> str:
+    """``$0.0123``; what has no known price is called unpriced, never $0."""
+    if usage.calls == 0:
+        return NOTHING
+    if usage.unpriced_calls >= usage.calls:
+        return "unpriced"
+    cost = dollars(usage.cost)
+    return f"{cost} + {count(usage.unpriced_calls, 'unpriced call')}" if usage.unpriced_calls else cost
+
+
+def dollars(amount: float) -> str:
+    """Cents for whole dollars, hundredths of cents below."""
+    if 0 < amount < 0.0001:
+        return "<$0.0001"
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
+
+
+def tokens(number: int) -> str:
+    """``950``, ``12.3k``, ``4.5M``."""
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 999_950 else f"{number / 1_000_000:.1f}M"
+
+
+def duration(seconds: float | None) -> str:
+    """``0.42 s``, ``12.3 s``, ``4:05``, ``1:02:03``."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``3 rows``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def tallied(counter: Counter[str]) -> str:
+    """``wrong_tool 3, other 1``, the most frequent first."""
+    return ", ".join(f"{name} {number}" for name, number in counter.most_common())

@@ -1,0 +1,239 @@
+"""What came out of an evaluation, counted up from the outcomes of its rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.metrics import (
+    LEADERBOARD_KS,
+    Estimate,
+    PassTable,
+    mean,
+    mean_estimates,
+    pass_power_k,
+    pass_table,
+    percentile,
+)
+from reward_kit.agent.outcome import RolloutOutcome, total_usage, usage_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.completion import Usage
+
+FORMAT = "reward-kit.evaluation/1"
+Status = Literal["complete", "budget", "interrupted", "stopped"]
+"""``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by a fault to mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The rollouts of one row: ``planned`` many, of which ``outcomes`` are over.
+
+    ``n`` counts those that enter Pass^k and ``c`` the successful ones among them.
+    """
+
+    row_id: str
+    planned: int
+    outcomes: tuple[RolloutOutcome, ...]
+    n: int
+    c: int
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return Counter(outcome.unjudged_reason for outcome in self.outcomes if outcome.unjudged_reason)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return Counter(outcome.failure for outcome in self.outcomes if outcome.failure and outcome.judged)
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of the judged rollouts."""
+        return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
+
+    def pass_power(self, k: int) -> float | None:
+        """Pass^k of this row; None if fewer than k rollouts are judged."""
+        return pass_power_k(self.n, self.c, k) if 1 <= k <= self.n else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.row_id,
+            "planned": self.planned,
+            "judged": self.n,
+            "successes": self.c,
+            "pass_power": {str(k): self.pass_power(k) for k in range(1, self.n + 1)},
+            "reward": self.reward,
+            "failures": dict(self.failures),
+            "unjudged": dict(self.unjudged),
+            "steps": mean([outcome.steps for outcome in self.outcomes]),
+            "seconds": mean([outcome.seconds for outcome in self.outcomes]),
+            "cost": sum(outcome.cost for outcome in self.outcomes),
+            "rollouts": [outcome.to_json() for outcome in self.outcomes],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Means per rollout, over all that are over and (``reward``, ``turn_of_success``) that have one.
+
+    ``seconds`` holds percentiles of a rollout's duration by percent, ``model_call_seconds`` the mean of a
+    model call.
+    """
+
+    reward: Estimate | None
+    steps: float | None
+    turns: float | None
+    turn_of_success: float | None
+    seconds: Mapping[int, float]
+    model_call_seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "reward": self.reward.to_json() if self.reward else None,
+            "steps": self.steps,
+            "turns": self.turns,
+            "turn_of_success": self.turn_of_success,
+            "seconds": {f"p{percent}": value for percent, value in self.seconds.items()},
+            "model_call_seconds": self.model_call_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The results of an evaluation, as far as it got.
+
+    ``passes`` holds Pass^k and Pass@k with intervals; ``usage`` the tokens and cost of agent and user,
+    attempts that were repeated or abandoned included; ``seconds`` the time this run took.
+    """
+
+    eval_id: str
+    status: Status
+    reason: str | None
+    configuration: Mapping[str, Any]
+    versions: Mapping[str, str]
+    rows: tuple[RowResult, ...]
+    passes: PassTable
+    averages: Averages
+    usage: Mapping[str, Usage]
+    seconds: float
+    folder: Path
+
+    @property
+    def score(self) -> float | None:
+        """The mean of Pass^1 to Pass^4, over those that exist."""
+        return self.passes.score
+
+    @property
+    def pass_power(self) -> Mapping[int, Estimate]:
+        return self.passes.pass_power
+
+    @property
+    def pass_at(self) -> Mapping[int, Estimate]:
+        return self.passes.pass_at
+
+    @property
+    def outcomes(self) -> list[RolloutOutcome]:
+        """The rollouts that are over, row by row."""
+        return [outcome for row in self.rows for outcome in row.outcomes]
+
+    @property
+    def planned(self) -> int:
+        return sum(row.planned for row in self.rows)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return sum((row.failures for row in self.rows), Counter())
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return sum((row.unjudged for row in self.rows), Counter())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned rollout is over and judged."""
+        return self.status == "complete" and not self.unjudged
+
+    @property
+    def results_path(self) -> Path:
+        return self.folder / "evals" / f"{self.eval_id}.json"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "evals" / f"{self.eval_id}.jsonl"
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in ``evals/<eval_id>.json``."""
+        return {
+            "format": FORMAT,
+            "eval_id": self.eval_id,
+            "status": self.status,
+            "reason": self.reason,
+            "configuration": dict(self.configuration),
+            "versions": dict(self.versions),
+            "score": self.score,
+            "pass_power": {str(k): estimate.to_json() for k, estimate in self.pass_power.items()},
+            "pass_at": {str(k): estimate.to_json() for k, estimate in self.pass_at.items()},
+            "planned": self.planned,
+            "finished": len(self.outcomes),
+            "judged": sum(row.n for row in self.rows),
+            "successes": sum(row.c for row in self.rows),
+            "failures": dict(self.failures.most_common()),
+            "unjudged": dict(self.unjudged.most_common()),
+            "averages": self.averages.to_json(),
+            "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
+            "seconds": self.seconds,
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def row_result(
+    row_id: str, planned: int, outcomes: Sequence[RolloutOutcome], *, errors_as_failures: bool = False
+) -> RowResult:
+    """Count up the final outcomes of a row; ``errors_as_failures``: those without a reward as failed."""
+    ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
+    counted = len(ordered) if errors_as_failures else sum(outcome.judged for outcome in ordered)
+    return RowResult(row_id, planned, ordered, n=counted, c=sum(outcome.success for outcome in ordered))
+
+
+def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:
+    """Pass^k and Pass@k over rows."""
+    return pass_table([(row.n, row.c) for row in rows], seed=seed)
+
+
+def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
+    """The means over all rollouts of ``rows``; the reward's is a mean over rows, as Pass^k is."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    rewards = [(row.reward,) for row in rows if row.reward is not None]
+    estimates = mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))
+    durations = [outcome.seconds for outcome in outcomes]
+    calls = sum(usage.calls for outcome in outcomes for usage in outcome.usage.values())
+    turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
+    return Averages(
+        reward=estimates[0] if estimates else None,
+        steps=mean([outcome.steps for outcome in outcomes]),
+        turns=mean([outcome.turns for outcome in outcomes]),
+        turn_of_success=mean(turns),
+        seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
+        model_call_seconds=sum(outcome.model_seconds for outcome in outcomes) / calls if calls else None,
+    )
+
+
+def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
+    """Tokens and cost of agent and user apart."""
+    return {
+        role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
+        for role in ("agent", "user")
+    }
+
+
+def leaderboard_values(result: EvaluationResult) -> list[float | None]:
+    """Pass^1 to Pass^4; None for each k that no row has enough rollouts for."""
+    return [result.pass_power[k].value if k in result.pass_power else None for k in LEADERBOARD_KS]

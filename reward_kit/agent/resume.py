@@ -1,0 +1,210 @@
+"""Continuing an evaluation: what must be the same, what may differ, and what is done already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.evaluation_config import (
+    DEFAULTS,
+    OPTIONS,
+    REDACTED,
+    EvaluationConfig,
+    UsageError,
+    flag_of,
+)
+from reward_kit.agent.evaluation_log import FORMAT, LoggedEvaluation, read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.outcome import RolloutOutcome
+
+LATEST = "latest"
+
+
+@dataclass(slots=True)
+class Header:
+    """What an evaluation is of: a line of its log.
+
+    ``rows`` holds for each row id its number of rollouts and fingerprints of what its results depend on;
+    ``code`` a fingerprint of each module of the bundles.
+    """
+
+    eval_id: str
+    configuration: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    code: dict[str, str]
+    versions: dict[str, str]
+
+    def to_json(self, kind: str) -> dict[str, Any]:
+        return {
+            "kind": kind,
+            "format": FORMAT,
+            "eval_id": self.eval_id,
+            "created": time.time(),
+            "versions": self.versions,
+            "configuration": self.configuration,
+            "rows": self.rows,
+            "code": self.code,
+        }
+
+
+def make_header(
+    config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Mapping[str, int], versions: dict[str, str]
+) -> Header:
+    """The header of an evaluation of ``tasks``."""
+    assert config.eval_id is not None, "the evaluation has its name by now"
+    tools: dict[int, str] = {}
+    rows = {}
+    for task in tasks:
+        schema = tools.get(id(task.registry)) or tools.setdefault(
+            id(task.registry), _fingerprint(task.registry.get_openai_tools())
+        )
+        fields = {name: value for name, value in task.row.reward_fields().items() if name != "n_rollouts"}
+        rows[task.row.id] = {
+            "n_rollouts": n_rollouts[task.row.id],
+            "row": _fingerprint(fields),
+            "seed": task.seed.key[:16],
+            "tools": schema,
+        }
+    code: dict[str, str] = {}
+    for folder in {task.folder for task in tasks}:
+        code.update(_code(folder))
+    configuration = config.to_json()
+    for name in ("dataset", "task_dir"):
+        path = configuration[name]
+        if path is not None and Path(path).exists():
+            configuration[name] = str(Path(path).resolve())  # resuming works from any folder
+    return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions)
+
+
+def check_same(header: Header, logged: LoggedEvaluation) -> None:
+    """Raise ``UsageError`` that shows the differences if results of ``header`` do not belong with those of
+    the log.
+
+    Rows may be added and left out, and more rollouts asked for; every other difference would mix results.
+    """
+    differences = [*_configuration_differences(header, logged.headers[0]["configuration"])]
+    for earlier in logged.headers:
+        differences += _row_differences(header, earlier["rows"])
+        differences += [
+            f"{module} has changed"
+            for module, fingerprint in header.code.items()
+            if earlier["code"].get(module, fingerprint) != fingerprint
+        ]
+    if differences:
+        shown = "\n".join(f"  {difference}" for difference in dict.fromkeys(differences))
+        raise UsageError(
+            f"cannot be continued, because results would be mixed:\n{shown}",
+            place=f"evaluation {header.eval_id}",
+            remedy="\nUndo the changes, or start a new evaluation (another --eval-id, no --resume).",
+        )
+
+
+def finished_outcomes(logged: LoggedEvaluation, root: Path) -> dict[tuple[str, int], RolloutOutcome]:
+    """The rollouts that need not be run again, by row id and index.
+
+    Those that could not be judged are run again, and so is one whose trajectory has not reached the disk.
+    """
+    finished = {}
+    for outcome in logged.outcomes:
+        if outcome.judged and outcome.final and (root / outcome.file).is_file():
+            finished[outcome.row_id, outcome.index] = outcome
+    return finished
+
+
+def find_evaluation(evals: Path, name: str) -> Path:
+    """The log that ``--resume name`` means (``latest``: written to last); ``UsageError`` if there is none."""
+    if name != LATEST:
+        path = evals / f"{name}.jsonl"
+        if path.is_file():
+            return path
+        raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=_known(evals))
+    logs = sorted(evals.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not logs:
+        raise UsageError(
+            "there is no evaluation to resume", place=str(evals), remedy="Is --output-dir right?"
+        )
+    return logs[-1]
+
+
+def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``--resume``: those the evaluation was started with, and over them what is given now."""
+    evals = Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals"
+    path = find_evaluation(evals, given["resume"])
+    headers = read_log(path).headers
+    if not headers:
+        raise UsageError("has no whole line, so nothing can be continued", place=str(path))
+    stored = headers[-1]["configuration"]
+    kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
+    kept["model_args"] = {**stored.get("model_args", {}), **_mapping(given.get("model_args"))}
+    options = {**kept, **{name: value for name, value in given.items() if name != "model_args"}}
+    return {**options, "eval_id": path.stem}
+
+
+_OF_ONE_RUN = frozenset(
+    {"resume", "eval_id", "output_dir", "json", "fail_under", "validate_only", "quiet", "debug"}
+)
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    return dict(EvaluationConfig(model_args=given).model_args) if given else {}
+
+
+def _known(evals: Path) -> str:
+    names = sorted(path.stem for path in evals.glob("*.jsonl"))[-5:]
+    return (
+        f"There are: {', '.join(names)}." if names else "There is none in this folder; is --output-dir right?"
+    )
+
+
+def _configuration_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
+    differences = []
+    for name, option in OPTIONS.items():
+        before, now = earlier.get(name), header.configuration.get(name)
+        if option.fixed and name in earlier and before != now and REDACTED not in (before, now):
+            differences.append(f"{flag_of(name)} was {json.dumps(before)}, is {json.dumps(now)}")
+    return differences
+
+
+def _row_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
+    differences = []
+    for row_id, before in earlier.items():
+        now = header.rows.get(row_id)
+        if now is None:
+            continue
+        differences += [
+            f"row {row_id}: {what}"
+            for part, what in (("row", "its fields have changed"), ("seed", "its seed has changed"))
+            if before[part] != now[part]
+        ]
+        if before["tools"] != now["tools"]:
+            differences.append(
+                f"row {row_id}: the names, descriptions or parameters of its tools have changed"
+            )
+    return differences
+
+
+def _fingerprint(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _code(folder: Path) -> dict[str, str]:
+    """Fingerprints of the modules that were imported from the bundle's folder, by their path in it."""
+    found = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        path = Path(file)
+        if folder in path.parents and "site-packages" not in path.relative_to(folder).parts:
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return found

@@ -1,0 +1,289 @@
+"""The state of one episode, and the only thing that agents, users and tools act through."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.calls import ModelCall, Role, ToolCall
+from reward_kit.agent.completion import Completion, Message, Model, Usage
+from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments
+from reward_kit.agent.limits import Budget, RolloutLimits
+from reward_kit.errors import AgentError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.task_row import Action, TaskRow
+
+__all__ = [
+    "STOP_TOKEN",
+    "Budget",
+    "ModelCall",
+    "Role",
+    "Rollout",
+    "RolloutLimits",
+    "RolloutStopped",
+    "StopReason",
+    "ToolCall",
+]
+
+StopReason = Literal[
+    "user_stop",
+    "terminal_tool",
+    "agent_done",
+    "max_steps",
+    "timeout",
+    "budget",
+    "agent_error",
+    "user_error",
+    "infrastructure_error",
+]
+STOP_TOKEN = "###STOP###"  # noqa: S105 - the word that ends a conversation, no secret
+
+
+class RolloutStopped(BaseException):
+    """The rollout is over. A ``BaseException``: an agent that catches ``Exception`` must not swallow it."""
+
+
+class Rollout:
+    """One episode of one task: what was said and done so far, and the doors to its tools and models."""
+
+    def __init__(
+        self,
+        task: Task,
+        index: int,
+        *,
+        database: Database,
+        models: Mapping[Role, Model] | None = None,
+        limits: RolloutLimits | None = None,
+        seed: int = 0,
+    ) -> None:
+        limits = limits or RolloutLimits()
+        self.id = uuid.uuid4().hex
+        self.task = task
+        self.index = index
+        self.seed = seed
+        self.database = database
+        self.models: Mapping[Role, Model] = models or {}
+        self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
+        self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
+        self.history = History(_opening(task))
+        self.tools: list[dict[str, Any]] = task.registry.get_openai_tools()
+        self.tool_calls: list[ToolCall] = []
+        self.model_calls: list[ModelCall] = []
+        self.usage: dict[Role, Usage] = {"agent": Usage(), "user": Usage()}
+        self.steps = 0
+        self.turns = 0
+        self.stop_reason: StopReason | None = None
+        self.stop_detail: str | None = None
+        self._budget = limits.budget
+        self._turn_has_steps = False
+        self._in_flight: list[asyncio.Task[Any] | None] = []
+
+    @property
+    def row(self) -> TaskRow:
+        return self.task.row
+
+    @property
+    def messages(self) -> list[Message]:
+        """The history in the OpenAI format, always valid for strict providers; do not change it by hand."""
+        return self.history.messages
+
+    @property
+    def lines(self) -> list[Line]:
+        """What agent and user have said aloud, in order."""
+        return self.history.lines
+
+    @property
+    def gold(self) -> list[Action]:
+        """The row's ground truth calls; empty where it has none."""
+        return list(self.row.actions or ())
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the agent must have told the user."""
+        return list(self.row.outputs or ())
+
+    def step(self) -> None:
+        """Count a step of an agent with models of its own; this turn's calls and reply are then not counted.
+
+        Raises ``RolloutStopped`` where no step is left. ``complete`` does this by itself.
+        """
+        self._check_running()
+        self._turn_has_steps = True
+        self._count_step()
+
+    def stop(self, reason: StopReason, detail: str | None = None) -> None:
+        """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self.stop_detail = detail
+
+    def record(self, message: Message) -> Message:
+        """Append an assistant message with tool calls; returned as recorded, its ids unique in the history.
+
+        The calls are then made with ``call_tool(..., call_id=...)`` and the ids of the returned message.
+        """
+        self._check_running()
+        if not message.get("tool_calls"):
+            raise AgentError(
+                "record() takes an assistant message with tool calls; what is said is returned by respond()"
+            )
+        return self.history.announce(message)
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
+    ) -> str:
+        """Run a tool and return what the model sees of it.
+
+        ``call_id`` names a call announced with ``record``; any other call is announced here. Raises
+        ``RolloutStopped`` once the rollout is over, also after a terminal tool.
+        """
+        self._check_running()
+        if not self._turn_has_steps:
+            self._count_step()
+        parsed = parse_arguments(arguments)
+        given = arguments if parsed is None else parsed
+        call = self._begun_call(name, given)
+        task = asyncio.current_task()
+        clock = time.perf_counter()
+        self._in_flight.append(task)
+        try:
+            result = await self.task.registry.call(name, given, db=self.database, rollout=self)
+            call.content, call.status = result.content, result.status
+            call.changes = result.changes.to_json() if result.changes else []
+        finally:
+            self._in_flight.remove(task)
+            call.seconds = time.perf_counter() - clock
+            self._record_call(call, call_id)
+        if result.terminal:
+            self.stop("terminal_tool", name)
+        self._check_running()
+        return result.content
+
+    async def complete(
+        self,
+        messages: list[Message] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        role: Role = "agent",
+    ) -> Completion:
+        """Ask a model: the agent's (one step) or the simulated user's.
+
+        Without ``messages`` it sees the rollout's; without ``tools`` the agent's model gets the rollout's
+        (``[]`` for none). Raises ``ModelError`` where no answer could be had and ``RolloutStopped`` once the
+        rollout is over.
+        """
+        self._check_running()
+        if self._budget is not None and self._budget.exhausted:
+            self._end("budget", f"{self._budget.spent:.2f} of {self._budget.max_cost:.2f} USD are spent")
+        model = self.models.get(role)
+        if model is None:
+            option = "--model" if role == "agent" else "--sim-model"
+            raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
+        if role == "agent":
+            self.step()
+            tools = self.tools if tools is None else tools
+        options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
+        started = time.time()
+        completion = await model.complete(
+            self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
+        )
+        self._count_usage(role, completion, started)
+        self._check_running()
+        return completion
+
+    def begin_turn(self) -> None:
+        """Count the agent's next turn."""
+        self.turns += 1
+        self._turn_has_steps = False
+
+    def reply(self, message: str | Message) -> None:
+        """Append what the agent said; in a turn without a model call it is a step of its own."""
+        if not self._turn_has_steps:
+            self._count_step()
+        self.history.reply(message)
+
+    def hear(self, text: str) -> None:
+        """Append the user's line; the stop token anywhere in it ends the rollout."""
+        self.history.say("user", {"role": "user", "content": encodable(text)})
+        if STOP_TOKEN in text:
+            self.stop("user_stop")
+
+    async def finish(self) -> None:
+        """Cancel calls that are still running in tasks of the agent's, and answer what was never run."""
+        running = {
+            task for task in self._in_flight if task is not None and task is not asyncio.current_task()
+        }
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        self.history.answer_open_calls()
+
+    def _check_running(self) -> None:
+        if self.stop_reason is not None:
+            raise RolloutStopped(self.stop_reason)
+
+    def _end(self, reason: StopReason, detail: str) -> None:
+        self.stop(reason, detail)
+        raise RolloutStopped(reason)
+
+    def _count_step(self) -> None:
+        if self.steps >= self.max_steps:
+            self._end("max_steps", f"{self.max_steps} steps are used up")
+        self.steps += 1
+
+    def _count_usage(self, role: Role, completion: Completion, started: float) -> None:
+        self.usage[role].add(completion.usage)
+        if self._budget is not None:
+            self._budget.spent += completion.usage.cost
+        self.model_calls.append(
+            ModelCall(
+                role=role,
+                step=self.steps,
+                turn=self.turns,
+                model=completion.model,
+                finish_reason=completion.finish_reason,
+                usage=completion.usage,
+                started=started,
+                seconds=completion.seconds,
+            )
+        )
+
+    def _begun_call(self, name: str, arguments: dict[str, Any] | str) -> ToolCall:
+        """The call as it stands if it is stopped while it runs."""
+        return ToolCall(
+            index=0,
+            id="",
+            step=self.steps,
+            turn=self.turns,
+            name=name,
+            arguments=arguments,
+            content=INTERRUPTED,
+            status="failed",
+            changes=[],
+            started=time.time(),
+            seconds=0.0,
+        )
+
+    def _record_call(self, call: ToolCall, call_id: str | None) -> None:
+        """Announce the call unless that was done, and answer it; both at once keeps the history valid."""
+        if call_id is None or not self.history.is_open(call_id):
+            call_id = self.history.call(call.name, call.arguments, call_id)
+        self.history.observe(call_id, call.content)
+        call.id = call_id
+        call.index = len(self.tool_calls)
+        self.tool_calls.append(call)
+
+
+def _opening(task: Task) -> list[Message]:
+    messages = [dict(message) for message in task.row.initial_messages]
+    if task.system_prompt is None:
+        return messages
+    return [{"role": "system", "content": task.system_prompt}, *messages]

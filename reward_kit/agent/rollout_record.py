@@ -1,0 +1,178 @@
+"""The trajectory of one rollout as it lies on disk: ``roll_<id>.json``, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.calls import ModelCall, ToolCall
+from reward_kit.agent.completion import Message, Usage
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.task_row import Action, TaskRow
+
+FORMAT = "reward-kit.rollout/1"
+
+
+@dataclass(slots=True)
+class RolloutRecord:
+    """Everything that is known of a rollout that is over.
+
+    It answers to the names of a live ``Rollout`` (``messages``, ``tool_calls``, ``row``, ``gold`` ...), so
+    that a reward takes either. ``fields`` is the row as the reward got it, ``result`` what the reward
+    returned, ``database`` the name of the file with the final state (None: not kept), ``gold_database`` the
+    same for the state after the gold actions. ``base`` is the key of the seed. ``started`` is in Unix
+    seconds. ``path`` is where the record was read from.
+    """
+
+    id: str
+    row_id: str
+    index: int
+    attempt: int
+    seed: int
+    eval_id: str
+    agent: str
+    user: str
+    models: dict[str, str]
+    fields: dict[str, Any]
+    messages: list[Message]
+    tool_calls: list[ToolCall]
+    model_calls: list[ModelCall]
+    usage: dict[str, Usage]
+    steps: int
+    turns: int
+    stop_reason: str
+    stop_detail: str | None
+    reward: float | None
+    result: dict[str, Any] | None
+    error: str | None
+    failure: dict[str, str] | None
+    started: float
+    seconds: float
+    base: str
+    database: str | None
+    gold_database: str | None
+    format: str = FORMAT
+    path: Path | None = None
+    _opened: list[Database] = field(default_factory=list, repr=False)
+
+    @property
+    def row(self) -> TaskRow:
+        """The row; its ``file:`` references are already replaced by the texts."""
+        from reward_kit.agent.task_row import TaskRow
+
+        return TaskRow.model_validate(self.fields)
+
+    @property
+    def gold(self) -> list[Action]:
+        return list(self.row.actions or ())
+
+    @property
+    def outputs(self) -> list[str]:
+        return list(self.fields.get("outputs") or ())
+
+    def reward_arguments(self, *, is_async: bool = False) -> dict[str, Any]:
+        """The arguments that the reward got: ``evaluate(**load_rollout(path).reward_arguments())`` judges
+        anew.
+
+        ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
+        an ``async def`` reward); ``close()`` closes them. Raises ``StorageError`` if the final state was not
+        kept.
+        """
+        if self.database is None:
+            raise StorageError(
+                "the final database was not kept",
+                place=str(self.path),
+                remedy="Run with --keep-db full or delta.",
+            )
+        return {
+            **self.fields,
+            "messages": self.messages,
+            "db": self._view(self.database, is_async=is_async),
+            "gold_db": self._view(self.gold_database, is_async=is_async) if self.gold_database else None,
+            "rollout": self,
+        }
+
+    def close(self) -> None:
+        """Close the databases that ``reward_arguments`` opened."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def __enter__(self) -> RolloutRecord:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _view(self, name: str, *, is_async: bool) -> Any:
+        from reward_kit.agent.database import Database
+
+        if self.path is None:
+            raise StorageError("the record was not read from a file, so there is no database beside it")
+        path = self.path.parent / name
+        if not path.exists():
+            raise StorageError("the database of this rollout is missing", place=str(path))
+        database = Database.open(path)
+        self._opened.append(database)
+        return database.read_only_async() if is_async else database.read_only()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the small and telling fields first."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain["usage"] = {role: as_json(usage) for role, usage in self.usage.items()}
+        plain["messages"] = self.messages
+        plain["tool_calls"] = [as_json(call) for call in self.tool_calls]
+        plain["model_calls"] = [{**as_json(call), "usage": as_json(call.usage)} for call in self.model_calls]
+        return plain
+
+
+_LISTS = ("usage", "messages", "tool_calls", "model_calls")
+_PLAIN = (
+    "format",
+    *(item.name for item in fields(RolloutRecord) if item.name not in (*_LISTS, "format", "path", "_opened")),
+)
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots; unlike ``dataclasses.asdict`` nothing is copied."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def load_rollout(path: str | Path) -> RolloutRecord:
+    """Read a rollout's JSON file; raises ``StorageError`` if it is missing or is none."""
+    path = Path(path)
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StorageError("there is no such rollout file", place=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise StorageError(f"is not the record of a rollout (format {FORMAT})", place=str(path))
+    return record_from_json(plain, path=path)
+
+
+def record_from_json(plain: Mapping[str, Any], *, path: Path | None = None) -> RolloutRecord:
+    """The inverse of ``RolloutRecord.to_json``; raises ``StorageError`` if fields are missing."""
+    try:
+        return RolloutRecord(
+            **{name: plain[name] for name in _PLAIN},
+            usage={role: Usage(**usage) for role, usage in plain["usage"].items()},
+            messages=plain["messages"],
+            tool_calls=[ToolCall(**call) for call in plain["tool_calls"]],
+            model_calls=[
+                ModelCall(**{**call, "usage": Usage(**call["usage"])}) for call in plain["model_calls"]
+            ],
+            path=path,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"is an incomplete record of a rollout: {error!r}", place=str(path)) from error

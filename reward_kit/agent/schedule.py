@@ -1,0 +1,106 @@
+"""Which rollouts are to be run, in which order, and running them side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+
+LONGEST_BACKOFF = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rollout to run: the ``index``-th (from 0) of ``task``."""
+
+    task: Task
+    index: int
+
+
+def chosen_tasks(tasks: Sequence[Task], config: EvaluationConfig) -> list[Task]:
+    """The tasks that the configuration asks for, in the order in which they run.
+
+    Shuffling comes before ``max_tasks``, so that both together draw a sample. Raises ``BundleError`` for
+    unknown rows.
+    """
+    from reward_kit.agent.task_selection import select_tasks
+
+    chosen = select_tasks(
+        tasks,
+        task_ids=config.task_ids or None,
+        start_index=config.start_index,
+        end_index=config.end_index,
+    )
+    if config.shuffle:
+        random.Random(config.seed).shuffle(chosen)  # noqa: S311 - an order that can be had again, not a secret
+    return chosen[: config.max_tasks]
+
+
+def plan(
+    tasks: Sequence[Task], n_rollouts: Mapping[str, int], finished: Collection[tuple[str, int]] = ()
+) -> list[Job]:
+    """The rollouts that are still to be run, trial by trial: the first of every task, then the second of
+    every task.
+
+    ``n_rollouts`` is by row id; ``finished`` holds ``(row id, index)``.
+    """
+    most = max((n_rollouts[task.row.id] for task in tasks), default=0)
+    return [
+        Job(task, index)
+        for index in range(most)
+        for task in tasks
+        if index < n_rollouts[task.row.id] and (task.row.id, index) not in finished
+    ]
+
+
+def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
+    """The seed of one rollout, from 0 to 2^31 - 1.
+
+    It depends on nothing but these, so that a selection, another order or a resumption changes no rollout; a
+    repeated attempt gets another, since the same might fail the same way.
+    """
+    parts = (seed, row_id, index) if attempt == 0 else (seed, row_id, index, attempt)
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
+
+
+def backoff(attempt: int, chance: random.Random) -> float:
+    """Seconds before attempt ``attempt`` (from 1): doubling from one, up to half of it off at random."""
+    return min(LONGEST_BACKOFF, 2.0 ** (attempt - 1)) * chance.uniform(0.5, 1.0)
+
+
+async def run_jobs(
+    jobs: Sequence[Job],
+    play: Callable[[Job], Awaitable[None]],
+    *,
+    concurrency: int,
+    may_start: Callable[[], bool] = lambda: True,
+) -> None:
+    """Play the jobs in order, at most ``concurrency`` at a time; a job that waits is nothing but its place in
+    the list.
+
+    No job is started any more once ``may_start`` says no; those that run are finished. The first error, or a
+    cancellation, cancels all others and is raised when they have ended.
+    """
+    waiting = iter(jobs)
+
+    async def work() -> None:
+        for job in waiting:
+            if not may_start():
+                return
+            await play(job)
+
+    workers = [asyncio.ensure_future(work()) for _ in range(min(concurrency, len(jobs)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

@@ -1,0 +1,163 @@
+"""The runs folder: where bases, final states, trajectories and evaluations lie.
+
+::
+
+    runs/
+    ├─ .bases/<seed key>.db      each seeded state once
+    ├─ <row_id>/base.db          the row's seeded state, a link to the above
+    │           gold.json        what the row's gold actions change; gold.dbd is the state they lead to
+    │           roll_<id>.db     final state of a rollout (.dbd: as a delta from base.db)
+    │           roll_<id>.json   its trajectory
+    │           roll_<id>.log    the same to read, with --debug
+    └─ evals/<eval_id>.jsonl     log of finished rollouts
+             <eval_id>.json      results
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from reward_kit.agent.atomic_file import (
+    as_storage_error,
+    json_bytes,
+    link_or_copy,
+    readable_json,
+    temporary_beside,
+    write_file,
+)
+from reward_kit.agent.rollout_record import RolloutRecord, load_rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.gold_state import GoldState
+    from reward_kit.agent.seed import Seed
+
+__all__ = ["GOLD_FORMAT", "RolloutRecord", "RunsFolder", "load_rollout"]
+
+Keep = Literal["full", "delta"]
+GOLD_FORMAT = "reward-kit.gold/1"
+ABANDONED_AFTER = 3600.0
+"""Seconds; nobody writes a file for so long. (Its process may be on another machine: none can tell.)"""
+FULL_UP_TO = 4 * 1024 * 1024
+"""Bytes; final states of bigger bases are kept as deltas unless asked otherwise."""
+
+
+class RunsFolder:
+    """One folder of results, made if need be; ``StorageError`` where it cannot be written."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.evals = self.root / "evals"
+        self._bases = self.root / ".bases"
+        self._linked: set[str] = set()
+        with as_storage_error(self.root):
+            self.evals.mkdir(parents=True, exist_ok=True)
+            self._bases.mkdir(exist_ok=True)
+            # Found now rather than when the first paid rollout is to be written.
+            probe = temporary_beside(self.evals / "probe")
+            probe.touch()
+            probe.unlink()
+
+    def ensure_base(self, seed: Seed) -> Path:
+        """The file of a seeded database, made if it is not there yet.
+
+        Two processes that seed the same base at once end up with the same file. Raises ``BundleError`` for a
+        faulty seed.
+        """
+        path = self._bases / f"{seed.key}.db"
+        if not path.exists():
+            self._seed_base(seed, path)
+        return path
+
+    def open_base(self, seed: Seed, *, mode: Literal["overlay", "file"] = "overlay") -> Database:
+        """The seeded database of ``seed``; see ``ensure_base``."""
+        from reward_kit.agent.database import Database
+
+        return Database.open(self.ensure_base(seed), mode=mode)
+
+    def _seed_base(self, seed: Seed, path: Path) -> None:
+        from reward_kit.agent.database.base import seed_base
+
+        temporary = temporary_beside(path)
+        try:
+            with as_storage_error(path):
+                seed_base(temporary, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
+                try:
+                    os.link(
+                        temporary, path
+                    )  # unlike a rename this never replaces a base that others have open
+                except FileExistsError:
+                    pass
+                except OSError:
+                    temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def row_folder(self, task: Task) -> Path:
+        """The folder of a row, with ``base.db`` in it."""
+        folder = self.root / task.row.id
+        if task.row.id in self._linked:
+            return folder
+        base, link = self._bases / f"{task.seed.key}.db", folder / "base.db"
+        with as_storage_error(folder):
+            folder.mkdir(exist_ok=True)
+            if not (link.exists() and link.samefile(base)):
+                link_or_copy(base, link)
+        self._linked.add(task.row.id)
+        return folder
+
+    def write_gold(self, task: Task, gold: GoldState) -> str | None:
+        """Write down what the row's gold actions do.
+
+        Returns the name of the file with the state they lead to; None where that depends on the rollout's
+        seed.
+        """
+        folder = self.row_folder(task)
+        name = save_database(gold.database, folder / "gold", keep="delta") if gold.shared else None
+        plain = {
+            "format": GOLD_FORMAT,
+            "row_id": task.row.id,
+            "base": task.seed.key,
+            "database": name,
+            "actions": gold.calls,
+            "changes": gold.database.changes().to_json(),
+        }
+        write_file(folder / "gold.json", readable_json(plain), durable=False)
+        return name
+
+    def sweep(self, tasks: Sequence[Task]) -> None:
+        """Remove what processes that were killed have left half-written in the folders of ``tasks``."""
+        before = time.time() - ABANDONED_AFTER
+        for task in tasks:
+            for path in (self.root / task.row.id).glob(".*.tmp"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
+    def write_record(self, record: RolloutRecord, folder: Path) -> Path:
+        """Write a trajectory; it is on the disk when this returns."""
+        path = folder / f"roll_{record.id}.json"
+        write_file(path, json_bytes(record.to_json()))
+        return path
+
+
+def keep_of(asked: str | None, base: Database) -> Keep | None:
+    """What is kept of the rollouts on this base; None for ``none``."""
+    if asked == "none":
+        return None
+    full = base.base_size <= FULL_UP_TO if asked is None else asked == "full"
+    return "full" if full else "delta"
+
+
+def save_database(database: Database, stem: Path, *, keep: Keep) -> str:
+    """Save a final state as ``stem`` with the suffix that fits; returns the file's name."""
+    suffix = ".dbd" if keep == "delta" else ".db"
+    with as_storage_error(stem):
+        return database.save(stem.with_name(stem.name + suffix), keep=keep).name

@@ -1,0 +1,51 @@
+"""Users that talk to the agent: the protocol, and how ``--user`` finds one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from reward_kit.agent.plugins import load_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.task_row import TaskRow
+
+BUILT_IN = {
+    "llm": "reward_kit.agent.users.llm:LLMUser",
+    "human": "reward_kit.agent.users.human:HumanUser",
+    "none": "reward_kit.agent.users.none:no_user",
+}
+REPLAY = "reward_kit.agent.users.replay:ReplayUser"
+
+
+class User(Protocol):
+    """The user's next line; the stop token ``###STOP###`` anywhere in it ends the rollout.
+
+    A user is made anew for each rollout, so it may keep state. The optional extras are those of an ``Agent``.
+    """
+
+    async def respond(self, rollout: Rollout) -> str: ...
+
+
+def load_user(spec: str) -> Callable[[], User | None]:
+    """A maker of users: a built-in name (``none`` makes None), ``module:factory``, or ``replay:PATH``.
+
+    Raises ``BundleError`` for an unknown name, a module that does not import, or a faulty recording.
+    """
+    factory: Callable[[], User | None] = load_factory(spec, kind="user", built_in=BUILT_IN, replay=REPLAY)
+    return factory
+
+
+def default_user(row: TaskRow, agent_spec: str) -> str:
+    """The user where none is asked for.
+
+    A replay's is the recorded one; gold needs none; any other agent gets ``llm`` if the row has a prompt for
+    it.
+    """
+    if agent_spec.startswith("replay:"):
+        return agent_spec
+    if agent_spec == "gold" or not row.sim_user_prompt:
+        return "none"
+    return "llm"

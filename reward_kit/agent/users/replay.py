@@ -1,0 +1,38 @@
+"""A user that says what the user of a recorded rollout said: the other half of ``--agent replay:PATH``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.recording import Recordings
+    from reward_kit.agent.rollout import Rollout
+
+
+class ReplayUser:
+    """Says the recorded lines of the user in order, whatever the agent answers."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self._recordings = recordings
+        self._recorded: Iterator[str] | None = None
+
+    def check(self, task: Task) -> None:
+        """Raise ``BundleError`` where no rollout of the row was recorded."""
+        self._recordings.check(task.row.id)
+
+    async def respond(self, rollout: Rollout) -> str:
+        """The next recorded line; where the recording ends, the rollout ends."""
+        if self._recorded is None:
+            messages = self._recordings.messages(rollout.row.id, rollout.index)
+            given = sum(message["role"] == "user" for message in rollout.messages)
+            self._recorded = iter(
+                [str(message["content"]) for message in messages if message["role"] == "user"][given:]
+            )
+        line = next(self._recorded, None)
+        if line is None:
+            rollout.stop("agent_done", "the recording ends here")
+            return ""
+        return line

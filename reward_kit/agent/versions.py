@@ -1,0 +1,29 @@
+"""Which software made a result."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of what results depend on; LiteLLM's only if it is in use."""
+    found = {
+        "reward-kit": _version("reward-kit"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    apsw = sys.modules.get("apsw")
+    found["sqlite"] = apsw.sqlite_lib_version() if apsw is not None else sqlite3.sqlite_version
+    if "litellm" in sys.modules:
+        found["litellm"] = _version("litellm")
+    return found
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,122 @@
+"""A small flight bundle on disk, and what a finished command leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REWARD = """
+from reward_kit import reward_function, RewardOutput
+
+@reward_function
+def evaluate(messages, *, db, end_goal_sql, **kwargs):
+    ok = db.execute(end_goal_sql).scalar_one()
+    return RewardOutput(
+        score=1.0 if ok else 0.0,
+        reason="Task completed successfully" if ok else "Task incomplete",
+        metrics={"task_complete": {"score": 1.0 if ok else 0.0,
+                                   "reason": "Goal achieved" if ok else "Goal not met"}}
+    )
+"""
+TOOLS = '''
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("flight_tools")
+
+@R.tool(description="List flights", parameters={"origin": str, "dest": str, "date": str})
+async def search_flights(origin, dest, date, db):
+    return await db.fetch_all("""
+        SELECT id, depart, arrive, seats_available
+        FROM flights
+        WHERE origin=:o AND dest=:d AND date(depart)=:date AND seats_available>0
+    """, {"o": origin, "d": dest, "date": date})
+
+@R.tool(description="Reserve seat", parameters={"flight_id": int, "passenger": str})
+async def create_booking(flight_id, passenger, db):
+    bid = await db.fetch_val("SELECT hex(randomblob(4))")
+    await db.execute("INSERT INTO bookings(id, flight_id, passenger, status)"
+                     "VALUES(:bid,:fid,:pass,'reserved')",
+                     {"bid": bid, "fid": flight_id, "pass": passenger})
+    return {"booking_id": bid}
+
+@R.tool(description="Pay for booking", parameters={"booking_id": str})
+async def pay_booking(booking_id, db):
+    await db.execute("UPDATE bookings SET status='paid' WHERE id=:bid",
+                     {"bid": booking_id})
+    return {"ok": True}
+
+app = R.create_fastapi_app()  # uvicorn my_task.tools:app --reload
+'''
+SEED = """CREATE TABLE flights(
+    id INTEGER PRIMARY KEY, origin TEXT, dest TEXT, depart TEXT, arrive TEXT, seats_available INT);
+CREATE TABLE bookings(id TEXT PRIMARY KEY, flight_id INT, passenger TEXT, status TEXT);
+INSERT INTO flights VALUES (1, 'SFO', 'JFK', '2025-05-20 06:30', '2025-05-20 15:00', 4);
+"""
+ROW = {
+    "id": "flight.booking.001",
+    "seed_sql": "file:seed.sql",
+    "end_goal_sql": "SELECT COUNT(*)>0 FROM bookings WHERE passenger='Alice' AND status='paid';",
+    "initial_messages": [
+        {"role": "user", "content": "Book me a flight from SFO to JFK for tomorrow morning"}
+    ],
+    "sim_user_prompt": "You are Alice, a traveller.",
+    "toolset": "flight_task.tools",
+    "n_rollouts": 4,
+}
+GOLD = [
+    {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
+    {"name": "pay_booking", "arguments": {"booking_id": {"$result": [0, "booking_id"]}}},
+]
+
+
+@dataclass
+class Bundle:
+    """A bundle's folder, its row to start from, and the folder above."""
+
+    folder: Path
+
+    @property
+    def dataset(self) -> Path:
+        return self.folder / "task.jsonl"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def rows(self, *rows: dict[str, Any]) -> Path:
+        """Write a dataset; each row is the flight row with these fields changed (None: left out)."""
+        merged = [{**ROW, **row} for row in rows]
+        lines = [
+            json.dumps({name: value for name, value in row.items() if value is not None}) for row in merged
+        ]
+        return self.write("task.jsonl", "".join(f"{line}\n" for line in lines))
+
+
+@dataclass
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one message: everything on stderr, which must hold no traceback."""
+        assert "Traceback" not in self.err, self.err
+        return self.err
+
+
+def flight_bundle(parent: Path) -> Bundle:
+    """The bundle ``flight_task`` in ``parent``, with one row."""
+    folder = parent / "flight_task"
+    folder.mkdir()
+    made = Bundle(folder)
+    made.write("reward.py", REWARD)
+    made.write("tools.py", TOOLS)
+    made.write("seed.sql", SEED)
+    made.rows({})
+    return made

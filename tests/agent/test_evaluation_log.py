@@ -1,0 +1,183 @@
+"""The log of an evaluation and its lock: what survives a crash, and who may write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.completion import Usage
+from reward_kit.agent.evaluation_lock import EvaluationLock
+from reward_kit.agent.evaluation_log import FORMAT, EvaluationLog, read_log
+from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.errors import StorageError
+
+HEADER = {"kind": "evaluation", "format": FORMAT, "configuration": {}, "rows": {}, "code": {}}
+
+
+def outcome(index: int = 0, **more: object) -> RolloutOutcome:
+    plain: dict[str, object] = {
+        "id": f"id{index}",
+        "row_id": "row",
+        "index": index,
+        "attempt": 0,
+        "final": True,
+        "seed": 1,
+        "reward": 1.0,
+        "stop_reason": "agent_done",
+        "stop_detail": None,
+        "error": None,
+        "failure": None,
+        "failure_detail": None,
+        "steps": 3,
+        "turns": 1,
+        "turn_of_success": 1,
+        "started": 0.0,
+        "seconds": 0.5,
+        "model_seconds": 0.25,
+        "file": f"row/roll_id{index}.json",
+        "usage": {"agent": {"calls": 2, "cost": 0.5}},
+        **more,
+    }
+    return RolloutOutcome.from_json(plain)
+
+
+def line(index: int) -> dict[str, object]:
+    return {"kind": "rollout", **outcome(index).to_json()}
+
+
+def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    log = EvaluationLog(path)
+    log.append(HEADER)
+    log.append(line(0))
+    log.close()
+    logged = read_log(path)
+    assert logged.headers == [HEADER]
+    assert logged.outcomes == [outcome(0)]
+    assert logged.outcomes[0].usage == {"agent": Usage(calls=2, cost=0.5)}
+    assert logged.whole == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"kind": "roll', b"\x00\x00\x00", b'{"kind": "rollout"}', b"}\n", "ä".encode()[:1]]
+)
+def test_a_torn_last_line_is_dropped_and_cut_off_before_the_next(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "e.jsonl"
+    whole = json.dumps(HEADER).encode() + b"\n" + json.dumps(line(0)).encode() + b"\n"
+    path.write_bytes(whole + torn)
+    logged = read_log(path)
+    assert [one.index for one in logged.outcomes] == [0]
+    assert logged.whole == len(whole)
+    log = EvaluationLog(path, keep=logged.whole)
+    log.append(line(1))
+    log.close()
+    assert [one.index for one in read_log(path).outcomes] == [0, 1]
+
+
+def test_a_log_cut_anywhere_gives_the_lines_before_the_cut(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    log = EvaluationLog(path)
+    log.append(HEADER)
+    ends = [path.stat().st_size]
+    for index in range(3):
+        log.append(line(index))
+        ends.append(path.stat().st_size)
+    log.close()
+    data = path.read_bytes()
+    for cut in range(ends[0], len(data) + 1, 7):
+        path.write_bytes(data[:cut])
+        logged = read_log(path)
+        assert len(logged.outcomes) == sum(end <= cut for end in ends[1:])
+        assert logged.whole == max(end for end in ends if end <= cut)
+
+
+def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(json.dumps(HEADER) + "\n???\n" + json.dumps(line(0)) + "\n")
+    with pytest.raises(StorageError, match=r"e\.jsonl:2: .*damaged"):
+        read_log(path)
+
+
+def test_a_log_of_another_format_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(json.dumps({**HEADER, "format": "reward-kit.log/9"}) + "\n" + json.dumps(line(0)) + "\n")
+    with pytest.raises(StorageError, match=r"reward-kit\.log/9"):
+        read_log(path)
+
+
+def test_many_threads_append_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    log = EvaluationLog(path)
+    log.append(HEADER)
+
+    def write(first: int) -> None:
+        for index in range(first, first + 25):
+            log.append(line(index))
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in range(0, 200, 25)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    assert sorted(one.index for one in read_log(path).outcomes) == list(range(200))
+
+
+def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be written"):
+        EvaluationLog(tmp_path / "missing" / "e.jsonl")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from reward_kit.agent.evaluation_lock import EvaluationLock
+lock = EvaluationLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def hold(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_told_who_has_the_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "mine.lock"
+    process = hold(path)
+    try:
+        with pytest.raises(StorageError, match=rf"mine: another process \({process.pid} on .*\) is running"):
+            EvaluationLock(path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "mine.lock"
+    process = hold(path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert path.exists()
+    EvaluationLock(path).release()
+
+
+def test_a_released_lock_leaves_no_file_and_may_be_taken_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.lock"
+    lock = EvaluationLock(path)
+    with pytest.raises(StorageError, match=str(os.getpid())):
+        EvaluationLock(path)
+    lock.release()
+    lock.release()
+    assert not path.exists()
+    EvaluationLock(path).release()

@@ -1,0 +1,191 @@
+"""How a reward is called, and what may come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_task import BOOKED, GOAL, play, small_task
+
+from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
+
+
+class Speaker:
+    async def respond(self, rollout: Any) -> str:
+        return "Done"
+
+
+async def judged(folder: Path, reward: Any, **fields: Any) -> Any:
+    limits = {"reward_timeout": fields.pop("reward_timeout")} if "reward_timeout" in fields else {}
+    return await play(small_task(folder, reward=reward, **fields), Speaker(), **limits)
+
+
+async def test_a_reward_gets_the_conversation_the_databases_and_the_row(tmp_path: Path) -> None:
+    given: dict[str, Any] = {}
+
+    def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        given.update(kwargs, messages=messages)
+        given["bookings"] = kwargs["db"].execute("SELECT COUNT(*) FROM bookings").scalar_one()
+        given["gold bookings"] = kwargs["gold_db"].execute("SELECT COUNT(*) FROM bookings").scalar_one()
+        return {"score": 0.5, "reason": "half"}
+
+    finished = await judged(tmp_path, evaluate, actions=BOOKED, end_goal_sql=GOAL, colour="red")
+    assert finished.reward == 0.5
+    assert given["messages"] == finished.rollout.messages
+    assert given["rollout"] is finished.rollout
+    assert (given["id"], given["end_goal_sql"], given["colour"]) == ("book", GOAL, "red")
+    assert given["actions"] == BOOKED
+    assert (given["bookings"], given["gold bookings"]) == (0, 1)
+
+
+async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path) -> None:
+    def evaluate(messages: Any, db: Any, colour: str = "none") -> dict[str, Any]:
+        return {"score": 1.0, "reason": colour}
+
+    finished = await judged(tmp_path, evaluate, colour="red", size=3)
+    assert finished.result.reason == "red"
+
+
+async def test_a_reward_that_needs_what_the_row_lacks_is_told_so(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, colour: str, **kwargs: Any) -> dict[str, Any]:
+        return {"score": 1.0, "reason": colour}
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "needs colour" in finished.error
+    assert "test_judge.py:" in finished.error
+
+
+async def test_changing_the_messages_does_not_change_the_record(tmp_path: Path) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        messages[0]["content"] = "forged"
+        messages.clear()
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.rollout.messages[0]["content"] == "Book me a flight"
+
+
+async def test_a_reward_cannot_write(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
+        db.execute("DELETE FROM flights")
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert "read-only" in finished.error
+    assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
+
+
+async def test_a_decorated_reward_works(tmp_path: Path) -> None:
+    @reward_function
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> RewardOutput:
+        paid = db.execute(GOAL).scalar_one()
+        return RewardOutput(
+            score=float(paid), reason="no", metrics={"task_complete": {"score": float(paid), "reason": "no"}}
+        )
+
+    finished = await judged(tmp_path, evaluate)
+    assert (finished.reward, finished.error) == (0.0, None)
+    assert finished.result.metrics["task_complete"]["score"] == 0.0
+
+
+async def test_an_async_reward_holds_the_async_database(tmp_path: Path) -> None:
+    async def evaluate(messages: Any, *, db: Any, gold_db: Any, **kwargs: Any) -> EvaluateResult:
+        seats = await db.fetch_val("SELECT SUM(seats) FROM flights")
+        paid = await gold_db.fetch_val(GOAL)
+        metric = MetricResult(score=1.0, reason="seats", is_score_valid=True)
+        return EvaluateResult(score=float(seats == 4 and paid), reason="counted", metrics={"seats": metric})
+
+    finished = await judged(tmp_path, evaluate, actions=BOOKED)
+    assert (finished.reward, finished.error) == (1.0, None)
+    assert isinstance(finished.result, EvaluateResult)
+    decorated = await judged(tmp_path, reward_function(evaluate), actions=BOOKED)
+    assert (decorated.reward, decorated.error) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, "good", 0.5, (1.0, "good"), [], {}, {"score": "high", "reason": ""}, {"reason": "no score"}],
+    ids=repr,
+)
+async def test_nonsense_is_told_with_the_place_and_what_came_back(tmp_path: Path, returned: Any) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        return returned
+
+    finished = await judged(tmp_path, evaluate)
+    assert (finished.reward, finished.result) == (None, None)
+    assert finished.error.startswith("test_judge.py:")
+    assert "returned" in finished.error
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+async def test_a_score_is_a_finite_number(tmp_path: Path, score: float) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        return RewardOutput(score=score, reason="", metrics={})
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "finite" in finished.error
+
+
+async def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> Any:
+        return db.execute("SELECT 1 FROM nowhere")
+
+    finished = await judged(tmp_path, evaluate)
+    assert "nowhere" in finished.error
+    assert finished.error.startswith("test_judge.py:")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no idea"), SystemExit(2), StopIteration(), asyncio.TimeoutError()]
+)
+async def test_whatever_a_reward_raises_is_told(tmp_path: Path, error: BaseException) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        raise error
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "raised" in finished.error
+
+
+async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        released.wait(30)
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
+    released.set()
+    assert "took longer than 0.2 s" in finished.error
+
+
+async def test_a_reward_that_waits_does_not_hold_up_others(tmp_path: Path) -> None:
+    meeting = threading.Barrier(3, timeout=20)
+
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        meeting.wait()
+        return {"score": 1.0, "reason": ""}
+
+    finished = await asyncio.gather(*(judged(_folder(tmp_path, name), evaluate) for name in "abc"))
+    assert [each.reward for each in finished] == [1.0, 1.0, 1.0]
+
+
+def _folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
+async def test_a_slow_async_reward_is_given_up_as_well(tmp_path: Path) -> None:
+    async def evaluate(messages: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(30)
+
+    started = time.monotonic()
+    finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
+    assert "took longer" in finished.error
+    assert time.monotonic() - started < 25

@@ -1,0 +1,340 @@
+"""Models behind LiteLLM, asked over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from stub_server import Answer, StubServer, call, calls
+
+from reward_kit.agent.llm import LiteLLMModel, check_model
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+
+NAME = "gpt-4o-mini"
+HELLO = [{"role": "user", "content": "Hello"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Look",
+            "parameters": {"type": "object", "properties": {"where": {"type": "string"}}},
+        },
+    }
+]
+
+
+def model(**options: Any) -> LiteLLMModel:
+    return LiteLLMModel(f"openai/{NAME}", **{"backoff": 0.0, "timeout": 20.0, **options})
+
+
+async def failure(stub_llm: StubServer, answer: Answer, **options: Any) -> ModelError:
+    """The error that ``answer`` leads to, for ever given."""
+    stub_llm.script(NAME, [answer])
+    with pytest.raises(ModelError) as caught:
+        await model(**options).complete(HELLO)
+    return caught.value
+
+
+async def test_an_answer_comes_with_its_tokens_and_its_cost(stub_llm: StubServer) -> None:
+    usage = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 200,
+        "total_tokens": 1200,
+        "prompt_tokens_details": {"cached_tokens": 400},
+        "completion_tokens_details": {"reasoning_tokens": 50},
+    }
+    stub_llm.script(NAME, [Answer(content="Hi there", usage=usage)])
+    completion = await model().complete(HELLO)
+    assert completion.message == {"role": "assistant", "content": "Hi there"}
+    assert completion.finish_reason == "stop"
+    used = completion.usage
+    assert (used.calls, used.input_tokens, used.cached_tokens) == (1, 1000, 400)
+    assert (used.output_tokens, used.reasoning_tokens) == (200, 50)
+    assert 0.0 < used.cost < 0.01
+    assert used.unpriced_calls == 0
+    assert completion.seconds > 0.0
+
+
+async def test_a_model_without_a_known_price_counts_as_unpriced(stub_llm: StubServer) -> None:
+    stub_llm.script("home-made", ["Hi"])
+    completion = await LiteLLMModel("openai/home-made").complete(HELLO)
+    assert completion.usage.cost == 0.0
+    assert completion.usage.unpriced_calls == 1
+
+
+async def test_a_name_without_provider_takes_the_given_one(stub_llm: StubServer) -> None:
+    stub_llm.script("home-made", ["Hi"])
+    completion = await LiteLLMModel("home-made", provider="openai").complete(HELLO)
+    assert completion.message["content"] == "Hi"
+
+
+async def test_temperature_seed_tools_and_further_arguments_reach_the_server(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    asked = model(temperature=0.3, model_args={"top_p": 0.5})
+    await asked.complete(HELLO, tools=TOOLS, seed=7, parallel_tool_calls=False)
+    request = stub_llm.requests[0]
+    assert (request["temperature"], request["top_p"], request["seed"]) == (0.3, 0.5, 7)
+    assert request["parallel_tool_calls"] is False
+    assert request["tools"] == TOOLS
+    assert request["messages"] == HELLO
+
+
+async def test_a_temperature_that_the_model_refuses_is_left_out(stub_llm: StubServer) -> None:
+    stub_llm.script("o3-mini", ["Hi"])
+    await LiteLLMModel("openai/o3-mini", temperature=0.0).complete(HELLO)
+    assert "temperature" not in stub_llm.requests[0]
+
+
+async def test_nothing_is_asked_for_that_was_not_wanted(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    await model().complete(HELLO)
+    assert stub_llm.requests[0].keys() <= {"model", "messages", "stream"}
+
+
+async def test_tool_calls_come_back_as_the_model_wrote_them(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, [calls(("look", {"where": "up"}), ("look", "{broken"), content="Let me see")])
+    completion = await model().complete(HELLO, tools=TOOLS)
+    first, second = completion.message["tool_calls"]
+    assert completion.message["content"] == "Let me see"
+    assert first["function"] == {"name": "look", "arguments": '{"where": "up"}'}
+    assert second["function"]["arguments"] == "{broken"
+    assert first["id"] != second["id"]
+    assert completion.finish_reason == "tool_calls"
+
+
+async def test_reasoning_is_handed_back_with_the_history(stub_llm: StubServer) -> None:
+    answer = call("look", where="up")
+    answer.message = {"reasoning_content": "I had better look"}
+    stub_llm.script(NAME, [answer, "Hi"])
+    first = await model().complete(HELLO, tools=TOOLS)
+    assert first.message["reasoning_content"] == "I had better look"
+    seen = {"role": "tool", "tool_call_id": first.message["tool_calls"][0]["id"], "content": "sky"}
+    await model().complete([*HELLO, first.message, seen], tools=TOOLS)
+    assert stub_llm.requests[1]["messages"][1]["reasoning_content"] == "I had better look"
+
+
+async def test_the_messages_given_stay_as_they_were(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    messages = [{"role": "system", "content": "Be kind"}, *HELLO]
+    await model().complete(messages)
+    assert messages == [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hello"}]
+
+
+async def test_a_refused_key_is_told_once_and_not_shown(stub_llm: StubServer) -> None:
+    refusal = Answer(status=401, error="Incorrect API key provided: sk-test-0123456789abcdef")
+    error = await failure(stub_llm, refusal)
+    assert isinstance(error, ModelSetupError)
+    assert error.status == 401
+    assert len(stub_llm.requests) == 1
+    assert "OPENAI_API_KEY" in str(error)
+    assert NAME in str(error)
+    assert "sk-test" not in str(error)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_denied_or_unknown_model_is_not_asked_again(stub_llm: StubServer, status: int) -> None:
+    error = await failure(stub_llm, Answer(status=status, error="no such thing"))
+    assert isinstance(error, ModelSetupError)
+    assert len(stub_llm.requests) == 1
+    assert f"HTTP {status}" in str(error)
+    assert "no such thing" in str(error)
+
+
+async def test_a_used_up_quota_is_not_waited_for(stub_llm: StubServer) -> None:
+    error = await failure(
+        stub_llm, Answer(status=429, code="insufficient_quota", error="You exceeded your current quota")
+    )
+    assert isinstance(error, ModelSetupError)
+    assert len(stub_llm.requests) == 1
+    assert "quota" in str(error)
+
+
+async def test_a_faulty_request_is_not_repeated(stub_llm: StubServer) -> None:
+    error = await failure(stub_llm, Answer(status=400, error="unknown parameter"))
+    assert not isinstance(error, ModelSetupError | ModelInputError)
+    assert not error.retryable
+    assert len(stub_llm.requests) == 1
+    assert "HTTP 400: unknown parameter" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("context_length_exceeded", "This model's maximum context length is 8192 tokens."),
+        ("content_policy_violation", "Rejected by our safety system"),
+    ],
+)
+async def test_a_conversation_that_is_too_long_or_not_allowed_is_told_apart(
+    stub_llm: StubServer, code: str, text: str
+) -> None:
+    error = await failure(stub_llm, Answer(status=400, code=code, error=text))
+    assert isinstance(error, ModelInputError)
+    assert text in str(error)
+
+
+async def test_a_storm_of_429_is_weathered(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    stub_llm.fail(NAME, Answer(status=429, headers={"Retry-After": "0"}), times=3)
+    completion = await model(retries=3).complete(HELLO)
+    assert completion.message["content"] == "Hi"
+    assert len(stub_llm.requests) == 4
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
+async def test_a_fault_that_lasts_is_raised_after_the_last_attempt(stub_llm: StubServer, status: int) -> None:
+    error = await failure(stub_llm, Answer(status=status, error="busy"), retries=2)
+    assert len(stub_llm.requests) == 3
+    assert error.retryable
+    assert error.status == status
+    assert "busy" in str(error)
+
+
+async def test_the_wait_that_the_provider_asks_for_is_known(stub_llm: StubServer) -> None:
+    in_seconds = await failure(stub_llm, Answer(status=429, headers={"Retry-After": "7"}), retries=0)
+    assert in_seconds.retry_after == 7.0
+    date = formatdate(time.time() + 3600, usegmt=True)
+    as_date = await failure(stub_llm, Answer(status=503, headers={"Retry-After": date}), retries=0)
+    assert as_date.retry_after is not None
+    assert 3000 < as_date.retry_after <= 3600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{}]}', b"<html>gateway</html>"],
+    ids=["empty", "null", "list", "object", "no choice", "empty choice", "html"],
+)
+async def test_an_answer_that_makes_no_sense_is_asked_for_again(stub_llm: StubServer, body: bytes) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    stub_llm.fail(NAME, Answer(body=body), times=2)
+    completion = await model(retries=2).complete(HELLO)
+    assert completion.message["content"] == "Hi"
+    error = await failure(stub_llm, Answer(body=body), retries=1)
+    assert error.retryable
+    assert error.status is None
+    assert "cannot be read" in str(error)
+
+
+async def test_an_html_page_is_no_answer(stub_llm: StubServer) -> None:
+    page = Answer(body=b"<html>gateway</html>", headers={"Content-Type": "text/html"})
+    error = await failure(stub_llm, page, retries=0)
+    assert "cannot be read" in str(error)
+
+
+async def test_a_broken_connection_is_tried_again(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    stub_llm.fail(NAME, Answer(drop=True), times=2)
+    assert (await model().complete(HELLO)).message["content"] == "Hi"
+
+
+async def test_a_server_that_is_down_is_named(stub_llm: StubServer) -> None:
+    stub_llm.close()
+    with pytest.raises(ModelError) as caught:
+        await model(retries=1).complete(HELLO)
+    assert caught.value.retryable
+    assert f"cannot connect to {stub_llm.url}" in str(caught.value)
+
+
+async def test_a_server_that_does_not_answer_is_given_up(stub_llm: StubServer) -> None:
+    error = await failure(stub_llm, Answer(delay=3.0), timeout=0.3, retries=0)
+    assert error.retryable
+    assert "no answer within 0.3 s" in str(error)
+
+
+async def test_the_other_name_of_the_address_counts_as_well(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    monkeypatch.delenv("OPENAI_API_BASE")
+    monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
+    assert (await model().complete(HELLO)).message["content"] == "Hi"
+
+
+async def test_a_local_server_needs_no_key(stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    monkeypatch.delenv("OPENAI_API_KEY")
+    check_model(f"openai/{NAME}")
+    assert (await model().complete(HELLO)).message["content"] == "Hi"
+
+
+def test_one_model_serves_one_event_loop_after_another(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    shared = model()
+
+    async def ask() -> str:
+        content: str = (await shared.complete(HELLO)).message["content"]
+        await shared.close()
+        return content
+
+    assert [asyncio.run(ask()) for _ in range(2)] == ["Hi", "Hi"]
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "GROQ_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_keys")
+@pytest.mark.parametrize(
+    ("name", "provider", "variable"),
+    [
+        ("openai/gpt-4o", None, "OPENAI_API_KEY"),
+        ("gpt-4o", None, "OPENAI_API_KEY"),
+        ("llama-3", "groq", "GROQ_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", None, "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_named_before_anything_runs(name: str, provider: str | None, variable: str) -> None:
+    with pytest.raises(ModelSetupError, match=f"{variable} is not set"):
+        check_model(name, provider)
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_a_key_is_needed_for_a_public_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_BASE", "https://models.example.com/v1")
+    with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
+        check_model("openai/gpt-4o")
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_a_key_may_be_given_as_an_argument() -> None:
+    check_model("openai/gpt-4o", model_args={"api_key": "sk-given"})
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "text"),
+    [
+        ("home-made", None, "Name its provider as well: provider/home-made, such as openai/home-made"),
+        ("opnai/gpt-4o", None, "Did you mean openai"),
+        ("gpt-4o", "opnai", "Did you mean openai"),
+        ("", None, "no model is named"),
+        ("openai/", None, "Write openai/model"),
+    ],
+)
+def test_an_unknown_model_is_told_with_a_remedy(name: str, provider: str | None, text: str) -> None:
+    with pytest.raises(ModelSetupError, match=text):
+        check_model(name, provider)
+
+
+def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
+    with pytest.raises(ModelSetupError, match="does not know logit_bias"):
+        check_model("anthropic/claude-sonnet-4-5", model_args={"logit_bias": {}})
+
+
+def test_nothing_is_printed_and_the_library_waits_until_it_is_needed() -> None:
+    program = (
+        "import sys; import reward_kit.agent.llm as llm; import reward_kit.agent.orchestrator\n"
+        "assert 'litellm' not in sys.modules\n"
+        "try: llm.check_model('nonsense')\n"
+        "except Exception as error: assert 'unknown model' in str(error)\n"
+        "assert 'litellm' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,313 @@
+"""What a person gets to see: the report, the progress, the leaderboard, one rollout."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+
+from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent.completion import Usage
+from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.agent.reports.console import print_report, scores_line
+from reward_kit.agent.reports.json_report import report_parts
+from reward_kit.agent.reports.leaderboard import leaderboard
+from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
+from reward_kit.agent.reports.transcript import transcript
+from reward_kit.agent.reports.wording import dollars, duration, money, tokens
+from reward_kit.agent.results import EvaluationResult, RowResult, averages_of, passes_of, row_result, usage_of
+from reward_kit.agent.tally import Tally
+
+PRICED = Usage(
+    calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123
+)
+UNPRICED = Usage(calls=4, input_tokens=2000, output_tokens=300, unpriced_calls=4)
+
+
+def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **more: Any) -> RolloutOutcome:
+    given: dict[str, Any] = {
+        "id": f"{row_id}{index}",
+        "row_id": row_id,
+        "index": index,
+        "attempt": 0,
+        "final": True,
+        "seed": 1,
+        "reward": reward,
+        "stop_reason": "user_stop",
+        "stop_detail": None,
+        "error": None,
+        "failure": None,
+        "failure_detail": None,
+        "steps": 8,
+        "turns": 4,
+        "turn_of_success": 3 if reward == 1.0 else None,
+        "started": 0.0,
+        "seconds": 10.0,
+        "model_seconds": 6.5,
+        "file": "x.json",
+        "usage": {"agent": PRICED, "user": UNPRICED},
+        **more,
+    }
+    return RolloutOutcome(**given)
+
+
+def failed(row_id: str, index: int, kind: str = "wrong_tool") -> RolloutOutcome:
+    return outcome(row_id, index, 0.0, failure=kind, failure_detail="took another")
+
+
+def unjudged(row_id: str, index: int) -> RolloutOutcome:
+    return outcome(
+        row_id,
+        index,
+        None,
+        stop_reason="infrastructure_error",
+        stop_detail="cannot connect [to] it",
+        failure="infrastructure_error",
+    )
+
+
+def result_of(*rows: RowResult, **more: Any) -> EvaluationResult:
+    given: dict[str, Any] = {
+        "eval_id": "e1",
+        "status": "complete",
+        "reason": None,
+        "configuration": {
+            "agent": "tool-calling",
+            "model": "openai/gpt-4o-mini",
+            "errors_as_failures": False,
+        },
+        "versions": {},
+        "rows": rows,
+        "passes": passes_of(rows, seed=1),
+        "averages": averages_of(rows, seed=1),
+        "usage": usage_of([one for row in rows for one in row.outcomes]),
+        "seconds": 83.4,
+        "folder": Path("runs"),
+        **more,
+    }
+    return EvaluationResult(**given)
+
+
+def shown(result: EvaluationResult, width: int = 80) -> str:
+    from rich.console import Console
+
+    stream = io.StringIO()
+    print_report(result, Console(file=stream, width=width, markup=False, highlight=False))
+    text = stream.getvalue()
+    paths = ("results ", "log ", "rollouts ")
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith(paths))
+    return text
+
+
+def test_the_report_tells_rows_scores_troubles_and_files() -> None:
+    text = shown(
+        result_of(
+            row_result(
+                "first", 4, [outcome("first", 0), outcome("first", 1), *(failed("first", n) for n in (2, 3))]
+            ),
+            row_result("second", 4, [*(outcome("second", n) for n in range(3)), unjudged("second", 3)]),
+        )
+    )
+    flat = " ".join(text.split())
+    assert "tool-calling (openai/gpt-4o-mini): 5 of 7 judged rollouts passed, 2 rows, 1:23" in flat
+    assert "first 2/4 0.50 8.0 10.0 s $0.0492 + 16 unpriced calls wrong_tool 2" in flat
+    assert "second 3/3 1.00" in flat
+    assert "1 0.750 [0.500, 1.000] 0.750 [0.500, 1.000]" in flat
+    assert "k=4: 1 row with fewer judged rollouts left out" in flat
+    assert "failures wrong_tool 2" in flat
+    assert "not judged infrastructure_error 1 (left out of Pass^k)" in flat
+    assert "for instance second #4: cannot connect [to] it" in flat
+    assert "agent $0.0984, 72 model calls" in flat
+    assert "96.0k tokens in (24.0k cached), 7.2k out (800 reasoning)" in flat
+    assert "user unpriced, 32 model calls" in flat
+    assert "50% within 10.0 s" in flat
+    assert "success in turn 3.0" in flat
+    assert "results runs/evals/e1.json" in flat
+    assert "| tool-calling (openai/gpt-4o-mini) | 0.750 |" in flat
+
+
+def test_hundreds_of_rows_stay_readable() -> None:
+    rows = [row_result(f"row{number:03}", 1, [outcome(f"row{number:03}")]) for number in range(400)]
+    rows += [row_result(f"bad{number}", 1, [failed(f"bad{number}", 0)]) for number in range(60)]
+    text = shown(result_of(*rows))
+    assert len(text.splitlines()) < 80
+    assert "400 rows passed every rollout" in text
+    assert "and 20 more rows with rollouts that did not pass" in text
+    assert "bad0" in text
+    assert "row000" not in text
+
+
+def test_nothing_judged_is_no_crash_and_no_score() -> None:
+    text = shown(result_of(row_result("only", 1, [unjudged("only", 0)])))
+    assert "0 of 0 judged rollouts passed" in text
+    assert "| tool-calling (openai/gpt-4o-mini) |      - |" in text
+    assert "not run" in shown(
+        result_of(row_result("only", 2, []), status="interrupted", reason="by a signal")
+    )
+
+
+def test_an_unfinished_evaluation_says_so() -> None:
+    result = result_of(
+        row_result("only", 4, [outcome("only")]), status="budget", reason="0.30 of 0.20 USD are spent"
+    )
+    assert "(budget: 0.30 of 0.20 USD are spent)" in " ".join(shown(result).split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_long_names_fit_any_width(width: int) -> None:
+    name = "a.very.long.row.id." * 5
+    assert "wrong_tool" in shown(result_of(row_result(name, 1, [failed(name, 0)])), width)
+
+
+def test_the_leaderboard_puts_the_best_first() -> None:
+    worse = result_of(row_result("row", 1, [failed("row", 0)]), configuration={"agent": "a|b", "model": None})
+    better = result_of(row_result("row", 2, [outcome("row", 0), outcome("row", 1)]))
+    assert leaderboard([worse, better]).splitlines() == [
+        "| Strategy | Pass^1 | Pass^2 | Pass^3 | Pass^4 |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| tool-calling (openai/gpt-4o-mini) | 1.000 | 1.000 | - | - |",
+        "| a\\|b | 0.000 | - | - | - |",
+    ]
+    assert (
+        scores_line(better)
+        == "tool-calling (openai/gpt-4o-mini)  Pass^1 1.000  Pass^2 1.000  Pass^3 -  Pass^4 -"
+    )
+
+
+def tally_of(*outcomes: RolloutOutcome, planned: int = 10) -> Tally:
+    tally = Tally(eval_id="e1", planned=planned)
+    for one in outcomes:
+        tally.add(one)
+    return tally
+
+
+def test_the_status_line_counts_as_it_goes() -> None:
+    tally = tally_of(outcome("a", 0), failed("a", 1), outcome("b", 0), unjudged("b", 1))
+    assert tally.pass_1 == pytest.approx((0.5 + 1.0) / 2)
+    line = status_line(tally)
+    assert line.startswith("4/10  Pass^1 0.750  1 not judged  $0.0492 + 16 unpriced calls  60.8k tokens  ")
+    assert line.endswith("left")
+    assert status_line(Tally(eval_id="e", planned=3)) == "0/3  Pass^1 -"
+
+
+def test_repeated_attempts_count_for_their_cost_only() -> None:
+    tally = tally_of(outcome("a", 0, None, final=False, stop_reason="user_error"), outcome("a", 0))
+    assert (tally.done, tally.unjudged, tally.pass_1, tally.usage.calls) == (1, 0, 1.0, 26)
+
+
+def test_plain_progress_writes_few_lines_and_every_trouble() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    tally = Tally(eval_id="e1", planned=1000)
+    progress.started(tally)
+    for number in range(1000):
+        one = unjudged("a", number) if number == 500 else outcome("a", number)
+        tally.add(one)
+        progress.ended(one, tally)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "evaluation e1: 1000 rollouts"
+    assert "a #501 not judged (infrastructure_error): cannot connect [to] it" in lines
+    assert lines[-1].startswith("1000/1000  Pass^1 1.000")
+    assert len(lines) < 30
+
+
+def test_live_progress_shows_the_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    progress = LiveProgress(stream)
+    tally = Tally(eval_id="e1", planned=2)
+    progress.started(tally)
+    for one in (outcome("a", 0), unjudged("a", 1)):
+        tally.add(one)
+        progress.ended(one, tally)
+    progress.closed(tally)
+    assert "2/2  Pass^1 1.000" in stream.getvalue()
+    assert "cannot connect [to] it" in stream.getvalue()
+
+
+def test_one_rollout_in_a_line() -> None:
+    assert outcome_line(outcome("a", 0)) == "a #1 passed"
+    assert outcome_line(failed("a", 1)) == "a #2 failed (wrong_tool, reward 0): took another"
+    again = outcome("a", 2, None, final=False, stop_reason="user_error", stop_detail="said nothing")
+    assert outcome_line(again) == "a #3 not judged (user_error), will be tried again: said nothing"
+
+
+@pytest.mark.parametrize(
+    ("usage", "words"),
+    [
+        (Usage(), "-"),
+        (Usage(calls=1, cost=0.00004), "<$0.0001"),
+        (Usage(calls=2, cost=12.345), "$12.35"),
+        (Usage(calls=2, unpriced_calls=2), "unpriced"),
+        (Usage(calls=2, unpriced_calls=1, cost=0.5), "$0.5000 + 1 unpriced call"),
+    ],
+)
+def test_money(usage: Usage, words: str) -> None:
+    assert money(usage) == words
+
+
+def test_numbers_in_words() -> None:
+    assert [tokens(number) for number in (0, 999, 1000, 12_345, 999_949, 999_950, 4_500_000)] == [
+        "0",
+        "999",
+        "1.0k",
+        "12.3k",
+        "999.9k",
+        "1.0M",
+        "4.5M",
+    ]
+    assert [duration(seconds) for seconds in (None, 0.004, 9.994, 12.34, 59.96, 245, 3723)] == [
+        "-",
+        "0.00 s",
+        "9.99 s",
+        "12.3 s",
+        "60.0 s",
+        "4:05",
+        "1:02:03",
+    ]
+    assert dollars(0.12345) == "$0.1235"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 2})
+    return made
+
+
+def test_a_rollout_as_a_person_reads_it(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold")
+    text = transcript(load_rollout(result.folder / result.outcomes[0].file))
+    order = [
+        "row flight.booking.001, number 1",
+        "USER",
+        "CALL create_booking",
+        "TOOL create_booking (ok",
+        "* insert bookings",
+        "CALL pay_booking",
+        "* update bookings",
+        "ASSISTANT",
+        "stopped: agent_done",
+        "reward 1: Task completed successfully",
+    ]
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+
+
+def test_the_json_report_is_one_valid_document_even_with_a_damaged_trajectory(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold")
+    (result.folder / result.outcomes[1].file).write_text("{torn")
+    report = json.loads(b"".join(report_parts(result)))
+    first, second = report["rows"][0]["rollouts"]
+    assert first["trajectory"]["id"] == first["id"]
+    assert second["trajectory"] is None
+    assert report["score"] == 1.0

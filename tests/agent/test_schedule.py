@@ -1,0 +1,128 @@
+"""Which rollouts run, in which order, with which seeds, and how many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from small_task import small_task
+
+from reward_kit.agent.bundle import Task
+from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.schedule import (
+    LONGEST_BACKOFF,
+    Job,
+    backoff,
+    chosen_tasks,
+    plan,
+    rollout_seed,
+    run_jobs,
+)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[Task]:
+    return [small_task(tmp_path, id=f"row{number}") for number in range(5)]
+
+
+def names(jobs: list[Job]) -> list[tuple[str, int]]:
+    return [(job.task.row.id, job.index) for job in jobs]
+
+
+def test_every_row_runs_once_before_any_runs_twice(tasks: list[Task]) -> None:
+    jobs = plan(tasks[:3], {"row0": 2, "row1": 1, "row2": 3})
+    assert names(jobs) == [("row0", 0), ("row1", 0), ("row2", 0), ("row0", 1), ("row2", 1), ("row2", 2)]
+
+
+def test_what_is_finished_is_not_planned_again(tasks: list[Task]) -> None:
+    jobs = plan(tasks[:2], {"row0": 2, "row1": 2}, {("row0", 0), ("row1", 1)})
+    assert names(jobs) == [("row1", 0), ("row0", 1)]
+
+
+def test_seeds_differ_and_depend_on_nothing_else() -> None:
+    seeds = {rollout_seed(10, f"row{row}", index) for row in range(50) for index in range(20)}
+    assert len(seeds) == 1000
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert rollout_seed(10, "row1", 2) == rollout_seed(10, "row1", 2)
+    assert (
+        len({rollout_seed(10, "row1", 2), rollout_seed(11, "row1", 2), rollout_seed(10, "row1", 2, 1)}) == 3
+    )
+
+
+def test_seeds_stay_what_they_are_between_releases() -> None:
+    assert rollout_seed(10, "flight.booking.001", 0) == 261373859
+
+
+def test_shuffling_with_a_limit_draws_a_sample_that_repeats(tasks: list[Task]) -> None:
+    def ids(**options: object) -> list[str]:
+        return [task.row.id for task in chosen_tasks(tasks, EvaluationConfig(**options))]  # type: ignore[arg-type]
+
+    assert ids() == ["row0", "row1", "row2", "row3", "row4"]
+    assert ids(start_index=1, end_index=3) == ["row1", "row2"]
+    assert ids(task_ids="row3,0") == ["row3", "row0"]
+    assert ids(shuffle=True, max_tasks=3, seed=1) == ids(shuffle=True, max_tasks=3, seed=1)
+    assert ids(shuffle=True, seed=1) != ids(shuffle=True, seed=2)
+    assert sorted(ids(shuffle=True)) == ids()
+
+
+def test_waits_double_and_are_bounded() -> None:
+    chance = random.Random(1)
+    waits = [backoff(attempt, chance) for attempt in range(1, 12)]
+    assert all(2.0 ** (number - 1) / 2 <= wait for number, wait in enumerate(waits[:6], start=1))
+    assert max(waits) <= LONGEST_BACKOFF
+
+
+async def test_no_more_than_allowed_run_at_once_and_in_order(tasks: list[Task]) -> None:
+    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 4))
+    running, most, begun = 0, 0, []
+
+    async def play(job: Job) -> None:
+        nonlocal running, most
+        begun.append(job)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    await run_jobs(jobs, play, concurrency=3)
+    assert most == 3
+    assert begun == jobs
+
+
+async def test_those_that_run_are_finished_when_no_more_may_start(tasks: list[Task]) -> None:
+    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 1))
+    finished: list[Job] = []
+
+    async def play(job: Job) -> None:
+        await asyncio.sleep(0)
+        finished.append(job)
+
+    await run_jobs(jobs, play, concurrency=2, may_start=lambda: not finished)
+    assert finished == jobs[:2]
+
+
+async def test_the_first_error_ends_all_others_and_is_raised(tasks: list[Task]) -> None:
+    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 1))
+    ended: list[str] = []
+
+    async def play(job: Job) -> None:
+        if job.task.row.id == "row1":
+            raise ValueError("no")
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append(job.task.row.id)
+            raise
+
+    with pytest.raises(ValueError, match="no"):
+        await run_jobs(jobs, play, concurrency=3)
+    assert sorted(ended) == ["row0", "row2"]
+
+
+async def test_nothing_to_do_is_done_at_once() -> None:
+    async def play(job: Job) -> None:
+        raise AssertionError(job)
+
+    await run_jobs([], play, concurrency=10)

@@ -1,0 +1,75 @@
+"""The command ``reward-kit agent-eval`` as a real process, in the folder of a small bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, Finished, flight_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's own models reaches the command."""
+    for name in list(os.environ):
+        if name.endswith("_API_KEY") or name in (
+            "MODEL_AGENT",
+            "MODEL_SIM",
+            "OPENAI_API_BASE",
+            "OPENAI_BASE_URL",
+        ):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def start(bundle: Bundle, environment: None) -> Callable[..., subprocess.Popen[str]]:
+    """Start ``reward-kit agent-eval`` in the bundle's folder."""
+
+    def run(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reward_kit", "agent-eval", *map(str, arguments)]
+        return subprocess.Popen(
+            command,
+            cwd=cwd or bundle.folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return run
+
+
+@pytest.fixture
+def agent_eval(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Finished]:
+    """Run ``reward-kit agent-eval`` in the bundle's folder to its end."""
+
+    def run(*arguments: str | Path, **options: Any) -> Finished:
+        process = start(*arguments, **options)
+        out, err = process.communicate(timeout=100)
+        return Finished(process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def results(bundle: Bundle) -> Callable[[], dict[str, Any]]:
+    """The results of the only evaluation in the bundle's ``runs/``."""
+
+    def read() -> dict[str, Any]:
+        (path,) = (bundle.folder / "runs" / "evals").glob("*.json")
+        plain: dict[str, Any] = json.loads(path.read_text())
+        return plain
+
+    return read

@@ -1,0 +1,228 @@
+"""``reward-kit agent-eval`` from a person's side: whole conversations over HTTP, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, Finished
+from stub_server import Answer, StubServer, call
+
+from reward_kit.agent import load_rollout
+from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS
+
+Command = Callable[..., Finished]
+MODELS = ("--model", "openai/gpt-4o-mini", "--sim-model", "openai/gpt-3.5-turbo")
+
+
+def pay_latest(request: dict[str, Any]) -> Answer:
+    """Pay for the booking that the last observation names."""
+    return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
+
+
+def busy_agent(request: dict[str, Any], place: int) -> Any:
+    script: list[Any] = [
+        "There is one at 6:30. Shall I book it?",
+        call("create_booking", flight_id=1, passenger="Alice"),
+        pay_latest(request) if place == 2 else None,
+        "Booked and paid.",
+    ]
+    return script[min(place, 3)]
+
+
+@pytest.fixture
+def booking(stub_llm: StubServer) -> StubServer:
+    """An agent that asks, books, pays and reports, and a user who agrees and leaves."""
+    stub_llm.script("gpt-4o-mini", busy_agent)
+    stub_llm.script("gpt-3.5-turbo", ["Yes please.", "Thanks! ###STOP###"])
+    return stub_llm
+
+
+def server_of(stub: StubServer) -> dict[str, str]:
+    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+
+
+def test_a_booking_over_several_turns_is_rewarded(
+    agent_eval: Command, bundle: Bundle, booking: StubServer, results: Callable[[], Any]
+) -> None:
+    named = {"MODEL_AGENT": "openai/gpt-4o-mini", "MODEL_SIM": "openai/gpt-3.5-turbo"}
+    ran = agent_eval("--dataset", "task.jsonl", **named, **server_of(booking))
+    assert (ran.code, ran.error.count("Error")) == (0, 0)
+    found = results()
+    assert found["status"] == "complete"
+    assert [found["pass_power"][k]["value"] for k in "1234"] == [1.0, 1.0, 1.0, 1.0]
+    assert "tool-calling (openai/gpt-4o-mini): 4 of 4 judged rollouts passed" in ran.out
+    assert re.search(r"\| +1\.000 \| +1\.000 \| +1\.000 \| +1\.000 \|", ran.out)
+    usage = found["usage"]
+    assert (usage["agent"]["calls"], usage["user"]["calls"]) == (16, 8)
+    assert usage["agent"]["input_tokens"] == 1600
+    assert usage["agent"]["cost"] > 0
+
+    outcome = found["rows"][0]["rollouts"][0]
+    record = load_rollout(bundle.folder / "runs" / outcome["file"])
+    assert [call.name for call in record.tool_calls] == ["create_booking", "pay_booking"]
+    assert record.tool_calls[1].changes[0]["after"] == {"status": "paid"}
+    assert (record.stop_reason, record.turns, outcome["turn_of_success"]) == ("user_stop", 2, 2)
+    assert record.database is not None
+    with sqlite3.connect(bundle.folder / "runs" / "flight.booking.001" / record.database) as final:
+        assert final.execute("SELECT passenger, status FROM bookings").fetchall() == [("Alice", "paid")]
+
+
+def test_a_lazy_agent_gets_nothing(
+    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    stub_llm.script("gpt-4o-mini", ["I would rather not."])
+    stub_llm.script("gpt-3.5-turbo", ["Oh. ###STOP###"])
+    ran = agent_eval("-d", "task.jsonl", *MODELS, "--n-rollouts", "1", **server_of(stub_llm))
+    assert ran.code == 0
+    found = results()
+    assert (found["score"], found["averages"]["reward"]["value"]) == (0.0, 0.0)
+    assert found["pass_power"]["1"]["value"] == 0.0
+    assert "0 of 1 judged rollout passed" in ran.out
+
+
+def test_two_successes_of_four(agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]) -> None:
+    def every_second(request: dict[str, Any], place: int) -> Any:
+        seeds = sorted({one["seed"] for one in stub_llm.requests_for("gpt-4o-mini")})
+        return busy_agent(request, place + 1) if chosen(request["seed"], seeds) else "No."
+
+    rollouts: list[int] = []
+
+    def chosen(seed: int, _: list[int]) -> bool:
+        if seed not in rollouts:
+            rollouts.append(seed)
+        return rollouts.index(seed) % 2 == 0
+
+    stub_llm.script("gpt-4o-mini", every_second)
+    stub_llm.script("gpt-3.5-turbo", ["###STOP###"])
+    ran = agent_eval("-d", "task.jsonl", *MODELS, **server_of(stub_llm))
+    assert ran.code == 0, ran.err
+    found = results()
+    assert [found["pass_power"][k]["value"] for k in "1234"] == pytest.approx([0.5, 1 / 6, 0.0, 0.0])
+    assert found["score"] == pytest.approx((0.5 + 1 / 6) / 4)
+    assert re.search(r"\| +0\.500 \| +0\.167 \| +0\.000 \| +0\.000 \|", ran.out)
+    assert [row["successes"] for row in found["rows"]] == [2]
+
+
+def test_gold_needs_no_model_and_no_network(
+    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
+) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": None})
+    ran = agent_eval(
+        "-d", "task.jsonl", "--agent", "gold", MODEL_AGENT="no/such", OPENAI_API_BASE="http://127.0.0.1:9"
+    )
+    assert ran.code == 0, ran.err
+    assert results()["score"] == 1.0
+    assert results()["configuration"]["model"] is None
+    gold = json.loads((bundle.folder / "runs" / "flight.booking.001" / "gold.json").read_text())
+    assert [change["table"] for change in gold["changes"]] == ["bookings"]
+    assert [bool(action["changes"]) for action in gold["actions"]] == [True, True]
+
+
+def test_it_runs_from_anywhere(agent_eval: Command, bundle: Bundle, tmp_path: Path) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    for number, dataset in enumerate(["flight_task/task.jsonl", "flight_task", str(bundle.folder)]):
+        ran = agent_eval("-d", dataset, "--agent", "gold", "-o", f"runs{number}", "--quiet", cwd=tmp_path)
+        assert ran.code == 0, ran.err
+        assert (tmp_path / f"runs{number}" / "flight.booking.001" / "base.db").is_file()
+    ran = agent_eval("--task-dir", "flight_task", "--agent", "gold", "--quiet", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+
+
+def test_quiet_prints_one_line_of_scores(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", "--quiet")
+    assert ran.out == "gold  Pass^1 1.000  Pass^2 1.000  Pass^3 -  Pass^4 -\n"
+    assert ran.err == ""
+
+
+def test_json_carries_whole_histories_to_a_file_or_the_output(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", "--json", "all.json")
+    assert ran.code == 0
+    report = json.loads((bundle.folder / "all.json").read_text())
+    trajectory = report["rows"][0]["rollouts"][1]["trajectory"]
+    assert [message["role"] for message in trajectory["messages"]][:2] == ["user", "assistant"]
+    assert report["configuration"]["agent"] == "gold"
+    assert report["versions"]["python"]
+    to_output = agent_eval("-d", "task.jsonl", "--agent", "gold", "--json", "-")
+    assert json.loads(to_output.out)["score"] == report["score"] == 1.0
+
+
+def test_fail_under_turns_a_low_score_into_an_exit_code(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1}, {"id": "other", "actions": [], "n_rollouts": 1})
+    run = ("-d", "task.jsonl", "--agent", "gold", "--quiet")
+    assert agent_eval(*run, "--fail-under", "0.5").code == 0
+    low = agent_eval(*run, "--fail-under", "0.6")
+    assert (low.code, low.error) == (1, "Pass^1 is below --fail-under 0.6.\n")
+
+
+def test_debug_writes_a_log_to_read(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    agent_eval("-d", "task.jsonl", "--agent", "gold", "--debug")
+    (log,) = (bundle.folder / "runs" / "flight.booking.001").glob("roll_*.log")
+    text = log.read_text()
+    assert "CALL create_booking" in text
+    assert "* insert bookings" in text
+    assert "reward 1: Task completed successfully" in text
+
+
+def test_validate_only_checks_without_a_model(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    ran = agent_eval("-d", "task.jsonl", "--validate-only")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "Task bundle successfully validated.")
+    bundle.rows({"actions": GOLD[:1]})
+    ran = agent_eval("-d", "task.jsonl", "--validate-only")
+    assert ran.code == 2
+    assert "error" in ran.out
+    assert not (bundle.folder / "runs").exists()
+
+
+def test_help_lists_every_option_once_under_its_group(agent_eval: Command) -> None:
+    ran = agent_eval("--help", COLUMNS="200")
+    assert ran.code == 0
+    for option in OPTIONS.values():
+        for flag in option.flags:
+            for name in flag.split("/"):
+                assert len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", ran.out)) >= 1, name
+    for group in ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display"):
+        assert f"\n{group}:\n" in ran.out
+    for name, default in DEFAULTS.items():
+        if isinstance(default, int) and not isinstance(default, bool):
+            assert f"Default: {default}." in ran.out, name
+
+
+def test_the_documentation_lists_exactly_the_options() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    section = text.partition("## reward-kit agent-eval")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"^\| `([^`]+)`", section, flags=re.MULTILINE))
+    assert documented == {", ".join(option.flags) for option in OPTIONS.values()}
+    for name, option in OPTIONS.items():
+        line = next(
+            line for line in section.splitlines() if line.startswith(f"| `{', '.join(option.flags)}`")
+        )
+        assert option.help in line
+        default = DEFAULTS[name]
+        if isinstance(default, int | str) and not isinstance(default, bool):
+            assert f"`{default}`" in line, name
+
+
+def test_help_imports_nothing_heavy(agent_eval: Command, tmp_path: Path) -> None:
+    ran = agent_eval("--help", PYTHONVERBOSE="1")
+    loaded = set(re.findall(r"^import '([\w.]+)'", ran.err, flags=re.MULTILINE))
+    assert "click" in loaded
+    assert not loaded & {
+        "litellm",
+        "fastapi",
+        "sqlalchemy",
+        "apsw",
+        "pydantic",
+        "rich",
+        "openai",
+        "aiosqlite",
+    }

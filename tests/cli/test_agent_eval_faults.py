@@ -1,0 +1,444 @@
+"""What goes wrong, one thing at a time: one clear message, the right exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, ROW, SEED, Bundle, Finished
+from stub_server import Answer, StubServer, call
+
+Command = Callable[..., Finished]
+Starter = Callable[..., "subprocess.Popen[str]"]
+GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold")
+MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--n-rollouts", "1")
+
+
+def assert_fault(ran: Finished, *parts: str, code: int = 2) -> None:
+    """One message that holds ``parts``, and no more output."""
+    assert ran.code == code, (ran.code, ran.out, ran.err)
+    for part in parts:
+        assert part in ran.error
+    assert ran.out == ""
+    assert [line for line in ran.error.splitlines() if line.startswith("Error: ")] == [
+        ran.error.splitlines()[0]
+    ]
+
+
+def server_of(stub: StubServer) -> dict[str, str]:
+    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+
+
+# -- the command line
+
+
+def test_no_dataset(agent_eval: Command) -> None:
+    assert_fault(agent_eval("--agent", "gold"), "--dataset")
+
+
+def test_no_model_and_no_agent(agent_eval: Command) -> None:
+    assert_fault(agent_eval("-d", "task.jsonl"), "--model", "MODEL_AGENT", "--agent gold")
+
+
+def test_no_model_for_the_user(agent_eval: Command) -> None:
+    ran = agent_eval("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-test-0123456789")
+    assert_fault(ran, "--sim-model", "MODEL_SIM", "--no-sim-user")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--max-concurrency", "0"], ["--max-concurrency must be at least 1"]),
+        (["--fail-under", "2"], ["--fail-under must be at most 1"]),
+        (["--eval-id", "../x"], ["--eval-id", "'../x'"]),
+        (["--task-ids", "nobody"], ["nobody", "there is no row"]),
+        (["--task-ids", "0", "--end-index", "1"], ["--task-ids does not go together with"]),
+        (["--agent", "unheard"], ["unheard", "tool-calling, gold"]),
+        (["--user", "unheard"], ["unheard", "llm, human"]),
+        (["--resume", "never-begun"], ["never-begun"]),
+        (["--json", "nowhere/all.json"], ["--json nowhere/all.json lies in no folder"]),
+        (["--model-arg", "top_p"], ["--model-arg", "KEY=VALUE"]),
+    ],
+)
+def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], parts: list[str]) -> None:
+    assert_fault(agent_eval(*GOLD_RUN, *arguments), *parts)
+
+
+def test_an_option_that_is_none(agent_eval: Command) -> None:
+    ran = agent_eval(*GOLD_RUN, "--max-setps", "3")
+    assert (ran.code, "--max-steps" in ran.error) == (2, True)
+
+
+# -- the bundle
+
+
+def test_a_missing_file(agent_eval: Command) -> None:
+    assert_fault(agent_eval("-d", "nothing.jsonl", "--agent", "gold"), "nothing.jsonl")
+
+
+def test_bad_json_on_line_seven(agent_eval: Command, bundle: Bundle) -> None:
+    lines = [json.dumps({**ROW, "id": f"row{number}"}) for number in range(6)]
+    bundle.write("task.jsonl", "\n".join([*lines, '{"id": "row6",}', ""]))
+    assert_fault(agent_eval(*GOLD_RUN), "task.jsonl:7")
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([{"n_rollouts": "four"}], ["task.jsonl:1", "n_rollouts", "four"]),
+        ([{}, {}], ["task.jsonl:2", "flight.booking.001"]),
+        ([{"id": "../x"}], ["task.jsonl:1", "../x"]),
+        ([{"seed_sql": "file:nothing.sql"}], ["task.jsonl:1", "nothing.sql"]),
+        ([{"toolset": "flight_task.gadgets"}], ["task.jsonl:1", "flight_task.gadgets"]),
+        ([{"actions": None}], ["flight.booking.001", "actions", "--agent"]),
+    ],
+)
+def test_faulty_rows(
+    agent_eval: Command, bundle: Bundle, rows: list[dict[str, Any]], parts: list[str]
+) -> None:
+    bundle.rows(*({"actions": GOLD, **row} for row in rows))
+    assert_fault(agent_eval(*GOLD_RUN), *parts)
+
+
+def test_an_error_in_the_seed_is_told_with_its_line(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    bundle.write("seed.sql", SEED + "\nINSERT INTO flihgts VALUES (2);\n")
+    assert_fault(agent_eval(*GOLD_RUN), "flight_task/seed.sql:6", "flihgts")
+    assert list((bundle.folder / "runs" / ".bases").iterdir()) == []
+
+
+def test_a_toolset_without_a_registry(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    bundle.write("tools.py", "tools = []\n")
+    assert_fault(agent_eval(*GOLD_RUN), "flight_task.tools", "ToolRegistry")
+
+
+def test_a_toolset_that_does_not_import(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    bundle.write("tools.py", "import no_such_library\n")
+    assert_fault(agent_eval(*GOLD_RUN), "tools.py:1", "no_such_library")
+
+
+# -- the reward
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ("raise KeyError('seat')", ["reward.py", "KeyError", "seat"]),
+        ("return 0.5", ["reward.py"]),
+        ("return {'score': 'high'}", ["reward.py", "score"]),
+        ("return {'score': float('nan')}", ["reward.py", "nan"]),
+    ],
+)
+def test_a_reward_that_fails_leaves_rollouts_unjudged(
+    agent_eval: Command, bundle: Bundle, results: Callable[[], Any], body: str, parts: list[str]
+) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    bundle.write("reward.py", f"def evaluate(messages, *, db, **kwargs):\n    {body}\n")
+    ran = agent_eval(*GOLD_RUN)
+    assert ran.code == 1
+    assert "reward_error 2 (left out of Pass^k)" in ran.out
+    for part in parts:
+        assert part in ran.error
+    assert (results()["unjudged"], results()["score"]) == ({"reward_error": 2}, None)
+
+
+def test_errors_may_count_as_failures(
+    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
+) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    bundle.write("reward.py", "def evaluate(messages, *, db, **kwargs):\n    raise ValueError\n")
+    ran = agent_eval(*GOLD_RUN, "--errors-as-failures")
+    assert (ran.code, results()["score"]) == (1, 0.0)
+    assert "counted as failures" in ran.out
+
+
+# -- the model
+
+
+def test_a_missing_key_is_found_before_anything_runs(agent_eval: Command, bundle: Bundle) -> None:
+    ran = agent_eval("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user")
+    assert_fault(ran, "OPENAI_API_KEY is not set")
+    assert not (bundle.folder / "runs").exists()
+
+
+def test_a_key_in_a_dot_env_file_is_read(
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_llm.script("gpt-4o-mini", ["No."])
+    bundle.write(".env", f"OPENAI_API_KEY=sk-test-0123456789\nOPENAI_API_BASE={stub_llm.url}\n")
+    for name in ("OPENAI_API_KEY", "OPENAI_API_BASE"):
+        monkeypatch.delenv(name)
+    assert agent_eval(*MODEL_RUN, "--quiet").code == 0
+
+
+@pytest.mark.parametrize("model", ["gpt-9000-nonesuch", "nonesuch/model"])
+def test_an_unknown_model(agent_eval: Command, model: str) -> None:
+    ran = agent_eval(
+        "-d", "task.jsonl", "--model", model, "--no-sim-user", OPENAI_API_KEY="sk-test-0123456789"
+    )
+    assert_fault(ran, model)
+
+
+def test_a_model_that_the_server_does_not_know(agent_eval: Command, stub_llm: StubServer) -> None:
+    ran = agent_eval(*MODEL_RUN, **server_of(stub_llm))
+    assert ran.code == 2
+    assert "HTTP 404" in ran.error
+
+
+def test_a_server_that_is_down(agent_eval: Command, results: Callable[[], Any]) -> None:
+    ran = agent_eval(
+        *MODEL_RUN,
+        "--retries",
+        "0",
+        OPENAI_API_BASE="http://127.0.0.1:9/v1",
+        OPENAI_API_KEY="sk-test-0123456789",
+    )
+    assert ran.code == 1
+    assert "cannot connect to http://127.0.0.1:9/v1" in ran.error
+    assert results()["unjudged"] == {"infrastructure_error": 1}
+
+
+def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    def refuse_later(request: dict[str, Any], place: int) -> Any:
+        return (
+            "No." if len(stub_llm.requests) <= 2 else Answer(status=401, error="Incorrect API key provided")
+        )
+
+    bundle.rows({"n_rollouts": 5, "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", refuse_later)
+    ran = agent_eval(*MODEL_RUN[:-2], "--max-concurrency", "1", **server_of(stub_llm))
+    assert ran.code == 2
+    assert "HTTP 401" in ran.error
+    assert "OPENAI_API_KEY" in ran.error
+    assert "sk-test" not in ran.error
+    assert len(stub_llm.requests) == 3
+    assert (results()["status"], results()["finished"]) == ("stopped", 2)
+    assert "2 of 5 rollouts are done and kept" in ran.error
+    assert re.search(r"--resume [\d-]+\w{4}", ran.error)
+
+
+def test_a_storm_of_rate_limits_ends(
+    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    stub_llm.script("gpt-4o-mini", [Answer(status=429, headers={"Retry-After": "0"}, error="slow down")])
+    ran = agent_eval(*MODEL_RUN, "--retries", "1", **server_of(stub_llm))
+    assert ran.code == 1
+    assert "HTTP 429" in ran.error
+    assert len(stub_llm.requests) == 4  # two attempts at the rollout, two at the call
+    assert results()["unjudged"] == {"infrastructure_error": 1}
+
+
+def test_a_rollout_that_failed_through_no_fault_of_the_agent_is_run_again(
+    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    stub_llm.script("gpt-4o-mini", ["No."])
+    stub_llm.fail("gpt-4o-mini", Answer(status=503, error="overloaded"), times=2)
+    ran = agent_eval(*MODEL_RUN, "--retries", "1", **server_of(stub_llm))
+    assert ran.code == 0, ran.err
+    assert "will be tried again" in ran.err
+    (outcome,) = results()["rows"][0]["rollouts"]
+    assert (outcome["attempt"], outcome["reward"]) == (1, 0.0)
+    assert results()["usage"]["agent"]["calls"] == 1
+
+
+def test_an_answer_that_is_not_json(
+    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    stub_llm.script("gpt-4o-mini", [Answer(body=b"<html>Bad gateway</html>")])
+    ran = agent_eval(*MODEL_RUN, "--retries", "0", **server_of(stub_llm))
+    assert ran.code == 1
+    assert results()["unjudged"] == {"infrastructure_error": 1}
+    assert "not judged" in ran.error
+
+
+# -- the tools
+
+
+def test_a_tool_that_hangs_costs_its_call_only(
+    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
+) -> None:
+    bundle.write(
+        "tools.py",
+        "import time\nfrom reward_kit.agent import ToolRegistry\n"
+        'R = ToolRegistry("slow", tool_timeout=0.3)\n'
+        "@R.tool(parameters={})\ndef sleep(db):\n    time.sleep(60)\n",
+    )
+    bundle.rows({"actions": [{"name": "sleep", "arguments": {}}], "n_rollouts": 1})
+    begun = time.monotonic()
+    ran = agent_eval(*GOLD_RUN)
+    assert time.monotonic() - begun < 30
+    assert ran.code == 0, ran.err
+    assert results()["score"] == 0.0
+
+
+# -- the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("no tmpfs can be mounted here: that takes root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_whole_files_only(agent_eval: Command, bundle: Bundle, small_disk: Path) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 200})
+    ran = agent_eval(*GOLD_RUN, "-o", small_disk)
+    assert ran.code == 2
+    assert "the disk is full" in ran.error
+    assert ran.error.count("Error:") == 1
+    assert list(small_disk.rglob("*.tmp")) == []
+    (log,) = small_disk.glob("evals/*.jsonl")
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    outcomes = [line for line in logged if line["kind"] == "rollout"]
+    assert outcomes
+    for outcome in outcomes:
+        json.loads((small_disk / outcome["file"]).read_text())
+
+
+def test_an_output_folder_that_is_a_file(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    bundle.write("occupied", "")
+    assert_fault(agent_eval(*GOLD_RUN, "-o", "occupied"), "occupied", "cannot be written")
+
+
+# -- the person
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(
+    start: Starter, agent_eval: Command, bundle: Bundle, stub_llm: StubServer, number: signal.Signals
+) -> None:
+    def slow_later(request: dict[str, Any], place: int) -> Any:
+        return "No." if len(stub_llm.requests) <= 2 else Answer(content="No.", delay=30)
+
+    bundle.rows({"n_rollouts": 5, "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", slow_later)
+    process = start(*MODEL_RUN[:-2], "--max-concurrency", "1", **server_of(stub_llm))
+    while len(stub_llm.requests) < 3 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "2 of 5 rollouts are done and kept" in err
+    command = re.search(r"reward-kit agent-eval (--resume \S+)", err)
+    assert command is not None
+    assert "(interrupted: by a signal)" in out
+
+    stub_llm.script("gpt-4o-mini", ["No."])
+    before = len(stub_llm.requests)
+    resumed = agent_eval(*command[1].split(), **server_of(stub_llm))
+    assert resumed.code == 0, resumed.err
+    assert len(stub_llm.requests) - before == 3
+    assert "0 of 5 judged rollouts passed" in resumed.out
+
+
+def test_interrupted_before_anything_ran(start: Starter, bundle: Bundle) -> None:
+    bundle.write("tools.py", "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    process = start(*GOLD_RUN)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_budget_starts_no_more_rollouts_and_can_be_raised(
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0, "total_tokens": 1_000_000}  # 0.15 USD each
+    bundle.rows({"n_rollouts": 4, "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", [Answer(content="No.", usage=usage)])
+    run = (*MODEL_RUN[:-2], "--max-concurrency", "1", "--eval-id", "thrifty")
+    ran = agent_eval(*run, "--max-cost", "0.2", **server_of(stub_llm))
+    assert ran.code == 1
+    assert (results()["status"], results()["finished"]) == ("budget", 2)
+    assert "0.30 of 0.20 USD are spent (--max-cost)" in ran.out
+    assert "--resume thrifty --max-cost USD" in ran.error
+    more = agent_eval("--resume", "thrifty", "--max-cost", "5", **server_of(stub_llm))
+    assert more.code == 0, more.err
+    assert (results()["status"], results()["finished"]) == ("complete", 4)
+    assert len(stub_llm.requests) == 4
+    assert results()["usage"]["agent"]["cost"] == pytest.approx(0.6)
+
+
+def test_unpriced_calls_are_called_so(
+    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    stub_llm.script("my-own-model", ["No."])
+    run = ("-d", "task.jsonl", "--model", "openai/my-own-model", "--no-sim-user", "--n-rollouts", "1")
+    ran = agent_eval(*run, **server_of(stub_llm))
+    assert ran.code == 0, ran.err
+    assert "unpriced" in ran.out
+    assert "$0" not in ran.out
+    assert results()["usage"]["agent"]["unpriced_calls"] == 1
+
+
+def test_secrets_given_as_model_arguments_are_not_stored(
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer
+) -> None:
+    stub_llm.script("gpt-4o-mini", ["No."])
+    canary = "sk-canary-4711-do-not-store"
+    ran = agent_eval(
+        *MODEL_RUN, "--model-arg", f"api_key={canary}", "--json", "all.json", "--debug", **server_of(stub_llm)
+    )
+    assert ran.code == 0, ran.err
+    assert any(canary in value for headers in stub_llm.request_headers for value in headers.values())
+    written = [path for path in bundle.folder.rglob("*") if path.is_file()]
+    assert not [path for path in written if canary.encode() in path.read_bytes()]
+    assert canary not in ran.out + ran.err
+
+
+def test_a_tool_calling_sys_exit_costs_its_call_only(
+    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
+) -> None:
+    bundle.write(
+        "tools.py",
+        "import sys\nfrom reward_kit.agent import ToolRegistry\n"
+        'R = ToolRegistry("exits")\n@R.tool(parameters={})\ndef leave(db):\n    sys.exit(3)\n',
+    )
+    bundle.rows({"actions": [{"name": "leave", "arguments": {}}], "n_rollouts": 1})
+    ran = agent_eval(*GOLD_RUN)
+    assert (ran.code, results()["score"]) == (0, 0.0), ran.err
+
+
+def test_the_module_runs_as_a_program_too() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "reward_kit", "agent-eval", "--help"], capture_output=True, timeout=60
+    )
+    assert ran.returncode == 0
+
+
+def test_the_model_is_asked_with_the_rollouts_seed_and_the_tools(
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer
+) -> None:
+    stub_llm.script(
+        "gpt-4o-mini", [call("search_flights", origin="SFO", dest="JFK", date="2025-05-20"), "No."]
+    )
+    agent_eval(*MODEL_RUN, "--temperature", "0", "--seed", "3", **server_of(stub_llm))
+    first, second = stub_llm.requests
+    assert first["seed"] == second["seed"]
+    assert first["temperature"] == 0
+    assert first["tools"][0]["function"]["name"] == "search_flights"
+    assert json.loads(second["messages"][-1]["content"])[0]["seats_available"] == 4

@@ -1,0 +1,25 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# stub_server and small_task are importable from every test folder, none of which is a package.
+sys.path.insert(0, str(Path(__file__).parent / "agent"))
+
+
+@pytest.fixture
+def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """An OpenAI-compatible server (``stub_server.StubServer``) that the environment points at."""
+    from stub_server import StubServer
+
+    stub = StubServer()
+    monkeypatch.setenv("OPENAI_API_BASE", stub.url)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
+    yield stub
+    stub.close()
