@@ -1,0 +1,25 @@
+"""Fixtures for the tests that follow the documentation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# pages is importable from the tests beside it, which are no package.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def environment(stub_llm: object) -> dict[str, str]:
+    """For commands: those of this installation come first, and the only model server is the stub."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MODEL_", "REWARD_KIT_"))
+    }
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }

@@ -1,0 +1,128 @@
+"""A page of the documentation as a reader follows it: files are written, commands run, output compared.
+
+The word after a fence's language says what a block is::
+
+    ```python title="my_task/tools.py"   a file to write
+    ```bash                              commands to run, which succeed (``python`` likewise)
+    ```bash fails                        commands to run, which do not
+    ```bash server                       a command that goes on running, on port 8000
+    ```text                              lines that the output of the block before has, in any order
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = {"python": [sys.executable, "-c"], "bash": ["bash", "-ec"]}
+SECONDS = 90
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; its ``note`` is what follows the language."""
+
+    language: str
+    note: str
+    text: str
+
+    @property
+    def title(self) -> str | None:
+        """The file that the block is the content of."""
+        found = re.fullmatch(r'title="(.+)"', self.note)
+        return found[1] if found else None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page that name a language."""
+    return [Block(*match.groups("")) for match in FENCE.finditer(page.read_text(encoding="utf-8"))]
+
+
+def files(page: Path) -> dict[str, str]:
+    """The files that a page has, as they are at its end."""
+    return {block.title: block.text for block in blocks(page) if block.title}
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """Write the files that a page has, and make their folders."""
+    for title, text in files(page).items():
+        (folder / title).parent.mkdir(parents=True, exist_ok=True)
+        (folder / title).write_text(text, encoding="utf-8")
+
+
+def follow(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Do in ``folder`` what the page says, block by block."""
+    output = ""
+    port = free_port()
+    with ExitStack() as running:
+        for block in blocks(page):
+            text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+            if block.title:
+                (folder / block.title).write_text(text, encoding="utf-8")
+            elif block.note == "server":
+                running.enter_context(serving(f"{text.strip()} --port {port}", folder, environment, port))
+            elif block.language == "text":
+                missing = [line for line in text.splitlines() if plain(line) not in plain(output)]
+                assert not missing, f"{missing} not in:\n{output}"
+            elif block.language in PROGRAMS:
+                output = run(Block(block.language, block.note, text), folder, environment)
+
+
+def run(block: Block, folder: Path, environment: dict[str, str]) -> str:
+    """Run a block; returns what it printed."""
+    done = subprocess.run(
+        [*PROGRAMS[block.language], block.text],
+        cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode != 0) == (block.note == "fails"), f"{block.text}\n{done.stdout}"
+    return done.stdout
+
+
+def plain(text: str) -> str:
+    """Table rules and columns do not count, nor how wide they are."""
+    return " ".join(re.sub(r"[│|┃]", " | ", text).split())
+
+
+@contextmanager
+def serving(command: str, folder: Path, environment: dict[str, str], port: int) -> Iterator[None]:
+    """``command`` in the background, from the moment that it answers on ``port``."""
+    log = (folder / "server.log").open("wb")
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not listening(port):
+            assert process.poll() is None, (folder / "server.log").read_text()
+            assert time.monotonic() < deadline, (folder / "server.log").read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+        log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

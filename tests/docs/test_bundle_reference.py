@@ -1,0 +1,90 @@
+"""The bundle reference says what the code does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import ROOT, blocks
+
+from reward_kit.agent import packed_bundle, task_row
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.database import Database
+from reward_kit.agent.default_reward import end_goal_reward
+from reward_kit.agent.row_check import check_row
+from reward_kit.agent.seed import folder_seed
+from reward_kit.agent.task_row import TaskRow
+
+PAGE = ROOT / "docs" / "bundle.md"
+REFERENCE = PAGE.read_text()
+
+
+def block(language: str, containing: str) -> str:
+    (found,) = [each.text for each in blocks(PAGE) if each.language == language and containing in each.text]
+    return found
+
+
+def test_the_table_of_fields_has_every_field_with_its_default() -> None:
+    table = REFERENCE.split("### Fields")[1].split("\n\n")[1]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    documented: dict[str, Any] = {}
+    for name, _, default, _ in rows:
+        documented[name] = default if default == "required" else json.loads(default) if default else None
+    actual = {
+        name: "required" if field.is_required() else field.get_default(call_default_factory=True)
+        for name, field in TaskRow.model_fields.items()
+    }
+    assert documented == actual
+    assert list(documented) == list(actual)
+
+
+def test_the_limits_are_the_documented_ones() -> None:
+    assert f"at most {task_row.MAX_ID_LENGTH}" in REFERENCE
+    assert f"{packed_bundle.MAX_FILES:,}".replace(",", " ") in REFERENCE
+    assert f"more than {packed_bundle.MAX_BYTES >> 30} GiB" in REFERENCE
+
+
+def test_the_row_with_a_reference_is_accepted() -> None:
+    row, faults = check_row(json.loads(block("json", "$result")))
+    assert row is not None
+    assert faults == []
+
+
+def test_the_seed_script_and_the_reward_work_in_a_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my_task"
+    folder.mkdir()
+    (folder / "seed.py").write_text(block("python", "SEED_FILES"))
+    (folder / "reward.py").write_text(block("python", "def evaluate"))
+    (folder / "tools.py").write_text(
+        "from reward_kit.agent import ToolRegistry\n"
+        "R = ToolRegistry('users')\n"
+        "@R.tool(description='Add', parameters={'name': str})\n"
+        "async def add(name, db):\n"
+        "    await db.execute('INSERT INTO users VALUES (1, :n)', {'n': name})\n"
+    )
+    actions = [{"name": "add", "arguments": {"name": "Ann"}}]
+    row = {
+        "id": "flight.1",
+        "toolset": "my_task.tools",
+        "sim_user_prompt": "You are Ann.",
+        "actions": actions,
+    }
+    (folder / "task.jsonl").write_text(json.dumps(row))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block("python", "validate(bundle)"), "bundle.md", "exec"), {})
+    assert "['flight.1']\nTrue [" in capsys.readouterr().out
+    with TaskBundle.load("my_task") as bundle:
+        assert (
+            bundle.tasks[0].seed == folder_seed(folder) or bundle.tasks[0].seed.key == folder_seed(folder).key
+        )
+
+
+def test_the_default_reward_takes_for_true_what_the_reference_says(tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "base.db", "CREATE TABLE t (x);") as base:
+        for value, score in [("1", 1.0), ("'yes'", 1.0), ("0", 0.0), ("''", 0.0), ("NULL", 0.0)]:
+            assert end_goal_reward([], db=base.read_only(), end_goal_sql=f"SELECT {value}").score == score
+        assert end_goal_reward([], db=base.read_only(), end_goal_sql="SELECT x FROM t").score == 0.0

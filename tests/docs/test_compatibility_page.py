@@ -1,0 +1,79 @@
+"""The page about compatibility says what is there and what is not."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import ROOT, follow
+
+from reward_kit.agent.evaluation_config import OPTIONS
+
+PAGE = ROOT / "docs" / "compatibility.md"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table below ``heading``, cell by cell."""
+    lines = PAGE.read_text().split(heading, 1)[1].splitlines()
+    rows = lines[lines.index("|---|---|") + 1 :]
+    return [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in rows[: next((i for i, row in enumerate(rows) if not row.startswith("|")), len(rows))]
+    ]
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(quoted(m)[0], name) for m, names in table("## Kept") for name in quoted(names)]
+)
+def test_what_is_kept_can_be_imported(module: str, name: str) -> None:
+    exec(f"from {module} import {name}", {})
+
+
+@pytest.mark.parametrize(
+    "path", [path for what, _ in table("## Not there") for path in quoted(what) if path.startswith("reward_kit.")]
+)
+def test_what_is_not_there_is_not(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    with pytest.raises(ImportError):
+        exec(f"from {module} import {name}", {})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [command for what, _ in table("## Not there") for command in quoted(what) if command.startswith("reward-kit ")],
+)
+def test_commands_that_are_not_there_end_with_2(command: str) -> None:
+    arguments = shlex.split(command)[1:]
+    options = ["--id", "x"] if arguments == ["deploy"] else []
+    done = subprocess.run([sys.executable, "-m", "reward_kit", *arguments, *options], capture_output=True, timeout=60)
+    assert done.returncode == 2
+
+
+def test_earlier_options_are_there_or_not_as_the_table_says() -> None:
+    flags = {part for option in OPTIONS.values() for flag in option.flags for part in flag.split("/")}
+    for earlier, now in table("| earlier option"):
+        for flag in quoted(earlier):
+            assert (flag in flags) == (now == "the same"), flag
+        for mentioned in quoted(now):
+            if mentioned.startswith("--"):
+                assert mentioned.split()[0] in flags
+
+
+def test_every_example_prints_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "metric").mkdir()
+    follow(PAGE, tmp_path, environment)
+
+
+def test_the_decorator_and_the_module_share_a_name() -> None:
+    module = importlib.import_module("reward_kit.reward_function")
+    assert module.RewardFunction
+    assert callable(importlib.import_module("reward_kit").reward_function)
