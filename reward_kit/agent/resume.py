@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.evaluation_config import (
     DEFAULTS,
     OPTIONS,
-    REDACTED,
     EvaluationConfig,
     UsageError,
     flag_of,
@@ -168,9 +167,11 @@ def _known(evals: Path) -> str:
 def _configuration_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
     differences = []
     for name, option in OPTIONS.items():
-        before, now = earlier.get(name), header.configuration.get(name)
-        if option.fixed and name in earlier and before != now and REDACTED not in (before, now):
-            differences.append(f"{flag_of(name)} was {json.dumps(before)}, is {json.dumps(now)}")
+        if not option.fixed or name not in earlier:
+            continue
+        before, now = (_canonical(value.get(name)) for value in (earlier, header.configuration))
+        if before != now:
+            differences.append(f"{flag_of(name)} was {before}, is {now}")
     return differences
 
 
@@ -193,7 +194,11 @@ def _row_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
 
 
 def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _code(folder: Path) -> dict[str, str]:

@@ -135,6 +135,13 @@ def test_resuming_refuses_them_as_well(bundle: Bundle) -> None:
         agent_eval(resume="mine", seed=11)
 
 
+def test_model_arguments_are_compared_as_they_are_stored(bundle: Bundle) -> None:
+    run(bundle, model_args={"stop": ("a", "b"), "api_key": "one", "top_p": 1})
+    assert run(bundle, model_args={"top_p": 1, "stop": ["a", "b"], "api_key": "another"}).score == 1.0
+    with pytest.raises(UsageError, match=r'--model-arg was .*"top_p": 1}, is .*"top_p": 0.5}'):
+        run(bundle, model_args={"stop": ["a", "b"], "api_key": "one", "top_p": 0.5})
+
+
 def test_options_that_change_no_result_may_differ(bundle: Bundle) -> None:
     cut(run(bundle), 1)
     assert (
