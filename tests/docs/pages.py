@@ -83,8 +83,8 @@ def run(block: Block, folder: Path, environment: dict[str, str]) -> str:
     """Run a block; returns what it printed."""
     done = subprocess.run(
         [*PROGRAMS[block.language], block.text],
-        cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=SECONDS, check=False,
+        cwd=folder, env=environment, text=True, timeout=SECONDS, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert (done.returncode != 0) == (block.note == "fails"), f"{block.text}\n{done.stdout}"
     return done.stdout

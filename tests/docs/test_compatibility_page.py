@@ -39,7 +39,8 @@ def test_what_is_kept_can_be_imported(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path for what, _ in table("## Not there") for path in quoted(what) if path.startswith("reward_kit.")]
+    "path",
+    [path for what, _ in table("## Not there") for path in quoted(what) if path.startswith("reward_kit.")],
 )
 def test_what_is_not_there_is_not(path: str) -> None:
     module, _, name = path.rpartition(".")
@@ -49,12 +50,19 @@ def test_what_is_not_there_is_not(path: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [command for what, _ in table("## Not there") for command in quoted(what) if command.startswith("reward-kit ")],
+    [
+        command
+        for what, _ in table("## Not there")
+        for command in quoted(what)
+        if command.startswith("reward-kit ")
+    ],
 )
 def test_commands_that_are_not_there_end_with_2(command: str) -> None:
     arguments = shlex.split(command)[1:]
     options = ["--id", "x"] if arguments == ["deploy"] else []
-    done = subprocess.run([sys.executable, "-m", "reward_kit", *arguments, *options], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "reward_kit", *arguments, *options], capture_output=True, timeout=60
+    )
     assert done.returncode == 2
 
 

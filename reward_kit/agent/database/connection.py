@@ -60,6 +60,9 @@ class Driver(Protocol):
     def changes(self) -> Changes:
         """The rows that differ from the base, those of an open transaction included."""
 
+    def since_now(self) -> Callable[[], Changes] | None:
+        """A function that tells the rows changed since this moment, if there is a way but by their total."""
+
     def protect(self) -> None:
         """A tool call starts: make sure that ``restore`` can bring back the present content."""
 
@@ -197,7 +200,7 @@ class Connection:
                 raise
             if scope.before is None or driver.version == scope.before[0]:
                 return Changes()
-            return self._current_changes(driver).minus(scope.before[1])
+            return scope.before[1]()
 
     def _perform(self, scope: Scope | None, ticket: Ticket | None, statement: Statement) -> Answer:
         """Run a statement whose turn it is."""
@@ -273,7 +276,7 @@ class Connection:
             if each.draws is None:
                 each.draws = 0 if self.randomness is None else self.randomness.position
                 if each.recorded:
-                    each.before = (driver.version, self._current_changes(driver))
+                    each.before = (driver.version, driver.since_now() or self._since_total(driver))
 
     def _begin(self, driver: Driver, scope: Scope, statement: Statement) -> None:
         _check_not_lost(scope)
@@ -296,7 +299,11 @@ class Connection:
             driver.restore()
         if self.randomness is not None and scope.draws is not None:
             self.randomness.position = scope.draws
-        self._known = None if scope.before is None else (driver.version, scope.before[1])
+        self._known = None
+
+    def _since_total(self, driver: Driver) -> Callable[[], Changes]:
+        before = self._current_changes(driver)
+        return lambda: self._current_changes(driver).minus(before)
 
     def _current_changes(self, driver: Driver) -> Changes:
         if self._known is None or self._known[0] != driver.version:

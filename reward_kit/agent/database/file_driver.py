@@ -128,6 +128,9 @@ class FileDriver:
             self._shared = True
             self.protect()
 
+    def since_now(self) -> None:
+        return None  # a comparison of files knows no beginning
+
     def protect(self) -> None:
         if not self._shared:
             return
@@ -220,7 +223,7 @@ def open_unchanging(path: Path) -> sqlite3.Connection:
 
 
 def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Make ``target`` equal to what is committed in ``source``; ``sqlite3.OperationalError`` if one is locked."""
+    """Make ``target`` equal to what ``source`` has committed; ``sqlite3.OperationalError`` if one is in use."""
     locked = 0
 
     def check(status: int, _remaining: int, _total: int) -> None:

@@ -93,6 +93,9 @@ class OverlayDriver:
     def changes(self) -> Changes:
         return self._recorder.changes()
 
+    def since_now(self) -> Callable[[], Changes] | None:
+        return None if self.in_transaction else self._recorder.since_now()
+
     def protect(self) -> None:
         pass  # nobody else can write to a fork
 

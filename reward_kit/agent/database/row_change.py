@@ -62,9 +62,10 @@ class RowChange:
         return self.table, _typed_values(self.after if self.before is None else self.before, whole=True)
 
     def sort_key(self) -> tuple[Any, ...]:
-        """Orders by table, key as SQLite orders values, operation, content."""
-        key = () if self.key is None else tuple(_collate(value) for value in self.key.values())
-        return self.table, self.key is None, key, *self.identity()[1:]
+        """Orders by table, key as SQLite orders values, operation; rows without a key by their content."""
+        if self.key is None:
+            return self.table, True, (), *self.identity()[1:]
+        return self.table, False, tuple(map(_collate, self.key.values())), self.op
 
     def without(self, ignored: Collection[str]) -> RowChange | None:
         """This change without the columns ``ignored`` (casefolded names); ``None`` if nothing of it is left.

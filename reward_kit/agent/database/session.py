@@ -6,8 +6,10 @@ tell (NULL in a primary key, virtual tables, changes of the schema) the rows the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -31,6 +33,21 @@ _MANY_ROWS = 500
 _Row = Sequence[Any]
 
 
+@dataclass(slots=True)
+class _Span:
+    """What is written from ``start`` on.
+
+    ``null_keys`` are the tables that held rows with NULL in the key by then, as far as they were written to;
+    ``cookie`` is the number that SQLite gave the schema of that moment.
+    """
+
+    start: Overlay
+    session: apsw.Session
+    touched: set[str]
+    null_keys: set[str]
+    cookie: int
+
+
 class SessionRecorder:
     """Records what is written through ``connection``, which ``overlay.connect()`` gave.
 
@@ -47,10 +64,8 @@ class SessionRecorder:
         self._facts = facts_of(overlay.base)
         self._touched: set[str] = set()
         self._written: dict[str, set[int]] = {name: set() for name in self._facts.watched}
-        self._session = apsw.Session(connection, "main")
-        self._session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)
-        self._session.table_filter(self._on_first_write)
-        self._session.attach()
+        self._session = self._attached(self._touched)
+        self._span: _Span | None = None
         if self._written:
             connection.set_update_hook(self._on_row_written)
 
@@ -62,8 +77,7 @@ class SessionRecorder:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
 
     def _net_changes(self) -> Changes:
-        cookie = self._query("PRAGMA main.schema_version")[0][0]
-        if cookie != self._overlay.base.schema_cookie:
+        if self._schema_cookie() != self._overlay.base.schema_cookie:
             return self._compare_all()
         earlier = self._earlier_changes()
         if not self._touched:
@@ -78,22 +92,85 @@ class SessionRecorder:
         rows = Changes(row for row in recorded if row.table not in compared)
         return Changes([*kept.then(rows), *self._compare(compared), *self._null_keys(earlier, compared)])
 
+    def since_now(self) -> Callable[[], Changes]:
+        """A function that tells what was changed since this moment, in time for those rows alone.
+
+        ``DatabaseError`` inside a transaction.
+        """
+        span, cookie = self._span, self._schema_cookie()
+        if span is None or span.touched or span.cookie != cookie:
+            touched: set[str] = set()
+            session = self._attached(touched)
+            span = _Span(self._overlay.fork(), session, touched, self._tables_with_null_keys(), cookie)
+            self._span = span
+        return partial(self._changes_in, span)
+
+    def _changes_in(self, span: _Span) -> Changes:
+        cookie = self._schema_cookie()
+        if not span.touched and cookie == span.cookie:
+            return Changes()
+        try:
+            if cookie == self._overlay.base.schema_cookie and self._sees_all_of(span):
+                return Changes(cancel(self._recorded(span.session.changeset())))
+        except UnicodeDecodeError as error:
+            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+        except apsw.SchemaChangeError:
+            pass  # a table was made, written to and rolled back
+        return self.changes().minus(overlay_changes(span.start))
+
+    def _sees_all_of(self, span: _Span) -> bool:
+        """Whether the session of ``span`` has missed nothing."""
+        tables = [self._facts.schema.tables.get(name) for name in span.touched]
+        known = [table for table in tables if table is not None and table.recordable]
+        return (
+            len(known) == len(tables)
+            and not any(table.loose and self._is_written(table, has_zero(table)) for table in known)
+            and not span.null_keys.intersection(span.touched)
+            and not self._tables_with_null_keys().intersection(span.touched)
+        )
+
+    def _tables_with_null_keys(self) -> set[str]:
+        """The tables that hold rows with NULL in the key, as far as they may have been written to."""
+        found = set()
+        for name in self._touched:
+            table = self._facts.schema.tables.get(name)
+            if table is not None and table.recordable and table.nullable_key:
+                in_base = self._facts.null_keys(self._overlay.base, table)
+                if in_base or self._is_written(table, has_null_key(table)):
+                    found.add(name)
+        return found
+
+    def _attached(self, touched: set[str]) -> apsw.Session:
+        """A session that records from now on, and adds to ``touched`` the tables that are written to."""
+
+        def on_first_write(name: str) -> bool:
+            # SQLite asks before a table's first change, or before each if the answer was no
+            touched.add(name)
+            table = self._facts.schema.tables.get(name)
+            return table is not None and table.recordable
+
+        session = apsw.Session(self._connection, "main")
+        session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)
+        session.table_filter(on_first_write)
+        session.attach()
+        return session
+
     def close(self) -> None:
         """Stop recording."""
+        if self._span is not None:
+            self._span.session.close()
         self._session.close()
         if self._written:
             self._connection.set_update_hook(None)
-
-    def _on_first_write(self, name: str) -> bool:
-        """SQLite asks whether to record ``name``: before its first change, or each if the answer was no."""
-        self._touched.add(name)
-        table = self._facts.schema.tables.get(name)
-        return table is not None and table.recordable
 
     def _on_row_written(self, _op: int, database: str, table: str, rowid: int) -> None:
         rowids = self._written.get(table)
         if rowids is not None and database == "main" and len(rowids) <= _MANY_ROWS:
             rowids.add(rowid)
+
+    def _schema_cookie(self) -> int:
+        cookie: int = self._query("PRAGMA main.schema_version")[0][0]
+        return cookie
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         cursor = self._connection.cursor()

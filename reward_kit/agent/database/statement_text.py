@@ -58,9 +58,7 @@ def is_blank(sql: str) -> bool:
 def without_tail(sql: str) -> str:
     """``sql`` without the blanks, comments and semicolons at its end."""
     ends = [
-        match.end()
-        for match in _TOKEN.finditer(sql)
-        if match.lastgroup is not None and match.group() != ";"
+        match.end() for match in _TOKEN.finditer(sql) if match.lastgroup is not None and match.group() != ";"
     ]
     return sql[: ends[-1]] if ends else ""
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from reward_kit.errors import DatabaseError, QueryTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.connection import Connection
 
@@ -24,7 +26,7 @@ class Scope:
     open.  ``wrote``: a statement that may write was let through.  ``over``: it has ended, or is about to.
     ``lost``: why SQLite rolled its transaction back.  ``draws``: how many random numbers had been drawn
     when it first began.  If it is ``recorded``, ``before`` are the version of the database at that time
-    and its changes.
+    and a function that tells the changes since.
     """
 
     __slots__ = (
@@ -52,7 +54,7 @@ class Scope:
         self.over = False
         self.lost: str | None = None
         self.draws: int | None = None
-        self.before: tuple[object, Changes] | None = None
+        self.before: tuple[object, Callable[[], Changes]] | None = None
 
     @property
     def root(self) -> Scope:

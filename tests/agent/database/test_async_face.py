@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import datetime
+import datetime as dt
 import pickle
 from decimal import Decimal
 
@@ -13,6 +13,8 @@ from sqlalchemy import bindparam, select, text
 
 from reward_kit.agent.database import Database, Row
 from reward_kit.errors import DatabaseError
+
+CLOSED = "^this database is closed$"
 
 
 async def test_rows_work_as_tuples_by_name_and_as_dicts(db: Database) -> None:
@@ -95,10 +97,10 @@ async def test_unfitting_parameters_are_a_clear_error(
 
 
 async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Database) -> None:
-    moment = datetime.datetime(2025, 5, 19, 9, 30, tzinfo=datetime.timezone.utc)
+    moment = dt.datetime(2025, 5, 19, 9, 30, tzinfo=dt.timezone.utc)
     row = await db.fetch_one(
         "SELECT :date, :moment, :time, :flag, date(:moment, '+1 day')",
-        {"date": moment.date(), "moment": moment, "time": datetime.time(9, 30), "flag": True},
+        {"date": moment.date(), "moment": moment, "time": dt.time(9, 30), "flag": True},
     )
 
     assert row == ("2025-05-19", "2025-05-19 09:30:00+00:00", "09:30:00", 1, "2025-05-20")
@@ -248,7 +250,7 @@ async def test_text_of_sqlalchemy_brings_its_own_parameters(db: Database) -> Non
 async def test_text_with_a_missing_parameter_and_other_expressions_are_errors(db: Database) -> None:
     with pytest.raises(DatabaseError, match="bind parameter 'id'"):
         await db.fetch_val(text("SELECT :id"))
-    with pytest.raises(DatabaseError, match="must be a str or sqlalchemy.text"):
+    with pytest.raises(DatabaseError, match=r"must be a str or sqlalchemy\.text"):
         await db.fetch_val(select(text("1")))  # type: ignore[arg-type]  # wrong on purpose
 
 
@@ -273,11 +275,11 @@ async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
     db.close()
 
     for use in (db.fetch_val("SELECT 1"), db.execute("DELETE FROM orders")):
-        with pytest.raises(DatabaseError, match="^this database is closed$"):
+        with pytest.raises(DatabaseError, match=CLOSED):
             await use
-    with pytest.raises(DatabaseError, match="^this database is closed$"):
+    with pytest.raises(DatabaseError, match=CLOSED):
         db.read_only().execute("SELECT 1")
-    with pytest.raises(DatabaseError, match="^this database is closed$"):
+    with pytest.raises(DatabaseError, match=CLOSED):
         async with db.tool_call():
             await db.fetch_val("SELECT 1")
 

@@ -19,9 +19,12 @@ from reward_kit.errors import DatabaseError, QueryTimeoutError
 @pytest.fixture
 def hurried(tmp_path: Path, mode: str) -> Iterator[Database]:
     """A fork whose statements may take 0.2 s."""
-    with Database.seed(tmp_path / "hurried.db", SHOP, mode=mode, limits=Limits(timeout=0.2)) as base:
-        with base.fork(seed=1) as database:
-            yield database
+    limits = Limits(timeout=0.2)
+    with (
+        Database.seed(tmp_path / "hurried.db", SHOP, mode=mode, limits=limits) as base,
+        base.fork(seed=1) as database,
+    ):
+        yield database
 
 
 async def count(db: Database) -> int:
@@ -80,11 +83,14 @@ async def test_a_statement_is_stopped_at_its_time_limit(hurried: Database, sql: 
 
 
 async def test_a_write_stopped_at_its_time_limit_fails_the_whole_call(hurried: Database) -> None:
-    with pytest.raises(DatabaseError, match="rolled back and can do no more, because of: .*stopped after"):
+    async def tool() -> None:
         async with hurried.tool_call():
             await hurried.execute("INSERT INTO customers(name) VALUES ('Dora')")
             with pytest.raises(QueryTimeoutError):
                 await hurried.execute(RUNAWAY_WRITE)
+
+    with pytest.raises(DatabaseError, match=r"rolled back and can do no more, because of: .*stopped after"):
+        await tool()
 
     assert await count(hurried) == 3
 
@@ -166,9 +172,7 @@ async def test_a_tool_in_a_thread_that_ran_out_of_time_is_stopped_and_undone(db:
 
     async def call() -> None:
         async with db.tool_call():
-            work = asyncio.get_running_loop().run_in_executor(
-                None, contextvars.copy_context().run, tool
-            )
+            work = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, tool)
             work.add_done_callback(lambda _: thread_ended.set())
             await asyncio.shield(work)
 
@@ -246,7 +250,8 @@ async def test_cancelling_again_while_a_statement_is_being_stopped_changes_nothi
 
 
 async def test_a_long_read_gets_the_same_answer_on_the_thread(tmp_path: Path, mode: str) -> None:
-    slow = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 200000) SELECT sum(x) FROM c"
+    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 200000)"
+    slow = f"{numbers} SELECT sum(x) FROM c"
     limits = Limits(inline_seconds=0.0)
     with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
         assert await asyncio.gather(*(db.fetch_val(slow) for _ in range(3))) == [20000100000] * 3
@@ -256,17 +261,21 @@ async def test_a_long_read_gets_the_same_answer_on_the_thread(tmp_path: Path, mo
 
 async def test_a_write_that_moves_to_a_thread_happens_once(tmp_path: Path, mode: str) -> None:
     limits = Limits(inline_seconds=0.0)
-    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 3000) SELECT 'n' || x FROM c"
+    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 3000)"
     with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
-        await db.execute(f"INSERT INTO customers(name) {numbers}")
+        await db.execute(f"INSERT INTO customers(name) {numbers} SELECT 'n' || x FROM c")
         assert await count(db) == 3003
         async with db.tool_call() as call:
             await db.fetch_val("SELECT count(*) FROM customers")
             await db.execute("UPDATE customers SET credit = coalesce(credit, 0) + 1")
-            await db.executemany("UPDATE customers SET credit = credit + 1 WHERE id = ?", [[n] for n in range(1, 3001)])
+            await db.executemany(
+                "UPDATE customers SET credit = credit + 1 WHERE id = ?", [[n] for n in range(1, 3001)]
+            )
             async with db.transaction():
                 await db.execute("UPDATE customers SET credit = credit + 1 WHERE id > 3 AND id <= 3000")
-        assert await db.fetch_all("SELECT credit, count(*) FROM customers WHERE id > 3 GROUP BY 1 ORDER BY 1") == [
+        assert await db.fetch_all(
+            "SELECT credit, count(*) FROM customers WHERE id > 3 GROUP BY 1 ORDER BY 1"
+        ) == [
             (1.0, 3),
             (3.0, 2997),
         ]

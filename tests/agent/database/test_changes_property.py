@@ -262,8 +262,11 @@ def test_changes_of_two_spans_add_up(base: BaseImage, kind: st.SearchStrategy[An
     def check(first: list[Any], second: list[Any]) -> None:
         rollout = Rollout.of(Overlay(base))
         before = rollout.run(first)
+        since = rollout.recorder.since_now()
         after = rollout.run(second)
         span = after.minus(before)
+        assert since() == span
+        assert not rollout.recorder.since_now()()
         assert before.then(span) == after
         assert after.minus(after) == Changes()
         assert Changes().then(after) == after.minus(Changes()) == after

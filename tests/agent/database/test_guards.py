@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def test_reaching_out_of_the_database_and_switching_its_safety_off_are_ref
 async def test_a_refusal_is_not_remembered_for_the_next_error(db: Database) -> None:
     with pytest.raises(DatabaseError, match="ATTACH"):
         await db.execute("ATTACH ':memory:' AS other")
-    with pytest.raises(DatabaseError, match="^no such table: nowhere$"):
+    with pytest.raises(DatabaseError, match=r"^no such table: nowhere$"):
         await db.execute("SELECT * FROM nowhere")
 
 
@@ -86,13 +87,18 @@ async def test_foreign_keys_are_on_in_forks_if_the_seed_switched_them_on(db: Dat
 async def test_system_tables_and_the_storage_of_full_text_indexes_cannot_be_written(
     tmp_path: Path,
 ) -> None:
-    with Database.seed(tmp_path / "b.db", "CREATE VIRTUAL TABLE notes USING fts5(body)") as base, base.fork() as db:
+    with (
+        Database.seed(tmp_path / "b.db", "CREATE VIRTUAL TABLE notes USING fts5(body)") as base,
+        base.fork() as db,
+    ):
         await db.execute("INSERT INTO notes VALUES ('a window seat, please')")
         for sql in ("DELETE FROM notes_data", "UPDATE sqlite_master SET sql = ''"):
             with pytest.raises(DatabaseError, match="may not be modified"):
                 await db.execute(sql)
 
-        assert await db.fetch_val("SELECT body FROM notes WHERE notes MATCH 'window'") == "a window seat, please"
+        assert (
+            await db.fetch_val("SELECT body FROM notes WHERE notes MATCH 'window'") == "a window seat, please"
+        )
 
 
 async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path: Path, mode: str) -> None:
@@ -110,29 +116,35 @@ async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path:
 
 
 async def test_the_limit_of_rows_does_not_cut_off_what_a_write_returns(tmp_path: Path, mode: str) -> None:
-    with Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=Limits(max_rows=3)) as base:
-        with base.fork() as db:
-            written = await db.fetch_all("INSERT INTO t VALUES (1), (2), (3), (4), (5) RETURNING a")
+    limits = Limits(max_rows=3)
+    with (
+        Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base,
+        base.fork() as db,
+    ):
+        written = await db.fetch_all("INSERT INTO t VALUES (1), (2), (3), (4), (5) RETURNING a")
 
     assert [row.a for row in written] == [1, 2, 3, 4, 5]
 
 
 async def test_values_and_statements_have_a_largest_size(db: Database) -> None:
-    with pytest.raises(DatabaseError, match="too big"):
-        await db.fetch_val("SELECT zeroblob(100000000)")
-    with pytest.raises(DatabaseError, match="too big"):
-        await db.fetch_val("SELECT randomblob(100000000)")
-    with pytest.raises(DatabaseError, match="too long|too big"):
+    if db.mode == "overlay" or sys.version_info >= (3, 11):  # sqlite3 cannot set limits before
+        for sql in ("SELECT zeroblob(100000000)", "SELECT randomblob(100000000)"):
+            with pytest.raises(DatabaseError, match="too big"):
+                await db.fetch_val(sql)
+        with pytest.raises(DatabaseError, match="pattern too complex"):
+            await db.fetch_val("SELECT 'a' LIKE ?", ["%a" * 600])
+    with pytest.raises(DatabaseError, match=r"too long|too big"):
         await db.fetch_val(f"SELECT '{'a' * (1 << 20)}'")
-    with pytest.raises(DatabaseError, match="pattern too complex"):
-        await db.fetch_val("SELECT 'a' LIKE ?", ["%a" * 600])
 
     assert await db.fetch_val("SELECT length(zeroblob(50000000))") == 50_000_000
 
 
 async def test_a_database_cannot_grow_without_bounds(tmp_path: Path, mode: str) -> None:
     limits = Limits(max_growth_bytes=1 << 20)
-    with Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base, base.fork() as db:
+    with (
+        Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base,
+        base.fork() as db,
+    ):
         await db.execute("INSERT INTO t VALUES (zeroblob(500000))")
         with pytest.raises(DatabaseError, match="full"):
             await db.execute("INSERT INTO t VALUES (zeroblob(1000000))")
@@ -169,7 +181,9 @@ async def test_schemas_may_call_random_and_date_functions_everywhere(
         async with db.tool_call():
             await db.execute("INSERT INTO bookings(departs) VALUES ('2025-05-20 10:00')")
         row = await db.fetch_one("SELECT * FROM bookings WHERE date(departs) = '2025-05-20'")
-        plan = await db.fetch_all("EXPLAIN QUERY PLAN SELECT 1 FROM bookings WHERE date(departs) = '2025-05-20'")
+        plan = await db.fetch_all(
+            "EXPLAIN QUERY PLAN SELECT 1 FROM bookings WHERE date(departs) = '2025-05-20'"
+        )
 
         assert (row.month, row.week) == ("2025-05", "2025-05-25")
         assert len(row.id) == 8

@@ -80,9 +80,11 @@ USES: dict[str, Callable[[Any], Any]] = {
     "row by negative position": lambda r: [row[-1] for row in r],
     "row by position beyond": lambda r: [row[9] for row in r],
     "row slices": lambda r: [row[:1] for row in r],
-    "row count and index": lambda r: [(row.count, row.index) for row in r.fetchmany(1)]
-    if "count" in r.keys()  # noqa: SIM118 - a Result has keys() and is no mapping
-    else None,
+    "row count and index": lambda r: (
+        [(row.count, row.index) for row in r.fetchmany(1)]
+        if "count" in r.keys()  # noqa: SIM118 - a Result has keys() and is no mapping
+        else None
+    ),
     "row as dict": lambda r: [row._asdict() for row in r],
     "row mapping": lambda r: [dict(row._mapping) for row in r],
     "row mapping by an unknown name": lambda r: [row._mapping["unknown"] for row in r],
@@ -174,8 +176,14 @@ def test_writes_tell_their_rowcount_and_the_rowid_inserted(shop: Database, their
         (text("SELECT name FROM customers WHERE id = :id"), {"id": 2, "unused": 3}),
         (text("SELECT name FROM customers WHERE id = :id").bindparams(id=3), None),
         (text("SELECT name FROM customers WHERE id = :id").bindparams(id=3), {"id": 1}),
-        (text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)), {"ids": [1, 3]}),
-        (text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)), {"ids": []}),
+        (
+            text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)),
+            {"ids": [1, 3]},
+        ),
+        (
+            text("SELECT name FROM customers WHERE id IN :ids").bindparams(bindparam("ids", expanding=True)),
+            {"ids": []},
+        ),
         (text("SELECT \"name\", :name, 'a%b' FROM customers WHERE name LIKE :name || '%'"), {"name": "A"}),
         (text(r"SELECT 'at 9\:30'"), None),
         (text("SELECT :x, :x"), {"x": None}),
@@ -206,9 +214,9 @@ def test_the_errors_of_results_are_those_of_sqlalchemy(ours: ReadOnlyDatabase) -
 
 def test_faulty_sql_is_an_error_of_the_database(ours: ReadOnlyDatabase) -> None:
     for sql in ("SELECT * FROM nowhere", text("SELECT * FROM nowhere")):
-        with pytest.raises(DatabaseError, match="^no such table: nowhere$"):
+        with pytest.raises(DatabaseError, match=r"^no such table: nowhere$"):
             ours.execute(sql)
-    with pytest.raises(DatabaseError, match="parameter :id|bind parameter 'id'"):
+    with pytest.raises(DatabaseError, match="bind parameter 'id'"):
         ours.execute(text("SELECT :id"))
 
 
@@ -252,7 +260,11 @@ async def test_async_rewards_await_the_same_answers(base: Database) -> None:
     view = base.read_only_async()
 
     assert await view.fetch_val("SELECT count(*) FROM orders") == 3
-    assert (await view.execute("SELECT name FROM customers ORDER BY id")).scalars().all() == ["Alice", "Bob", "Çiğdem"]
+    assert (await view.execute("SELECT name FROM customers ORDER BY id")).scalars().all() == [
+        "Alice",
+        "Bob",
+        "Çiğdem",
+    ]
     assert [row.id async for row in rows_of(view)] == ["W1", "W2", "W3"]
 
 
@@ -264,7 +276,9 @@ async def rows_of(view: Any) -> Any:
 def test_a_database_of_another_base_is_compared_row_by_row(tmp_path: Path, mode: str) -> None:
     with (
         Database.seed(tmp_path / "one.db", SHOP, mode=mode) as one,
-        Database.seed(tmp_path / "two.db", SHOP + "UPDATE customers SET credit = 3 WHERE id = 3;", mode=mode) as two,
+        Database.seed(
+            tmp_path / "two.db", SHOP + "UPDATE customers SET credit = 3 WHERE id = 3;", mode=mode
+        ) as two,
         one.fork() as fork,
     ):
         assert not fork.equals(two)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
-import os
 import random
 import threading
 import tracemalloc
@@ -32,12 +32,14 @@ def base_path(tmp_path: Path) -> Path:
 
 
 def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def succeeding_call(db: Database, number: int) -> None:
     async with db.tool_call() as call:
-        order = await db.fetch_one("SELECT id, total FROM orders WHERE id = :id", {"id": f"X{1 + number % 800}"})
+        order = await db.fetch_one(
+            "SELECT id, total FROM orders WHERE id = :id", {"id": f"X{1 + number % 800}"}
+        )
         await asyncio.sleep(0)
         await db.execute(
             "UPDATE orders SET status = 'cancelled', total = :total WHERE id = :id",
@@ -50,14 +52,22 @@ async def succeeding_call(db: Database, number: int) -> None:
 
 async def failing_call(db: Database, number: int) -> None:
     async with db.tool_call():
-        await db.execute("UPDATE orders SET status = 'paid' WHERE id LIKE 'X%' AND customer_id = :id", {"id": 1 + number % 3})
+        await db.execute(
+            "UPDATE orders SET status = 'paid' WHERE id LIKE 'X%' AND customer_id = :id",
+            {"id": 1 + number % 3},
+        )
         await asyncio.sleep(0)
         await db.execute("INSERT INTO customers(name) VALUES ('Alice')")
 
 
 def expected_changes(number: int, total: float) -> list[dict[str, object]]:
     return [
-        {"table": "customers", "op": "insert", "key": {"id": 4}, "after": {"id": 4, "name": f"customer {number}", "credit": 0.0}},
+        {
+            "table": "customers",
+            "op": "insert",
+            "key": {"id": 4},
+            "after": {"id": 4, "name": f"customer {number}", "credit": 0.0},
+        },
         {
             "table": "orders",
             "op": "update",
@@ -124,6 +134,7 @@ async def test_a_fork_takes_little_memory_even_after_large_calls_were_rolled_bac
 
 async def test_forks_that_are_forgotten_are_freed_without_being_closed(base_path: Path) -> None:
     with Database.open(base_path) as base:
+
         async def use(number: int) -> None:
             db = base.fork(seed=number)
             await succeeding_call(db, number)
@@ -159,17 +170,18 @@ async def test_random_interleavings_give_the_same_states_as_one_fork_after_the_o
             for _ in range(12)
         ]
 
+    async def call(db: Database, sql: str, *, pause: bool, fails: bool) -> None:
+        async with db.tool_call():
+            await db.execute(sql)
+            if pause:
+                await asyncio.sleep(0)
+            if fails:
+                raise LookupError
+
     async def play(db: Database, number: int, *, pause: bool) -> None:
         for sql, fails in script(number):
-            try:
-                async with db.tool_call():
-                    await db.execute(sql)
-                    if pause:
-                        await asyncio.sleep(0)
-                    if fails:
-                        raise LookupError
-            except (LookupError, DatabaseError):
-                pass
+            with contextlib.suppress(LookupError, DatabaseError):
+                await call(db, sql, pause=pause, fails=fails)
 
     with Database.open(base_path) as base:
         together = [base.fork(seed=number) for number in range(60)]
