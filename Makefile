@@ -6,8 +6,8 @@ READY  := $(VENV)/.ready
 
 .PHONY: eval test lint bench docs clean
 
-eval: $(READY)  ## the main job, offline: every task of the example bundle, its gold actions replayed
-	$(BIN)/reward-kit agent-eval --dataset examples/flight_task/task.jsonl --agent gold
+eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
+	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n 2

@@ -1,0 +1,96 @@
+"""Values out of Python files that are parsed and never run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from .source import SourceError, SourceFiles
+
+_QUOTED = 70
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFile:
+    """A parsed file; ``place`` names it in errors."""
+
+    place: str
+    body: list[ast.stmt]
+
+    @classmethod
+    def read(cls, files: SourceFiles, path: str, what: str) -> PythonFile:
+        """Parse the file at ``path``; ``what`` says in an error what was expected there."""
+        text = files.text(path, what)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about escapes in the texts of somebody else's file
+                return cls(files.place(path), ast.parse(text).body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise SourceError(
+                f"{files.place(path)} is not Python: {error}. Expected there: {what}"
+            ) from error
+
+    def fault(self, node: ast.AST, expected: str) -> SourceError:
+        """An error about ``node``: where it stands, what it is, what was expected."""
+        found = " ".join(ast.unparse(node).split())
+        if len(found) > _QUOTED:
+            found = f"{found[: _QUOTED - 3]}..."
+        line = getattr(node, "lineno", 0)
+        return SourceError(f"{self.place}:{line}: found `{found}`. Expected there: {expected}")
+
+    def assigned(self, name: str, expected: str) -> ast.expr:
+        """The value of ``name``, which has to be assigned once and not be touched by anything else."""
+        mentions = [statement for statement in self.body if _mentions(statement, name)]
+        if not mentions:
+            raise SourceError(f"{self.place} has no {name}. Expected there: {expected}")
+        first, *others = mentions
+        if others:
+            raise self.fault(others[0], f"nothing more about {name} after line {first.lineno}")
+        value = first.value if isinstance(first, (ast.Assign, ast.AnnAssign)) else None
+        if value is None:
+            raise self.fault(first, expected)
+        return value
+
+    def elements(self, node: ast.expr, expected: str) -> list[ast.expr]:
+        """The members of a list that is written out."""
+        if not isinstance(node, (ast.List, ast.Tuple)) or any(isinstance(e, ast.Starred) for e in node.elts):
+            raise self.fault(node, expected)
+        return node.elts
+
+    def arguments(self, node: ast.expr, function: str) -> dict[str, ast.expr]:
+        """The named arguments of a call of ``function``, or of ``anything.function``."""
+        expected = f"{function}(name=value, ...)"
+        if not isinstance(node, ast.Call) or node.args or _last_name(node.func) != function:
+            raise self.fault(node, expected)
+        named = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+        if len(named) != len(node.keywords):
+            raise self.fault(node, expected)
+        return named
+
+    def literal(self, node: ast.expr, expected: str) -> Any:
+        """A value that is written out and that JSON can hold."""
+        try:
+            value = ast.literal_eval(node)
+            json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise self.fault(node, f"{expected}, written out") from error
+        return value
+
+    def text(self, node: ast.expr, expected: str) -> str:
+        value = self.literal(node, expected)
+        if not isinstance(value, str):
+            raise self.fault(node, expected)
+        return value
+
+
+def _mentions(statement: ast.stmt, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+
+
+def _last_name(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None

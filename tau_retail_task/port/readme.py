@@ -1,0 +1,70 @@
+"""The README of a written bundle: where everything comes from, and what is not as in the benchmark."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .source import Source
+
+_SAME_FOR_ALL = (
+    "The simulated user gets the benchmark's instruction inside of reward-kit's rules for playing a user.",
+    (
+        "Calls whose arguments are missing or of a wrong type are answered with reward-kit's own errors, and "
+        "change nothing; so are calls of unknown tools and calculations that would take too long."
+    ),
+)
+
+
+def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str:
+    """The text for the bundle ``name``; ``seed`` is the sentence about the seed."""
+    return "\n".join(
+        [
+            f"# {name}: the retail tasks of {source.title}",
+            "",
+            "Written by `python -m tau_retail_task.port`. The instructions, policy, tool descriptions, gold",
+            "actions and outputs are the benchmark's, word by word. The code of the tools and of the reward",
+            "and the tables are those of reward-kit's `tau_retail_task`.",
+            "",
+            "```bash",
+            f"reward-kit agent-eval --dataset {name} --agent gold",
+            f"reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL",
+            "```",
+            "",
+            *_tasks(source),
+            "",
+            "## Source",
+            "",
+            f"- Benchmark: {source.title}, {source.home}",
+            f"- Version: {source.version}",
+            f"- SHA-256 over all files that were read: `{content_hash(source.digests)}`",
+            f"- Data: {seed}.",
+            f"- Licence: see `LICENSE`{' and `NOTICE`' if 'NOTICE' in source.texts else ''}",
+            f"- Please cite: {source.paper}",
+            "",
+            "## What is not as in the benchmark",
+            "",
+            *(f"- {sentence}" for sentence in (*warnings, *source.differences, *_SAME_FOR_ALL)),
+            "",
+            "## Files that were read",
+            "",
+            "| file | SHA-256 |",
+            "|---|---|",
+            *(f"| `{path}` | `{digest}` |" for path, digest in sorted(source.digests.items())),
+            "",
+        ]
+    )
+
+
+def content_hash(digests: Mapping[str, str]) -> str:
+    """One SHA-256 for all files: over ``DIGEST  PATH`` lines as ``sha256sum`` writes, sorted by path."""
+    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _tasks(source: Source) -> list[str]:
+    lines = [f"| `{file}` | {len(rows)} |" for file, rows in source.rows.items()]
+    return ["| dataset | tasks |", "|---|---|", *lines]

@@ -1,0 +1,1 @@
+"""Files that are copied into a written bundle, beside this package's tools and reward."""

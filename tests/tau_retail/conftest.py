@@ -1,0 +1,61 @@
+"""The retail domain, seeded once for all tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+for folder in (str(ROOT), str(HERE)):  # the bundle itself, and the helper modules beside this file
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+BUNDLE = ROOT / "tau_retail_task"
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The seeded base; every test forks it."""
+    from reward_kit.agent.database import Database
+
+    path = tmp_path_factory.mktemp("retail") / "base.db"
+    with Database.seed(path, (BUNDLE / "seed.sql").read_text(encoding="utf-8")) as database:
+        yield database
+
+
+@pytest.fixture
+def db(base: Any) -> Iterator[Any]:
+    """A private copy of the seeded data."""
+    with base.fork() as fork:
+        yield fork
+
+
+@pytest.fixture(scope="session")
+def seeded_json(base: Any) -> str:
+    """The data of the benchmark, as JSON text."""
+    from reference import domain_of
+
+    return json.dumps(domain_of(base.read_only()))
+
+
+@pytest.fixture
+def data(seeded_json: str) -> Any:
+    """A private copy of the data of the benchmark."""
+    return json.loads(seeded_json)
+
+
+@pytest.fixture
+def call(db: Any) -> Any:
+    """``await call(name, **arguments)``: what the model sees of a call on the private copy."""
+    from tau_retail_task.tools import R
+
+    async def call_tool(name: str, **arguments: Any) -> str:
+        return await R.execute_tool(name, arguments, db=db)
+
+    return call_tool

@@ -1,0 +1,61 @@
+"""The bundle's folder is all that another machine with reward-kit needs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import BUNDLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULES = sorted([*BUNDLE.glob("*.py"), *BUNDLE.glob("tools/*.py")])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(BUNDLE)))
+def test_modules_import_nothing_but_reward_kit_its_dependency_pydantic_and_python_itself(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        for name in names:
+            top = name.partition(".")[0]
+            assert top in sys.stdlib_module_names | {"reward_kit", "pydantic"}, name
+
+
+def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "tau_retail_task"
+    shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
+    row = {
+        "id": "retail.cancel",
+        "toolset": "tau_retail_task.tools",
+        "system_prompt": "file:policy.md",
+        "initial_messages": [{"role": "user", "content": "Cancel my order, please."}],
+        "actions": [
+            {
+                "name": "cancel_pending_order",
+                "arguments": {"order_id": "#W1080318", "reason": "no longer needed"},
+            }
+        ],
+        "outputs": ["53.43"],
+    }
+    (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", "--dataset", str(copy), "--agent", "gold"]
+    done = subprocess.run(
+        [*command, "--output-dir", str(tmp_path / "runs"), "--fail-under", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("runs/retail.cancel/roll_*.json"))

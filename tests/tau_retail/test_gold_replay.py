@@ -1,0 +1,152 @@
+"""The gold actions of every task, played and judged as in an evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from reference import TOOLS, Data, run
+from task_rows import BUNDLE, DATASETS
+
+from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.database import Database
+from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.agent.rollout import ToolCall
+
+IDLE_IS_RIGHT = {
+    "task.jsonl": {10, 12, 25, 50, 57, 65, 106},
+    "task_classic.jsonl": {10, 12, 25, 50, 57, 65, 106},
+    "task_dev.jsonl": {17},
+    "task_train.jsonl": {161, 214, 229, 288, 349},
+}
+"""Where nothing is to be changed and nothing to be said."""
+REFUSED = {
+    "task_classic.jsonl": {2, 3, 4, 12, 13, 21, 35, 36, 37, 38, 39, 46, 47, 54, 55, 64, 67, 68, 106},
+    "task_dev.jsonl": set(),
+    "task_train.jsonl": {
+        *(24, 27, 81, 148, 161, 214, 229, 252, 253, 288, 314, 349, 351, 369, 376, 427, 431, 441, 469)
+    },
+}
+"""Where the original gold actions have a call that its tool refuses."""
+UNCHANGED = {
+    "task_classic.jsonl": {10, 12, 25, 50, 62, 65, 67, 68, 106},
+    "task_dev.jsonl": set(),
+    "task_train.jsonl": {161, 214, 229, 288, 349},
+}
+"""Where the original gold actions change no data."""
+
+
+class Idle:
+    """Says one line and does nothing."""
+
+    async def respond(self, rollout: Any) -> str:
+        return "Goodbye."
+
+
+@dataclass
+class Played:
+    """What came of a task: the rewards, the calls of the gold agent and whether they changed data."""
+
+    index: int
+    reward: float | None
+    idle_reward: float | None
+    calls: list[ToolCall]
+    changed: bool
+
+    @property
+    def statuses(self) -> set[str]:
+        return {call.status for call in self.calls}
+
+
+@functools.cache
+def played(dataset: str, folder: Any) -> list[Played]:
+    """Every task of a dataset, once with its gold actions and once with none."""
+    return asyncio.run(_play_all(dataset, folder))
+
+
+async def _play_all(dataset: str, folder: Any) -> list[Played]:
+    with TaskBundle.load(BUNDLE / dataset) as bundle:
+        seed = bundle.tasks[0].seed
+        assert {task.seed.key for task in bundle.tasks} == {seed.key}
+        with Database.seed(folder / f"{dataset}.db", seed.sql, origin=seed.origin) as base:
+            return [await _play(task, base) for task in bundle.tasks]
+
+
+async def _play(task: Any, base: Database) -> Played:
+    gold = await run_rollout(task, 0, base=base, agent=GoldAgent())
+    idle = await run_rollout(task, 0, base=base, agent=Idle())
+    with gold.database, idle.database:
+        assert gold.gold is not None
+        return Played(
+            index=task.row.metadata["index"],
+            reward=gold.reward,
+            idle_reward=idle.reward,
+            calls=gold.rollout.tool_calls,
+            changed=bool(gold.gold),
+        )
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tmp_path_factory.mktemp("bases")
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_gold_actions_earn_the_reward(dataset: str, folder: Any) -> None:
+    results = played(dataset, folder)
+    assert len(results) == DATASETS[dataset]
+    assert [task.index for task in results if task.reward != 1.0] == []
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_doing_nothing_is_paid_only_where_nothing_is_to_be_done(dataset: str, folder: Any) -> None:
+    results = played(dataset, folder)
+    assert {task.index for task in results if task.idle_reward == 1.0} == IDLE_IS_RIGHT[dataset]
+    assert {task.idle_reward for task in results} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("dataset", REFUSED)
+def test_refused_calls_are_those_of_the_benchmark(dataset: str, folder: Any) -> None:
+    results = played(dataset, folder)
+    assert {task.index for task in results if "refused" in task.statuses} == REFUSED[dataset]
+    assert set.union(*(task.statuses for task in results)) <= {"ok", "refused"}
+
+
+@pytest.mark.parametrize("dataset", UNCHANGED)
+def test_tasks_that_change_nothing_are_those_of_the_benchmark(dataset: str, folder: Any) -> None:
+    unchanged = {task.index for task in played(dataset, folder) if task.calls and not task.changed}
+    assert unchanged == UNCHANGED[dataset]
+
+
+def test_corrected_gold_actions_are_refused_no_more_than_the_original_ones(folder: Any) -> None:
+    corrected = {task.index for task in played("task.jsonl", folder) if "refused" in task.statuses}
+    assert corrected < REFUSED["task_classic.jsonl"]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_each_gold_call_answers_as_the_second_implementation_does(
+    dataset: str, folder: Any, data: Data
+) -> None:
+    compared = 0
+    for task in played(dataset, folder):
+        copy = _with_own_customers(data, task.calls)
+        for call in task.calls:
+            if call.name in TOOLS:
+                assert run(copy, call.name, call.arguments) == call.content, (task.index, call.name)
+                compared += 1
+    assert compared >= DATASETS[dataset]
+
+
+def _with_own_customers(data: Data, calls: list[ToolCall]) -> Data:
+    """``data`` with copies of the users and orders that the calls concern, for the calls to change."""
+    order_ids = {call.arguments.get("order_id") for call in calls} & data["orders"].keys()
+    user_ids = {data["orders"][order_id]["user_id"] for order_id in order_ids}
+    user_ids |= {call.arguments.get("user_id") for call in calls} & data["users"].keys()
+    orders = {order_id: deepcopy(data["orders"][order_id]) for order_id in order_ids}
+    users = {user_id: deepcopy(data["users"][user_id]) for user_id in user_ids}
+    return {**data, "orders": {**data["orders"], **orders}, "users": {**data["users"], **users}}

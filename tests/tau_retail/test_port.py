@@ -1,0 +1,595 @@
+"""What ``python -m tau_retail_task.port`` makes of a source, and how it says that it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BUNDLE, ROOT
+from small_sources import (
+    HOME,
+    INFOS,
+    LICENCE,
+    POLICY,
+    RETAIL,
+    SCENARIO_TEXT,
+    TASKS_TEST,
+    put,
+    small_shop,
+    tau2_task,
+    tool_module,
+    write_tau2_bench,
+    write_tau_bench,
+    write_wheel,
+)
+
+from reward_kit.agent import TaskBundle, agent_eval
+from reward_kit.agent.database import Database
+from tau_retail_task.build_seed import SourceError
+from tau_retail_task.port import port
+from tau_retail_task.port.command import main
+from tau_retail_task.port.inspect_evals import Wheel
+from tau_retail_task.port.seed import make_seed
+
+TAU2 = "data/tau2/domains/retail"
+
+
+@pytest.fixture
+def tau_bench(tmp_path: Path) -> Path:
+    """A small checkout of tau-bench."""
+    return write_tau_bench(tmp_path / "tau-bench")
+
+
+@pytest.fixture
+def tau2_bench(tmp_path: Path) -> Path:
+    """A small checkout of tau2-bench."""
+    return write_tau2_bench(tmp_path / "tau2-bench")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where the bundle goes: a folder of its own, to see what is left beside it."""
+    return tmp_path / "written" / "small_retail"
+
+
+@pytest.fixture
+def refused(out: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """``refused(source, *options)``: the one line that is printed where nothing is written."""
+
+    def refuse(source: str | Path, *options: str) -> str:
+        assert main(["--from", str(source), "--out", str(out), *options]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert not out.parent.exists()
+        assert said.err.startswith("Error: ")
+        assert said.err.count("\n") == 1
+        return said.err
+
+    return refuse
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_rows_have_the_instructions_gold_and_outputs_of_the_source(tau_bench: Path, out: Path) -> None:
+    port(tau_bench, out)
+    first, second = rows_of(out / "task.jsonl")
+    assert first == {
+        "id": "retail.test.000",
+        "toolset": "small_retail.tools",
+        "system_prompt": "file:policy.md",
+        "sim_user_prompt": "You are Ada (ada.quill@example.com). Cancel the pens: \u201cwrong colour\u201d.",
+        "actions": [
+            {"name": "find_user_id_by_email", "arguments": {"email": "ada.quill@example.com"}},
+            {
+                "name": "cancel_pending_order",
+                "arguments": {"order_id": "#W0000001", "reason": "no longer needed"},
+            },
+        ],
+        "outputs": ["3.5"],
+        "metadata": {"split": "test", "index": 0, "user_id": "ada_quill_0001"},
+    }
+    assert (second["id"], second["actions"], second["outputs"]) == ("retail.test.001", [], [])
+    assert [row["id"] for row in rows_of(out / "task_dev.jsonl")] == ["retail.dev.000"]
+    assert not (out / "task_train.jsonl").exists()  # the small source has none
+
+
+def test_policy_and_licence_are_written_byte_for_byte(tau_bench: Path, out: Path) -> None:
+    port(tau_bench, out)
+    assert (out / "policy.md").read_bytes() == POLICY.encode()
+    assert (out / "LICENSE").read_bytes() == LICENCE.encode()
+
+
+def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, out: Path) -> None:
+    port(tau_bench, out)
+    with TaskBundle.load(out) as bundle:
+        registry = bundle.tasks[0].registry
+        assert json.dumps(registry.get_openai_tools()) == json.dumps(list(INFOS.values()))
+        assert [name for name, tool in registry.tools.items() if tool.terminal] == [
+            "transfer_to_human_agents"
+        ]
+
+
+def test_gold_is_paid(tau_bench: Path, out: Path, tmp_path: Path) -> None:
+    port(tau_bench, out)
+    result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
+    assert (len(result.rows), result.score) == (2, 1.0)
+
+
+def test_bundle_runs_where_this_package_is_not(tau_bench: Path, out: Path, tmp_path: Path) -> None:
+    port(tau_bench, out)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(out, elsewhere / "small_retail")
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'tau_retail_task': raise ImportError('not on this machine')\n"
+        "sys.meta_path.insert(0, Absent)\n"
+        "from reward_kit.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, "agent-eval", "--dataset", "small_retail", "--validate-only"]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 gold actions give reward 1; doing nothing gives 0" in done.stdout + done.stderr
+
+
+def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
+    shop = small_shop()
+    known = {
+        f"{name}.json": hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        for name, content in shop.items()
+    }
+    sql, told = make_seed(shop, known)
+    assert sql == (BUNDLE / "seed.sql").read_text(encoding="utf-8")
+    assert "checked by hash" in told
+    shop["users"]["ada_quill_0001"]["payment_methods"]["gift_card_0000001"]["balance"] = 7.0
+    assert make_seed(shop, known)[0] != sql
+
+
+def test_other_data_give_a_seed_of_their_own(tau_bench: Path, out: Path) -> None:
+    written = port(tau_bench, out)
+    seed = (out / "seed.sql").read_text(encoding="utf-8")
+    assert "ben_stone_0002" in seed
+    assert "VALUES\n;" not in seed
+    assert "made from them" in written.seed
+
+
+def test_code_of_a_checkout_is_not_run(tau_bench: Path, out: Path, tmp_path: Path) -> None:
+    trap = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).write_text('!')\nraise SystemExit(3)\n"
+    put(tau_bench, "tau_bench/__init__.py", trap)
+    put(tau_bench, f"{RETAIL}/__init__.py", trap)
+    put(tau_bench, f"{RETAIL}/data/__init__.py", trap)
+    put(tau_bench, "sitecustomize.py", trap)
+    for name in ("tasks_test.py", "tools/__init__.py", "tools/cancel_pending_order.py"):
+        file = tau_bench / RETAIL / name
+        file.write_text(trap + file.read_text(encoding="utf-8"), encoding="utf-8")
+    command = [sys.executable, "-m", "tau_retail_task.port", "--from", str(tau_bench), "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "ran").exists()
+    assert len(rows_of(out / "task.jsonl")) == 2
+
+
+def test_success_says_what_was_written_and_what_to_do_next(
+    tau_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--from", str(tau_bench), "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "task.jsonl (2 tasks), task_dev.jsonl (1 tasks)" in said.out
+    assert said.out.endswith(f"Next: reward-kit agent-eval --dataset {out} --agent gold\n")
+
+
+def test_readme_names_source_commit_hash_and_paper(tau_bench: Path, out: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    put(tau_bench, ".git/HEAD", "ref: refs/heads/main\n")
+    put(tau_bench, ".git/refs/heads/main", f"{commit}\n")
+    port(tau_bench, out)
+    readme = (out / "README.md").read_text(encoding="utf-8")
+    assert f"Version: commit {commit}" in readme
+    assert "https://github.com/sierra-research/tau-bench" in readme
+    assert "arxiv.org/abs/2406.12045" in readme
+    listing = [line.split("`")[1::2] for line in readme.splitlines() if line.startswith("| `tau_bench/")]
+    assert f"{RETAIL}/wiki.md" in [path for path, _ in listing]
+    assert all(len(digest) == 64 for _, digest in listing)
+
+
+def test_commit_is_found_in_packed_references_of_a_worktree(
+    tau_bench: Path, out: Path, tmp_path: Path
+) -> None:
+    commit = "89abcdef0123456789abcdef0123456789abcdef"
+    shared = tmp_path / "repository" / ".git"
+    put(tau_bench, ".git", f"gitdir: {shared / 'worktrees' / 'one'}\n")
+    put(shared, "worktrees/one/HEAD", "ref: refs/heads/side\n")
+    put(shared, "worktrees/one/commondir", "../..\n")
+    put(shared, "packed-refs", f"# pack-refs with: peeled\n{commit} refs/heads/side\n")
+    assert port(tau_bench, out).source.version == f"commit {commit}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "LICENSE",
+        f"{RETAIL}/wiki.md",
+        f"{RETAIL}/tasks_test.py",
+        f"{RETAIL}/data/orders.json",
+        f"{RETAIL}/tools/__init__.py",
+        f"{RETAIL}/tools/cancel_pending_order.py",
+    ],
+)
+def test_missing_file_is_named_with_what_was_expected(
+    tau_bench: Path, path: str, refused: Callable[..., str]
+) -> None:
+    (tau_bench / path).unlink()
+    said = refused(tau_bench)
+    assert f"{tau_bench}/{path} is missing. Expected there: " in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "found"),
+    [
+        ('outputs=["3.5"]', "outputs=sorted(['3.5'])", 16, "sorted(['3.5'])"),
+        ('outputs=["3.5"]', "outputs=[3.5]", 16, "[3.5]"),
+        ('outputs=["3.5"]', "outputs='3.5'", 16, "'3.5'"),
+        ('annotator="0",', "**{},", 5, "Task("),
+        ('"You are Ben. Ask for a job."', 'f"You are {1 + 1}."', 18, "You are {1 + 1}."),
+        ('Task(user_id="ben_stone_0002"', 'Job(user_id="ben_stone_0002"', 18, "Job(user_id="),
+        ('kwargs={"email": "ada.quill@example.com"}', 'kwargs={"email": {"a", "b"}}', 10, "{'a', 'b'}"),
+        ("TASKS_TEST = [", "TASKS_TEST = [*MORE,", 4, "[*MORE,"),
+        ("outputs=[]),\n]", "outputs=[]),\n]\nTASKS_TEST += more()", 20, "TASKS_TEST += more()"),
+        ("outputs=[]),\n]", "outputs=[]),\n]\nTASKS_TEST.pop()", 20, "TASKS_TEST.pop()"),
+    ],
+)
+def test_anything_but_plain_values_in_a_task_file_is_shown_with_its_line(
+    tau_bench: Path, refused: Callable[..., str], old: str, new: str, line: int, found: str
+) -> None:
+    assert old in TASKS_TEST
+    edit(tau_bench / RETAIL / "tasks_test.py", old, new)
+    said = refused(tau_bench)
+    assert f"{tau_bench}/{RETAIL}/tasks_test.py:{line}: found `" in said
+    assert found in said
+    assert "Expected there: " in said
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("TASKS = []", "has no TASKS_TEST"),
+        ("TASKS_TEST = []", "has no tasks"),
+        ("TASKS_TEST = [", "is not Python"),
+        ("TASKS_TEST = load()", "found `load()`"),
+        ("\ufeffTASKS_TEST = [\0]", "is not Python"),
+        ("(" * 5000, "is not Python"),
+    ],
+)
+def test_task_file_without_tasks_is_explained(
+    tau_bench: Path, refused: Callable[..., str], text: str, fault: str
+) -> None:
+    put(tau_bench, f"{RETAIL}/tasks_test.py", text)
+    assert fault in refused(tau_bench)
+
+
+def test_description_that_is_computed_is_not_taken(tau_bench: Path, refused: Callable[..., str]) -> None:
+    module = tool_module("CancelPendingOrder", INFOS["CancelPendingOrder"])
+    computed = module.replace("        return {", "        print(1)\n        return {")
+    put(tau_bench, f"{RETAIL}/tools/cancel_pending_order.py", computed)
+    assert "found `print(1)`" in refused(tau_bench)
+
+
+def test_tool_that_takes_something_else_is_refused(tau_bench: Path, refused: Callable[..., str]) -> None:
+    edit(tau_bench / RETAIL / "tools" / "cancel_pending_order.py", "'reason'", "'cause'")
+    said = refused(tau_bench)
+    assert "the tool cancel_pending_order of tau-bench takes cause, order_id" in said
+    assert "Expected: order_id, reason" in said
+
+
+def test_gold_action_without_a_tool_is_refused(tau_bench: Path, refused: Callable[..., str]) -> None:
+    edit(tau_bench / RETAIL / "tools" / "__init__.py", "ALL_TOOLS = [FindUserIdByEmail, ", "ALL_TOOLS = [")
+    assert "retail.test.000 in task.jsonl has the gold action find_user_id_by_email" in refused(tau_bench)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda shop: shop["orders"]["#W0000002"]["items"][0].update(price=3.25), "order #W0000002"),
+        (
+            lambda shop: shop["orders"]["#W0000001"].update(gift_wrap=True),
+            "gift_wrap nothing instead of true",
+        ),
+        (lambda shop: shop["users"]["ben_stone_0002"].update(address={**HOME, "floor": 2}), "ben_stone_0002"),
+        (lambda shop: shop["orders"]["#W0000001"].pop("user_id"), "KeyError: 'user_id'"),
+        (lambda shop: shop["users"]["ada_quill_0001"]["orders"].remove("#W0000001"), "not in list"),
+        (lambda shop: shop["orders"]["#W0000001"].update(status="lost"), "CHECK constraint failed"),
+        (lambda shop: shop["products"].clear(), "no products"),
+    ],
+)
+def test_data_that_the_tables_cannot_hold_are_explained(
+    tau_bench: Path, refused: Callable[..., str], change: Callable[[Any], Any], told: str
+) -> None:
+    shop = small_shop()
+    change(shop)
+    for name, content in shop.items():
+        put(tau_bench, f"{RETAIL}/data/{name}.json", json.dumps(content))
+    assert told in refused(tau_bench)
+
+
+@pytest.mark.parametrize(("text", "fault"), [("{", "is not JSON"), ("[]", "holds a JSON array")])
+def test_data_file_with_something_else_is_named(
+    tau_bench: Path, refused: Callable[..., str], text: str, fault: str
+) -> None:
+    put(tau_bench, f"{RETAIL}/data/users.json", text)
+    assert f"{tau_bench}/{RETAIL}/data/users.json {fault}" in refused(tau_bench)
+
+
+def test_folder_that_is_no_checkout_is_refused_with_what_would_be_one(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert f"has neither {RETAIL} nor {TAU2}" in refused(tmp_path)
+    assert "is not there" in refused(tmp_path / "nowhere")
+
+
+def test_folder_with_something_in_it_is_kept_unless_forced(
+    tau_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(out, "notes.txt", "mine")
+    assert main(["--from", str(tau_bench), "--out", str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [file.name for file in out.iterdir()] == ["notes.txt"]
+    assert main(["--from", str(tau_bench), "--out", str(out), "--force"]) == 0
+    assert not (out / "notes.txt").exists()
+    assert (out / "task.jsonl").exists()
+    assert [file.name for file in out.parent.iterdir()] == ["small_retail"]
+
+
+def test_forced_folder_is_kept_where_the_source_is_faulty(tau_bench: Path, out: Path) -> None:
+    put(out, "notes.txt", "mine")
+    (tau_bench / RETAIL / "wiki.md").unlink()
+    with pytest.raises(SourceError, match="is missing"):
+        port(tau_bench, out, force=True)
+    assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_empty_folder_is_filled(tau_bench: Path, out: Path) -> None:
+    out.mkdir(parents=True)
+    port(tau_bench, out)
+    assert (out / "task.jsonl").exists()
+
+
+def test_force_does_not_remove_the_source_or_a_checkout_or_this_package(tmp_path: Path) -> None:
+    source = write_tau_bench(tmp_path / "holder" / "tau_bench_checkout")
+    with pytest.raises(SourceError, match="is not replaced"):
+        port(source, source.parent, force=True)
+    with pytest.raises(SourceError, match="is not replaced"):
+        port(source, BUNDLE, force=True)
+    put(tmp_path, "project/.git/HEAD", "ref: refs/heads/main\n")
+    with pytest.raises(SourceError, match="is a checkout"):
+        port(source, tmp_path / "project", force=True)
+    assert (source / "LICENSE").exists()
+    assert (BUNDLE / "reward.py").exists()
+
+
+@pytest.mark.parametrize("name", ["my-bundle", "2retail", "class", "json", "pytest", "reward_kit"])
+def test_name_that_rows_could_not_import_is_refused(tau_bench: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceError, match=r"cannot be imported|is there already"):
+        port(tau_bench, tmp_path / "written" / name)
+    assert not (tmp_path / "written").exists()
+
+
+def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: Path) -> None:
+    port(tau2_bench, out)
+    rows = rows_of(out / "task.jsonl")
+    assert [row["id"] for row in rows] == ["retail.tau2.000", "retail.tau2.001", "retail.tau2.002"]
+    assert rows[0]["sim_user_prompt"] == SCENARIO_TEXT
+    assert rows[0]["actions"][1] == {
+        "name": "cancel_pending_order",
+        "arguments": {"order_id": "#W0000001", "reason": "no longer needed"},
+    }
+    assert [row["id"] for row in rows_of(out / "task_train.jsonl")] == ["retail.tau2.000", "retail.tau2.002"]
+    assert [row["id"] for row in rows_of(out / "task_test.jsonl")] == ["retail.tau2.001"]
+
+
+def test_tau2_words_are_asked_for_where_the_source_asks_for_them(tau2_bench: Path, out: Path) -> None:
+    port(tau2_bench, out)
+    rows = rows_of(out / "task.jsonl")
+    assert [row["outputs"] for row in rows] == [["3.50"], [], ["3.50"]]
+    assert rows[2]["metadata"]["nl_assertions"] == ["The agent names the price."]
+
+
+def test_tau2_agent_gets_the_instructions_around_the_policy(tau2_bench: Path, out: Path) -> None:
+    port(tau2_bench, out)
+    with TaskBundle.load(out) as bundle:
+        prompt = bundle.tasks[0].system_prompt
+    assert prompt == f"<i>\nServe {{the}} customer.\n</i>\n<p>\n{POLICY}\n</p>"
+
+
+def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: Path) -> None:
+    written = port(tau2_bench, out)
+    with TaskBundle.load(out) as bundle:
+        registry = bundle.tasks[0].registry
+        cancel, item = (tool["function"] for tool in registry.get_openai_tools())
+        assert not any(tool.terminal for tool in registry.tools.values())
+    assert cancel["description"] == "Undo an order\n\nthat is pending, every bit of it."
+    assert cancel["parameters"] == {
+        "properties": {
+            "order_id": {
+                "description": "With a hash in front: '#W1'.",
+                "title": "Order Id",
+                "type": "string",
+            },
+            "reason": {
+                "description": "Why. There are\ntwo reasons.",
+                "title": "Reason",
+                "type": "string",
+            },
+        },
+        "required": ["order_id", "reason"],
+        "title": "parameters",
+        "type": "object",
+    }
+    assert (item["name"], item["description"]) == ("get_item_details", "Look at one pen.")
+    assert written.warnings == ("There is no code for these tools, which are left out: guess_item.",)
+
+
+def test_tau2_gold_is_paid(tau2_bench: Path, out: Path, tmp_path: Path) -> None:
+    port(tau2_bench, out)
+    result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
+    assert (len(result.rows), result.score) == (3, 1.0)
+
+
+def test_tau2_items_are_shown_and_balances_are_floats(tau2_bench: Path, out: Path, tmp_path: Path) -> None:
+    port(tau2_bench, out)
+    seed = (out / "seed.sql").read_text(encoding="utf-8")
+    with TaskBundle.load(out) as bundle, Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
+        registry = bundle.tasks[0].registry
+        item = asyncio.run(registry.execute_tool("get_item_details", {"item_id": "2000000002"}, db=db))
+        absent = asyncio.run(registry.execute_tool("get_item_details", {"item_id": "1"}, db=db))
+        balance = db.sync.fetch_val("SELECT balance FROM payment_methods WHERE source = 'gift_card'")
+    assert json.loads(item) == {
+        "item_id": "2000000002",
+        "options": {"colour": "blue"},
+        "available": False,
+        "price": 4.25,
+    }
+    assert absent == "Error: item not found"
+    assert (balance, type(balance)) == (7.0, float)
+
+
+def test_tau2_without_the_agents_instructions_takes_the_policy_and_says_so(
+    tau2_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tau2_bench / "src/tau2/agent/llm_agent.py").unlink()
+    assert main(["--from", str(tau2_bench), "--out", str(out)]) == 0
+    assert "the system prompt is the policy alone" in capsys.readouterr().out
+    assert (out / "system_prompt.md").read_text(encoding="utf-8") == POLICY
+    assert "the system prompt is the policy alone" in (out / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "fault"),
+    [
+        ([{**tau2_task("0"), "initial_state": {"message_history": []}}], "a state of its own"),
+        ([tau2_task("0"), tau2_task("0")], "has the id '0' of a task before it"),
+        ([{"id": "0"}], "task 0 is not as expected (KeyError: 'evaluation_criteria')"),
+        ([tau2_task("0", actions=[{"name": "x", "arguments": {}, "requestor": "user"}])], "of the user's"),
+        ([], "has no tasks"),
+        ([tau2_task("0")], "the split 'base' names the task '1'"),
+    ],
+)
+def test_tau2_task_that_a_row_cannot_say_is_refused(
+    tau2_bench: Path, refused: Callable[..., str], tasks: list[Any], fault: str
+) -> None:
+    put(tau2_bench, f"{TAU2}/tasks.json", json.dumps(tasks))
+    assert fault in refused(tau2_bench)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "LICENSE",
+        f"{TAU2}/db.json",
+        f"{TAU2}/policy.md",
+        f"{TAU2}/tasks.json",
+        "src/tau2/domains/retail/tools.py",
+    ],
+)
+def test_tau2_missing_file_is_named(tau2_bench: Path, refused: Callable[..., str], path: str) -> None:
+    (tau2_bench / path).unlink()
+    assert f"{tau2_bench}/{path} is missing. Expected there: " in refused(tau2_bench)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index."""
+    pytest.importorskip("pip")
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def test_inspect_evals_is_fetched_once_and_kept(index: Path, out: Path, tmp_path: Path) -> None:
+    wheel = Wheel("0.0.1", write_wheel(index))
+    cache = tmp_path / "kept"
+    first = port("inspect-evals", out, wheel=wheel, cache=cache)
+    assert [file.name for file in cache.iterdir()] == [wheel.file_name]
+    (index / wheel.file_name).unlink()
+    second = port("inspect-evals", out.with_name("again"), wheel=wheel, cache=cache)
+    assert first.source.rows == second.source.rows
+    assert wheel.sha256 in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_inspect_evals_bundle_has_the_wheels_words_and_licences(
+    index: Path, out: Path, tmp_path: Path
+) -> None:
+    port("inspect-evals", out, wheel=Wheel("0.0.1", write_wheel(index)), cache=tmp_path / "kept")
+    assert (out / "LICENSE").read_text(encoding="utf-8") == LICENCE
+    assert (out / "NOTICE").exists()
+    with TaskBundle.load(out) as bundle:
+        prompt = bundle.tasks[0].system_prompt
+        cancel, _ = (tool["function"] for tool in bundle.tasks[0].registry.get_openai_tools())
+    expected = f"    Serve the customer.\n    </instructions>\n    <policy>\n{POLICY}\n</policy>\n    "
+    assert prompt == f"<instructions>\n{expected}"
+    assert cancel["description"] == "Undo an order\nthat is pending, every bit of it."
+    assert cancel["parameters"]["properties"]["reason"] == {
+        "type": "string",
+        "description": "Why. There are\ntwo reasons.",
+    }
+    result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
+    assert (len(result.rows), result.score) == (3, 1.0)
+
+
+def test_inspect_evals_with_another_hash_is_refused_and_not_kept(
+    index: Path, out: Path, tmp_path: Path
+) -> None:
+    write_wheel(index)
+    with pytest.raises(SourceError, match="is not the expected file: its SHA-256 is"):
+        port("inspect-evals", out, wheel=Wheel("0.0.1", "0" * 64), cache=tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+    assert not out.parent.exists()
+
+
+def test_inspect_evals_that_cannot_be_downloaded_is_explained(
+    index: Path, refused: Callable[..., str]
+) -> None:
+    said = refused("inspect-evals")
+    assert "pip could not download inspect_evals-" in said
+    assert "give its path instead" in said
+
+
+def test_wheel_that_was_damaged_in_the_cache_is_fetched_again(index: Path, out: Path, tmp_path: Path) -> None:
+    wheel = Wheel("0.0.1", write_wheel(index))
+    damaged = put(tmp_path / "kept", wheel.file_name, "half of it")
+    port("inspect-evals", out, wheel=wheel, cache=tmp_path / "kept")
+    assert zipfile.is_zipfile(damaged)
+
+
+def test_wheel_can_be_given_by_its_path(tmp_path: Path, out: Path) -> None:
+    wheel = Wheel("0.0.1", write_wheel(tmp_path / "downloads"))
+    written = port(tmp_path / "downloads" / wheel.file_name, out, wheel=wheel)
+    assert len(written.source.rows["task.jsonl"]) == 3
+
+
+def test_other_wheel_by_its_path_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    write_wheel(tmp_path / "downloads")
+    said = refused(tmp_path / "downloads" / "inspect_evals-0.0.1-py3-none-any.whl")
+    assert "is not the expected file" in said

@@ -1,0 +1,284 @@
+"""The reward: the benchmark's verdict on final data and on what was said."""
+
+from __future__ import annotations
+
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from call_sequences import CallMaker
+from reference import run, state_hash
+
+from reward_kit import EvaluateResult
+from tau_retail_task.reward import evaluate
+from tau_retail_task.tools import R
+
+CARD, CREDIT = "gift_card_3749819", "credit_card_3577130"
+SHIRT, KETTLES = "#W1080318", "#W8557584"
+GLASS, CERAMIC = "9747045638", "8293778132"
+
+CANCEL = ("cancel_pending_order", {"order_id": SHIRT, "reason": "no longer needed"})
+
+
+def say(*lines: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": line} for line in lines]
+
+
+@pytest.fixture
+def states(base: Any) -> Any:
+    """``await states(calls, ...)``: a read-only view of the data after each list of calls."""
+    forks = []
+
+    async def after(*sequences: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+        views = []
+        for calls in sequences:
+            fork = base.fork()
+            forks.append(fork)
+            for name, arguments in calls:
+                await R.execute_tool(name, arguments, db=fork)
+            views.append(fork.read_only())
+        return views
+
+    yield after
+    for fork in forks:
+        fork.close()
+
+
+async def test_same_calls_and_all_outputs_said_are_worth_one(states: Any) -> None:
+    db, gold = await states([CANCEL], [CANCEL])
+    result = evaluate(say("Cancelled, 53.43 goes back."), db=db, gold_db=gold, outputs=["53.43"], id="x")
+    assert isinstance(result, EvaluateResult)
+    assert result.score == 1.0
+    assert {name: metric.score for name, metric in result.metrics.items()} == {
+        "database": 1.0,
+        "outputs": 1.0,
+    }
+
+
+async def test_reason_names_the_values_that_differ(states: Any) -> None:
+    db, gold = await states([], [CANCEL])
+    result = evaluate(say("Done."), db=db, gold_db=gold, outputs=["53.43"])
+    assert result.score == 0.0
+    assert "orders #W1080318 status: expected 'cancelled', got 'pending'" in result.reason
+    assert "never said: '53.43'" in result.reason
+    assert result.metrics["database"].reason in result.reason
+    assert result.metrics["outputs"].reason == "never said: '53.43'"
+
+
+async def test_right_data_without_the_output_are_worth_nothing(states: Any) -> None:
+    db, gold = await states([CANCEL], [CANCEL])
+    result = evaluate(say("Done."), db=db, gold_db=gold, outputs=["53.43"])
+    assert (result.score, result.metrics["database"].score, result.metrics["outputs"].score) == (
+        0.0,
+        1.0,
+        0.0,
+    )
+
+
+async def test_one_change_too_many_is_worth_nothing(states: Any) -> None:
+    address = dict.fromkeys(["address1", "address2", "city", "state", "country", "zip"], "x")
+    extra = ("modify_user_address", {"user_id": "omar_kim_3528", **address})
+    db, gold = await states([CANCEL, extra], [CANCEL])
+    result = evaluate([], db=db, gold_db=gold)
+    assert result.score == 0.0
+    assert "users #omar_kim_3528 zip: expected '32214', got 'x'" in result.reason
+
+
+async def test_doing_nothing_is_paid_where_nothing_was_to_be_changed(states: Any) -> None:
+    reading = ("get_order_details", {"order_id": SHIRT})
+    refused = ("cancel_pending_order", {"order_id": "#W2611340", "reason": "no longer needed"})
+    db, gold = await states([], [reading, refused])
+    assert evaluate(say("Bye."), db=db, gold_db=gold, outputs=[]).score == 1.0
+
+
+async def test_without_gold_data_nothing_was_to_be_changed(states: Any) -> None:
+    untouched, changed = await states([], [CANCEL])
+    assert evaluate([], db=untouched).score == 1.0
+    result = evaluate([], db=changed)
+    assert result.score == 0.0
+    assert "orders #W1080318 status: 'pending' -> 'cancelled'" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("outputs", "replies", "score"),
+    [
+        (["1093.34"], ["It is $1,093.34."], 1.0),
+        (["10"], ["That costs $100."], 1.0),
+        (["Blue"], ["the BLUE one"], 1.0),
+        (["blue"], ["Red.", "Blue, then."], 1.0),
+        (["a", "b"], ["a"], 0.0),
+        (["a", "b"], ["b", "a"], 1.0),
+        (["1,000"], ["1,000"], 0.0),  # commas are taken out of the reply only
+        (["481.5"], ["$481.50"], 1.0),
+        (["481.50"], ["$481.5"], 0.0),
+        (["gold card"], ["go,ld, card"], 1.0),
+        (["10"], [], 0.0),
+    ],
+)
+async def test_outputs_are_found_anywhere_in_a_reply(
+    states: Any, outputs: list[str], replies: list[str], score: float
+) -> None:
+    db, gold = await states([], [])
+    assert evaluate(say(*replies), db=db, gold_db=gold, outputs=outputs).score == score
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "10"},
+        {"role": "system", "content": "10"},
+        {"role": "tool", "tool_call_id": "a", "content": "10"},
+        {"role": "assistant", "content": "10", "tool_calls": [{"id": "a", "type": "function"}]},
+        {"role": "assistant", "content": None},
+        {"role": "assistant"},
+    ],
+)
+async def test_only_replies_that_reach_the_user_count(states: Any, message: dict[str, Any]) -> None:
+    db, gold = await states([], [])
+    assert evaluate([message], db=db, gold_db=gold, outputs=["10"]).score == 0.0
+
+
+async def test_replies_in_parts_count_as_one_text(states: Any) -> None:
+    db, gold = await states([], [])
+    parts = [{"type": "text", "text": "It is 1"}, {"type": "text", "text": "0."}]
+    messages = [{"role": "assistant", "content": parts, "tool_calls": []}]
+    assert evaluate(messages, db=db, gold_db=gold, outputs=["10"]).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "score"),
+    [
+        ("user_stop", 1.0),
+        ("terminal_tool", 1.0),
+        ("agent_done", 1.0),
+        (None, 1.0),
+        ("max_steps", 0.0),
+        ("timeout", 0.0),
+        ("budget", 0.0),
+        ("agent_error", 0.0),
+    ],
+)
+async def test_a_conversation_that_was_cut_off_is_worth_nothing(
+    states: Any, stop_reason: str | None, score: float
+) -> None:
+    db, gold = await states([CANCEL], [CANCEL])
+    result = evaluate([], db=db, gold_db=gold, rollout=SimpleNamespace(stop_reason=stop_reason))
+    assert result.score == score
+    assert result.metrics["database"].score == 1.0
+    if not score:
+        assert result.reason == f"the conversation was cut off: {stop_reason}"
+
+
+async def test_a_balance_that_came_back_as_a_float_is_another_balance(states: Any) -> None:
+    same_item = {"order_id": KETTLES, "item_ids": [GLASS], "new_item_ids": [GLASS]}
+    by_card = ("modify_pending_order_items", {**same_item, "payment_method_id": CARD})
+    there = ("modify_pending_order_payment", {"order_id": SHIRT, "payment_method_id": CARD})
+    db, gold = await states([there, CANCEL, by_card], [there, CANCEL])
+    result = evaluate([], db=db, gold_db=gold)
+    assert result.score == 0.0
+    untouched, touched = await states([], [there, CANCEL])
+    assert "payment_methods #gift_card_3749819 balance: expected 91.0, got 91" in (
+        evaluate([], db=untouched, gold_db=touched).reason
+    )
+
+
+async def test_negative_zero_is_another_difference_than_zero(states: Any) -> None:
+    items = ["5206946487", "1646531091"]
+    common = {"order_id": "#W6893533", "payment_method_id": "paypal_6151711", "item_ids": items}
+    noisy = ("exchange_delivered_order_items", {**common, "new_item_ids": ["9829827210", "2052249669"]})
+    nothing = ("exchange_delivered_order_items", {**common, "item_ids": [], "new_item_ids": []})
+    db, gold, other = await states([noisy], [noisy], [nothing])
+    assert evaluate([], db=db, gold_db=gold).score == 1.0
+    reason = evaluate([], db=other, gold_db=db).reason
+    assert "exchange_requests #W6893533 price_difference: expected -0.0, got 0" in reason
+
+
+async def test_order_of_items_in_a_return_does_not_count(states: Any) -> None:
+    def give_back(*items: str) -> tuple[str, dict[str, Any]]:
+        arguments = {"order_id": "#W1840144", "item_ids": list(items), "payment_method_id": "paypal_2306935"}
+        return "return_delivered_order_items", arguments
+
+    db, gold, other = await states(
+        [give_back("8590708195", "8384507844")],
+        [give_back("8384507844", "8590708195")],
+        [give_back("8384507844")],
+    )
+    assert evaluate([], db=db, gold_db=gold).score == 1.0
+    assert evaluate([], db=other, gold_db=gold).score == 0.0
+
+
+async def test_writing_the_address_that_is_there_already_changes_nothing(states: Any, data: Any) -> None:
+    address = data["users"]["omar_kim_3528"]["address"]
+    user = ("modify_user_address", {"user_id": "omar_kim_3528", **address})
+    order = ("modify_pending_order_address", {"order_id": SHIRT, **data["orders"][SHIRT]["address"]})
+    db, gold = await states([user, order], [])
+    assert evaluate([], db=db, gold_db=gold).score == 1.0
+    assert evaluate([], db=gold, gold_db=db).score == 1.0
+    assert evaluate([], db=db).score == 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_verdict_on_random_pairs_is_that_of_the_benchmark_s_hash(
+    base: Any, seeded_json: str, seed: int
+) -> None:
+    """One sequence, and the same in another order, in part or with a call repeated."""
+    rng = random.Random(seed)
+    verdicts = []
+    for _ in range(20):
+        data, twisted = json.loads(seeded_json), json.loads(seeded_json)
+        maker = CallMaker(rng, data)
+        calls = []
+        for _ in range(8):
+            calls.append(maker.call())
+            run(data, *calls[-1])
+        other = _twisted(rng, calls)
+        for call in other:
+            run(twisted, *call)
+        with base.fork() as first, base.fork() as second:
+            for db, sequence in ((first, calls), (second, other)):
+                for name, arguments in sequence:
+                    await R.execute_tool(name, arguments, db=db)
+            result = evaluate([], db=second.read_only(), gold_db=first.read_only())
+        equal = state_hash(data) == state_hash(twisted)
+        verdicts.append(equal)
+        assert result.score == float(equal), (calls, other, result.reason)
+    assert set(verdicts) == {True, False}
+
+
+def _twisted(rng: random.Random, calls: list[Any]) -> list[Any]:
+    dice = rng.randrange(4)
+    if dice == 0:
+        return rng.sample(calls, len(calls))
+    if dice == 1:
+        return [call for call in calls if rng.random() < 0.5]
+    if dice == 2:
+        return [*calls, rng.choice(calls)]
+    return [(name, {**arguments, **_reversed_lists(arguments)}) for name, arguments in calls]
+
+
+def _reversed_lists(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value[::-1] for name, value in arguments.items() if isinstance(value, list)}
+
+
+async def test_a_stored_rollout_is_judged_as_the_live_one(base: Any, states: Any, tmp_path: Any) -> None:
+    from reward_kit.agent.database import Database
+
+    base.export(tmp_path / "base.db")
+    with Database.open(tmp_path / "base.db") as seeded, seeded.fork() as db, seeded.fork() as gold:
+        await R.execute_tool(*CANCEL, db=db)
+        await R.execute_tool(
+            "modify_pending_order_payment", {"order_id": SHIRT, "payment_method_id": CARD}, db=gold
+        )
+        live = evaluate([], db=db.read_only(), gold_db=gold.read_only())
+        for keep, ending in (("full", "db"), ("delta", "dbd")):
+            files = [
+                state.save(tmp_path / f"{name}.{ending}", keep)
+                for name, state in (("roll", db), ("gold", gold))
+            ]
+            with Database.open(files[0]) as stored, Database.open(files[1]) as stored_gold:
+                judged = evaluate([], db=stored.read_only(), gold_db=stored_gold.read_only())
+                assert (judged.score, judged.reason) == (live.score, live.reason)
+                same = evaluate([], db=stored.read_only(), gold_db=db.read_only())
+                assert same.score == 1.0

@@ -1,0 +1,137 @@
+"""The seed holds the benchmark's data, all of them and in their order, and is what the generator makes of
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BUNDLE
+from reference import state_hash
+
+from tau_retail_task.build_seed import FINGERPRINTS, main
+from tau_retail_task.tools import order_checks, order_records, products, users
+
+SEEDED = "c49125b83c32941ba527a31dce753cef1dee9a65fe2633c3a3c50816cef083ab"
+
+
+def test_data_are_those_of_the_benchmark(data: Any) -> None:
+    assert state_hash(data) == SEEDED
+
+
+def test_there_are_as_many_rows_as_the_benchmark_has_things(base: Any) -> None:
+    counts = {
+        table: base.read_only().fetch_val(f"SELECT count(*) FROM {table}")
+        for table in (
+            "users",
+            "payment_methods",
+            "products",
+            "items",
+            "orders",
+            "order_items",
+            "requested_items",
+        )
+    }
+    assert counts == {
+        "users": 500,
+        "payment_methods": 695,
+        "products": 50,
+        "items": 591,
+        "orders": 1000,
+        "order_items": 2978,
+        "requested_items": 0,
+    }
+
+
+def test_numbers_keep_their_form(base: Any) -> None:
+    view = base.read_only()
+    assert view.fetch_all(
+        "SELECT DISTINCT typeof(balance) FROM payment_methods WHERE source = 'gift_card'"
+    ) == [("integer",)]
+    assert view.fetch_all("SELECT DISTINCT typeof(amount) FROM payments") == [("real",)]
+    assert view.fetch_all("SELECT DISTINCT typeof(zip) FROM users") == [("text",)]
+
+
+def test_no_row_refers_to_one_that_is_not_there(base: Any) -> None:
+    assert base.read_only().fetch_all("PRAGMA foreign_key_check") == []
+
+
+def test_items_can_be_asked_for_in_words(base: Any) -> None:
+    row = base.read_only().fetch_one("SELECT * FROM catalogue WHERE item_id = '9612497925'")
+    assert dict(row) == {
+        "item_id": "9612497925",
+        "product": "T-Shirt",
+        "price": 50.88,
+        "available": 1,
+        "options": "color: blue, size: M, material: cotton, style: crew neck",
+    }
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        users._BY_EMAIL,
+        users._BY_NAME,
+        order_records._ITEMS,
+        order_checks._ORDER_ITEMS,
+        products._ITEMS,
+        "SELECT * FROM orders WHERE user_id = 'x' ORDER BY place",
+        "SELECT * FROM order_items WHERE order_id = 'x' ORDER BY place",
+        "SELECT * FROM payments WHERE order_id = 'x' ORDER BY place",
+        "SELECT * FROM payment_methods WHERE user_id = 'x' ORDER BY place",
+        "SELECT * FROM items WHERE product_id = 'x' ORDER BY place",
+        "SELECT * FROM item_options WHERE item_id = 'x' ORDER BY place",
+    ],
+)
+def test_what_the_tools_ask_is_answered_by_an_index(base: Any, sql: str) -> None:
+    plan = [
+        row["detail"]
+        for row in base.read_only().fetch_all(f"EXPLAIN QUERY PLAN {sql}", ["x"] * sql.count("?"))
+    ]
+    assert all(step.startswith("SEARCH") for step in plan), plan
+
+
+def source_folder(data: Any, folder: Path) -> Path:
+    """The three files of the benchmark, made from the seeded data in the order that the seed has them in."""
+    text = (BUNDLE / "seed.sql").read_text(encoding="utf-8")
+    products = text[text.index("INSERT INTO products ") :]
+    payments = text[text.index("WITH given (order_id, amount") :]
+    orders = {
+        order_id: data["orders"][order_id]
+        for order_id in re.findall(r"^\('(#W\d+)'", payments, re.MULTILINE)[:1000]
+    }
+    named = {key: data["products"][key] for key in re.findall(r"^\('(\d{10})'", products, re.MULTILINE)[:50]}
+    for name, content in (("users", data["users"]), ("products", named), ("orders", orders)):
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=4), encoding="utf-8")
+    return folder
+
+
+def test_generator_makes_the_same_seed_byte_for_byte(data: Any, tmp_path: Path) -> None:
+    out = tmp_path / "seed.sql"
+    assert main(["--from", str(source_folder(data, tmp_path)), "--out", str(out)]) == 0
+    assert out.read_bytes() == (BUNDLE / "seed.sql").read_bytes()
+
+
+def test_users_stand_in_the_order_of_the_benchmark_s_file(data: Any) -> None:
+    """It decides whom the find tools find; payment methods and address fields are in their order, too."""
+    assert hashlib.sha256(json.dumps(data["users"]).encode()).hexdigest() == FINGERPRINTS["users.json"]
+
+
+def test_other_data_are_refused_and_nothing_is_written(data: Any, tmp_path: Path, capsys: Any) -> None:
+    folder = source_folder(data, tmp_path)
+    data["users"]["noah_brown_6181"]["address"]["zip"] = "80270"
+    (folder / "users.json").write_text(json.dumps(data["users"]), encoding="utf-8")
+    assert main(["--from", str(folder), "--out", str(tmp_path / "seed.sql")]) == 2
+    assert "users.json holds other data: SHA-256" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*seed*"))
+
+
+def test_missing_source_is_named(tmp_path: Path, capsys: Any) -> None:
+    assert main(["--from", str(tmp_path), "--out", str(tmp_path / "seed.sql")]) == 2
+    assert "users.json cannot be read: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,137 @@
+"""The datasets hold what the benchmark's tasks are: how many, which calls, which outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from task_rows import BUNDLE, DATASETS, WRITING, Row, rows
+
+from reward_kit.agent.bundle import TaskBundle
+
+PREFIX = {
+    "task.jsonl": "retail.test",
+    "task_classic.jsonl": "retail.classic",
+    "task_dev.jsonl": "retail.dev",
+    "task_train.jsonl": "retail.train",
+}
+SPLIT = {
+    "task.jsonl": "test",
+    "task_classic.jsonl": "test",
+    "task_dev.jsonl": "dev",
+    "task_train.jsonl": "train",
+}
+CALLS = {  # as counted in the benchmark
+    "get_order_details": 171,
+    "get_product_details": 73,
+    "find_user_id_by_name_zip": 62,
+    "get_user_details": 59,
+    "return_delivered_order_items": 42,
+    "modify_pending_order_items": 39,
+    "exchange_delivered_order_items": 36,
+    "cancel_pending_order": 25,
+    "modify_pending_order_address": 24,
+    "find_user_id_by_email": 15,
+    "calculate": 14,
+    "modify_user_address": 11,
+    "list_all_product_types": 6,
+    "transfer_to_human_agents": 4,
+    "modify_pending_order_payment": 1,
+}
+CORRECTED_WRITES = {12, 13, 18, 91, 99, 105, 108}
+CORRECTED_LOOKUPS = {2, 3, 4, 21, 36, 37, 38, 39, 51, 59, 62}
+CORRECTED_OUTPUTS = {34, 37, 38}
+CORRECTED_INSTRUCTIONS = {0, 1, 2, 3, 4, 10, 15, 18, 20, 22, 28, 29, 54, 55, 62, 76, 91, 99, 100, 101, 108}
+"""What the successor's list of changes names; its text differs in more tasks."""
+
+
+def names(row: Row, wanted: frozenset[str] | None = None) -> list[Any]:
+    """The gold actions of a row, or those with the ``wanted`` names."""
+    return [action for action in row["actions"] if wanted is None or action["name"] in wanted]
+
+
+def differing(field: Any) -> set[int]:
+    """The places where the corrected tasks differ from the original ones."""
+    pairs = zip(rows("task.jsonl"), rows("task_classic.jsonl"), strict=True)
+    return {place for place, (new, old) in enumerate(pairs) if field(new) != field(old)}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_rows_are_numbered_in_the_order_of_the_benchmark(dataset: str) -> None:
+    assert [row["id"] for row in rows(dataset)] == [
+        f"{PREFIX[dataset]}.{index:03}" for index in range(DATASETS[dataset])
+    ]
+    assert [row["metadata"]["index"] for row in rows(dataset)] == list(range(DATASETS[dataset]))
+    assert {row["metadata"]["split"] for row in rows(dataset)} == {SPLIT[dataset]}
+
+
+def test_ids_are_unique_over_all_datasets() -> None:
+    ids = [row["id"] for dataset in DATASETS for row in rows(dataset)]
+    assert len(ids) == len(set(ids)) == 750
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_gold_action_names_a_tool_and_all_its_arguments(dataset: str) -> None:
+    with TaskBundle.load(BUNDLE / dataset) as bundle:
+        assert bundle.warnings == []
+        tools = bundle.tasks[0].registry.tools
+        for task in bundle.tasks:
+            assert task.system_prompt
+            assert task.row.max_steps == 30
+            for action in task.row.actions or ():
+                assert set(action.arguments) == set(tools[action.name].schema["properties"]), task.row.id
+
+
+def test_gold_calls_of_the_original_test_tasks() -> None:
+    calls = Counter(action["name"] for row in rows("task_classic.jsonl") for action in names(row))
+    assert calls == CALLS
+    assert [row["metadata"]["index"] for row in rows("task_classic.jsonl") if not names(row)] == [24, 57]
+
+
+def test_outputs_of_the_original_test_tasks() -> None:
+    outputs = [row["outputs"] for row in rows("task_classic.jsonl") if row["outputs"]]
+    assert len(outputs) == 37
+    assert sum(map(len, outputs)) == 62
+
+
+@pytest.mark.parametrize(
+    ("dataset", "calls", "customers"), [("task_dev.jsonl", 25, 18), ("task_train.jsonl", 768, 271)]
+)
+def test_dev_and_train_tasks_have_writing_calls_only(dataset: str, calls: int, customers: int) -> None:
+    assert sum(len(names(row)) for row in rows(dataset)) == calls
+    assert sum(len(names(row, WRITING)) for row in rows(dataset)) == calls
+    assert {tuple(row["outputs"]) for row in rows(dataset)} == {()}
+    assert len({row["metadata"]["user_id"] for row in rows(dataset)}) == customers
+    empty = [row["metadata"]["index"] for row in rows(dataset) if not names(row)]
+    assert empty == ([17] if dataset == "task_dev.jsonl" else [])
+
+
+def test_corrections_are_those_of_the_successor() -> None:
+    assert differing(lambda row: names(row, WRITING)) == CORRECTED_WRITES
+    assert differing(names) == CORRECTED_WRITES | CORRECTED_LOOKUPS
+    assert differing(lambda row: row["outputs"]) == CORRECTED_OUTPUTS
+    assert differing(lambda row: row["sim_user_prompt"]) > CORRECTED_INSTRUCTIONS
+
+
+def test_metadata_tell_of_every_correction() -> None:
+    told = {row["metadata"]["index"]: row["metadata"].get("correction", "") for row in rows("task.jsonl")}
+    changed = differing(lambda row: (row["sim_user_prompt"], row["actions"], row["outputs"]))
+    assert {index for index, text in told.items() if text} == changed
+    assert {index for index, text in told.items() if "Gold actions:" in text} == differing(names)
+    assert {index for index, text in told.items() if "Outputs:" in text} == CORRECTED_OUTPUTS
+    others = [row for dataset in DATASETS if dataset != "task.jsonl" for row in rows(dataset)]
+    assert not any("correction" in row["metadata"] for row in others)
+
+
+def test_the_task_that_the_successor_dropped_is_as_it_was() -> None:
+    new, old = rows("task.jsonl")[95], rows("task_classic.jsonl")[95]
+    assert {**new, "id": ""} == {**old, "id": ""}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_user_speaks_first_and_every_instruction_is_one_of_a_kind(dataset: str) -> None:
+    assert all(row["initial_messages"] == [] for row in rows(dataset))
+    prompts = [row["sim_user_prompt"] for row in rows(dataset)]
+    assert len(set(prompts)) == len(prompts)
+    assert all(prompt.startswith("You are ") for prompt in prompts)
