@@ -2,9 +2,9 @@
 
     python benchmarks/statement_cost.py [--rounds 40] [--rows 8000]
 
-All contenders run in one process, block by block in random order, so that a busy machine slows all of them
-alike.  A tool call of ours tells which rows it changed; every 30 calls it gets a new fork, as a new rollout does,
-and the cost of that is part of it.  Printed are medians of the process's CPU time per operation in microseconds
+All contenders run in one process, block by block in random order, so that a busy machine slows all of
+them alike.  A tool call of ours tells which rows it changed; every 30 calls it gets a new fork, as a new
+rollout does, and the cost of that is part of it.  Printed are medians of the CPU time per operation in µs
 (threads included), and their ratios to the two baselines that the targets name.
 """
 

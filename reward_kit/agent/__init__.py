@@ -12,6 +12,7 @@ from reward_kit.lazy_names import lazy_names
 if TYPE_CHECKING:
     from reward_kit.agent.agents import Agent, load_agent
     from reward_kit.agent.bundle import Task, TaskBundle
+    from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.calls import ToolCall
     from reward_kit.agent.completion import Completion, Model, Usage
     from reward_kit.agent.database import Changes, Database, ReadOnlyDatabase, Row, RowChange
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.orchestrator import FinishedRollout, run_rollout
     from reward_kit.agent.results import EvaluationResult
     from reward_kit.agent.rollout import Rollout, RolloutStopped
-    from reward_kit.agent.rollout_record import RolloutRecord, load_rollout
-    from reward_kit.agent.task_row import Action, TaskRow
-    from reward_kit.agent.tool_execution import ToolResult
+    from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
     from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.users import User, load_user
     from reward_kit.agent.validation import validate
     from reward_kit.errors import ToolError
@@ -84,9 +84,9 @@ _find = lazy_names(
         "reward_kit.agent.orchestrator": ["FinishedRollout", "run_rollout"],
         "reward_kit.agent.results": ["EvaluationResult"],
         "reward_kit.agent.rollout": ["Rollout", "RolloutStopped"],
-        "reward_kit.agent.rollout_record": ["RolloutRecord", "load_rollout"],
-        "reward_kit.agent.task_row": ["Action", "TaskRow"],
-        "reward_kit.agent.tool_execution": ["ToolResult"],
+        "reward_kit.agent.runs.rollout_record": ["RolloutRecord", "load_rollout"],
+        "reward_kit.agent.bundles.task_row": ["Action", "TaskRow"],
+        "reward_kit.agent.tools.execution": ["ToolResult"],
         "reward_kit.agent.tool_registry": ["ToolRegistry"],
         "reward_kit.agent.users": ["User", "load_user"],
         "reward_kit.agent.validation": ["validate"],

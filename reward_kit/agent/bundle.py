@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.bundle_files import PREFIX, BundleFiles
-from reward_kit.agent.bundle_import import BundleImports
-from reward_kit.agent.bundle_source import BundleSource, find_bundle
-from reward_kit.agent.dataset import FaultyBundleError, also_in_more_rows, read_dataset
-from reward_kit.agent.default_reward import end_goal_reward
-from reward_kit.agent.seed import Seed, SeedSource, folder_seed, folder_source
-from reward_kit.agent.seed_script import SeedScript
-from reward_kit.agent.task_row import Action, TaskRow
-from reward_kit.agent.task_selection import select_tasks
-from reward_kit.agent.toolset import load_registry, load_reward, required_fields
+from reward_kit.agent.bundles.dataset import FaultyBundleError, also_in_more_rows, read_dataset
+from reward_kit.agent.bundles.default_reward import end_goal_reward
+from reward_kit.agent.bundles.files import PREFIX, BundleFiles
+from reward_kit.agent.bundles.imports import BundleImports
+from reward_kit.agent.bundles.seed import Seed, SeedSource, folder_seed, folder_source
+from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.bundles.source import BundleSource, find_bundle
+from reward_kit.agent.bundles.task_row import Action, TaskRow
+from reward_kit.agent.bundles.task_selection import select_tasks
+from reward_kit.agent.bundles.toolset import load_registry, load_reward, required_fields
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ class Usage:
     """Tokens and cost of one or many model calls.
 
     ``cached_tokens`` are part of ``input_tokens``, ``reasoning_tokens`` part of ``output_tokens``.
-    ``cost`` is in US dollars, over the priced calls; ``unpriced_calls`` counts the calls whose price is not known.
+    ``cost`` is in US dollars, over the priced calls; ``unpriced_calls`` counts those without a known price.
     """
 
     calls: int = 0
@@ -40,8 +40,8 @@ class Usage:
 class Completion:
     """One answer of a model.
 
-    ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the reasoning
-    fields that the provider wants back); ``seconds`` is the time the answer took, retries included.
+    ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the
+    reasoning fields that the provider wants back); ``seconds`` is the time the answer took, retries included.
     """
 
     message: Message
@@ -57,7 +57,15 @@ class Model(Protocol):
     name: str
 
     async def complete(
-        self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, seed: int | None = None
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
     ) -> Completion:
-        """Answer ``messages``; raise ``ModelError`` where no answer could be had."""
+        """Answer ``messages``; raise ``ModelError`` where no answer could be had.
+
+        Without ``parallel_tool_calls`` at most one tool call is wanted in an answer.
+        """
         ...

@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.atomic_file import readable_json, write_file
 from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
-from reward_kit.agent.open_evaluation import OpenEvaluation
 from reward_kit.agent.participants import Participants, find_participants
 from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
-from reward_kit.agent.resume import find_evaluation, resumed_options
 from reward_kit.agent.rollout_runner import RolloutRunner
-from reward_kit.agent.row_states import RowStates
+from reward_kit.agent.runs.atomic_file import readable_json, write_file
+from reward_kit.agent.runs.open_evaluation import OpenEvaluation
+from reward_kit.agent.runs.resume import find_evaluation, resumed_options
+from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import chosen_tasks, run_jobs
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.agent.tally import NoProgress, Progress, Tally

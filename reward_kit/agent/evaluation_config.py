@@ -296,6 +296,9 @@ def _check(option: Option, value: Any) -> None:
             raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}")
         if option.maximum is not None and value > option.maximum:
             raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
+    elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
+        remedy = "Name it by its import path, module:factory." if flag in ("--agent", "--user") else None
+        raise UsageError(f"{flag} takes text, not {value!r}", remedy=remedy)
     elif option.choices and value not in option.choices:
         raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")
 

@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.gold_reference import arguments_match
+from reward_kit.agent.bundles.gold_reference import arguments_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

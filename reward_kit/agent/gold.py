@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.gold_reference import resolve_references
+from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.database import Database
-    from reward_kit.agent.task_row import Action
 
 
 @dataclass(slots=True)

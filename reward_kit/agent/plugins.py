@@ -22,7 +22,7 @@ def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: s
         found: Callable[[], Any] = _imported(built_in[spec], kind)
         return found
     if spec.startswith("replay:"):
-        from reward_kit.agent.recording import Recordings
+        from reward_kit.agent.runs.recording import Recordings
 
         recordings = Recordings.load(Path(spec.removeprefix("replay:")))
         player = _imported(replay, kind)

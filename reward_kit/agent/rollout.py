@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import Database
-    from reward_kit.agent.task_row import Action, TaskRow
 
 __all__ = [
     "STOP_TOKEN",

@@ -6,13 +6,13 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.atomic_file import write_file
 from reward_kit.agent.failures import Failure, classify_failure
-from reward_kit.agent.gold_state import replay_row_gold
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome, replies, turn_of_success
-from reward_kit.agent.rollout_record import RolloutRecord
+from reward_kit.agent.runs.atomic_file import write_file
+from reward_kit.agent.runs.gold_state import replay_row_gold
+from reward_kit.agent.runs.rollout_record import RolloutRecord
 from reward_kit.agent.schedule import Job, backoff, rollout_seed
 from reward_kit.agent.storage import save_database
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.evaluation_log import EvaluationLog
-    from reward_kit.agent.gold_state import GoldState
     from reward_kit.agent.participants import Participants
-    from reward_kit.agent.row_states import RowState, RowStates
+    from reward_kit.agent.runs.evaluation_log import EvaluationLog
+    from reward_kit.agent.runs.gold_state import GoldState
+    from reward_kit.agent.runs.row_states import RowState, RowStates
     from reward_kit.agent.storage import RunsFolder
     from reward_kit.agent.tally import Progress, Tally
 

@@ -31,7 +31,7 @@ def chosen_tasks(tasks: Sequence[Task], config: EvaluationConfig) -> list[Task]:
     Shuffling comes before ``max_tasks``, so that both together draw a sample. Raises ``BundleError`` for
     unknown rows.
     """
-    from reward_kit.agent.task_selection import select_tasks
+    from reward_kit.agent.bundles.task_selection import select_tasks
 
     chosen = select_tasks(
         tasks,

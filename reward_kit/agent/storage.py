@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reward_kit.agent.atomic_file import (
+from reward_kit.agent.runs.atomic_file import (
     as_storage_error,
     json_bytes,
     link_or_copy,
@@ -29,15 +29,15 @@ from reward_kit.agent.atomic_file import (
     temporary_beside,
     write_file,
 )
-from reward_kit.agent.rollout_record import RolloutRecord, load_rollout
+from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.database import Database
-    from reward_kit.agent.gold_state import GoldState
-    from reward_kit.agent.seed import Seed
+    from reward_kit.agent.runs.gold_state import GoldState
 
 __all__ = ["GOLD_FORMAT", "RolloutRecord", "RunsFolder", "load_rollout"]
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from reward_kit.agent.tool_arguments import did_you_mean
-from reward_kit.agent.tool_docstring import parse_docstring
-from reward_kit.agent.tool_execution import Tool, ToolResult, run_tool
-from reward_kit.agent.tool_schema import read_signature
+from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.tools.docstring import parse_docstring
+from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
+from reward_kit.agent.tools.schema import read_signature
 from reward_kit.errors import BundleError, ToolError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout import Rollout
-    from reward_kit.agent.tool_app import ToolApp
+    from reward_kit.agent.tools.app import ToolApp
 
 __all__ = ["Tool", "ToolError", "ToolRegistry", "ToolResult"]
 
@@ -197,7 +197,7 @@ class ToolRegistry:
         one process: start it with one worker.
         """
         if self._app is None:
-            from reward_kit.agent.tool_app import ToolApp
+            from reward_kit.agent.tools.app import ToolApp
 
             self._app = ToolApp(self)
         return self._app

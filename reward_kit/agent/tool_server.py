@@ -17,13 +17,13 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
-from reward_kit.agent.tool_content import json_value
-from reward_kit.agent.tool_sessions import Sessions
+from reward_kit.agent.tools.content import json_value
+from reward_kit.agent.tools.sessions import Sessions
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tool_execution import Tool, ToolResult
     from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.tools.execution import Tool, ToolResult
 
 logger = logging.getLogger(__name__)
 

@@ -190,7 +190,7 @@ def _report(result: EvaluationResult, config: EvaluationConfig) -> None:
         stream: Any = sys.stdout if to_stdout else sys.stderr
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-        print_report(result, Console(file=stream, markup=False, highlight=False))
+        print_report(result, Console(file=stream, markup=False, highlight=False, emoji=False))
     if result.status in ("interrupted", "budget"):
         click.echo(_resume_hint(result), err=True)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent.bundle import Seed, Task
+from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.agent.completion import Completion, Message, Usage
 from reward_kit.agent.database import Database
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
-from reward_kit.agent.task_row import TaskRow
 from reward_kit.agent.tool_registry import ToolError, ToolRegistry
 
 SEED = """

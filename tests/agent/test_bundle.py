@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.default_reward import end_goal_reward
+from reward_kit.agent.bundles.default_reward import end_goal_reward
 from reward_kit.errors import BundleError
 
 TOOLS = """\

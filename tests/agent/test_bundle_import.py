@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.bundle_import import BundleImports
+from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.errors import BundleError
 
 
@@ -206,6 +206,6 @@ def test_modules_of_this_package_survive_though_it_lies_in_the_working_directory
     monkeypatch.chdir(Path(reward_kit.__file__).parent.parent)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).absolute() != Path.cwd()])
     imports = BundleImports(package(tmp_path))
-    imports.module("reward_kit.agent.task_selection")
+    imports.module("reward_kit.agent.bundles.task_selection")
     imports.close()
-    assert "reward_kit.agent.task_selection" in sys.modules
+    assert "reward_kit.agent.bundles.task_selection" in sys.modules

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.bundle_source import BundleSource, find_bundle
-from reward_kit.agent.packed_bundle import unpack
+from reward_kit.agent.bundles.packed_bundle import unpack
+from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.errors import BundleError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.bundle_files import BundleFiles
-from reward_kit.agent.dataset import Dataset, FaultyBundleError, read_dataset
+from reward_kit.agent.bundles.dataset import Dataset, FaultyBundleError, read_dataset
+from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.errors import BundleError
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from reward_kit.agent.completion import Usage
-from reward_kit.agent.evaluation_lock import EvaluationLock
-from reward_kit.agent.evaluation_log import FORMAT, EvaluationLog, read_log
 from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+from reward_kit.agent.runs.evaluation_log import FORMAT, EvaluationLog, read_log
 from reward_kit.errors import StorageError
 
 HEADER = {"kind": "evaluation", "format": FORMAT, "configuration": {}, "rows": {}, "code": {}}
@@ -138,7 +138,7 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from reward_kit.agent.evaluation_lock import EvaluationLock
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 lock = EvaluationLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

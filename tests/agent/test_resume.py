@@ -242,7 +242,7 @@ def test_an_evaluation_killed_again_and_again_ends_as_an_undisturbed_one(
 
 
 def test_two_processes_never_write_one_evaluation(bundle: Bundle) -> None:
-    from reward_kit.agent.evaluation_lock import EvaluationLock
+    from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 
     first = run(bundle)
     lock = EvaluationLock(first.log_path.with_suffix(".lock"))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.seed import SeedSource, folder_seed
-from reward_kit.agent.seed_script import SeedScript
+from reward_kit.agent.bundles.seed import SeedSource, folder_seed
+from reward_kit.agent.bundles.seed_script import SeedScript
 from reward_kit.errors import BundleError
 
 

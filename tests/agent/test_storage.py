@@ -14,8 +14,8 @@ import pytest
 from flight_bundle import GOLD, SEED, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
-from reward_kit.agent.atomic_file import link_or_copy, write_file
 from reward_kit.agent.evaluation import EvaluationResult
+from reward_kit.agent.runs.atomic_file import link_or_copy, write_file
 from reward_kit.errors import StorageError
 
 
@@ -168,7 +168,7 @@ def test_a_missing_database_is_told_so(bundle: Bundle) -> None:
 
 
 def test_text_that_utf8_cannot_hold_is_stored_all_the_same(tmp_path: Path) -> None:
-    from reward_kit.agent.atomic_file import json_bytes
+    from reward_kit.agent.runs.atomic_file import json_bytes
 
     for text in ("plain", "häß 🙂", "half \ud83d pair"):
         assert json.loads(json_bytes({"content": text}))["content"] == text
@@ -198,7 +198,7 @@ def test_a_link_is_replaced_and_leaves_nothing_beside(tmp_path: Path) -> None:
 SEED_ONE = """
 import sys
 from pathlib import Path
-from reward_kit.agent.seed import Seed
+from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.storage import RunsFolder
 seed = Seed("k" * 64, "CREATE TABLE t(x); INSERT INTO t VALUES (random());")
 print(RunsFolder(sys.argv[1]).ensure_base(seed))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from reward_kit.agent.row_check import check_row, likely_misspelling
-from reward_kit.agent.task_row import Action, TaskRow
+from reward_kit.agent.bundles.row_check import check_row, likely_misspelling
+from reward_kit.agent.bundles.task_row import Action, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
 

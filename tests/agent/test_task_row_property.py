@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.bundle_files import BundleFiles
-from reward_kit.agent.dataset import read_dataset
-from reward_kit.agent.gold_reference import resolve_references
-from reward_kit.agent.row_check import check_row
-from reward_kit.agent.task_row import INJECTED, TaskRow
+from reward_kit.agent.bundles.dataset import read_dataset
+from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.bundles.gold_reference import resolve_references
+from reward_kit.agent.bundles.row_check import check_row
+from reward_kit.agent.bundles.task_row import INJECTED, TaskRow
 from reward_kit.errors import BundleError
 
 KNOWN = list(TaskRow.model_fields)

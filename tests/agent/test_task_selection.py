@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.bundle import Task
-from reward_kit.agent.default_reward import end_goal_reward
-from reward_kit.agent.seed import Seed
-from reward_kit.agent.task_row import TaskRow
-from reward_kit.agent.task_selection import select_tasks
+from reward_kit.agent.bundles.default_reward import end_goal_reward
+from reward_kit.agent.bundles.seed import Seed
+from reward_kit.agent.bundles.task_row import TaskRow
+from reward_kit.agent.bundles.task_selection import select_tasks
 from reward_kit.agent.tool_registry import ToolRegistry
 from reward_kit.errors import BundleError
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from pydantic import BaseModel, Field
 
-from reward_kit.agent.tool_arguments import ArgumentError
-from reward_kit.agent.tool_schema import ToolSignature, read_signature
+from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.schema import ToolSignature, read_signature
 
 
 class Cabin(Enum):

@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from reward_kit.agent.tool_arguments import ArgumentError
-from reward_kit.agent.tool_schema import ToolSignature, read_signature
+from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.schema import ToolSignature, read_signature
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

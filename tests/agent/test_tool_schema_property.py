@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
 
-from reward_kit.agent.tool_arguments import ArgumentError, read_arguments
-from reward_kit.agent.tool_schema import read_signature
+from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
+from reward_kit.agent.tools.schema import read_signature
 
 NAMES = ["a", "b", "c"]
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pages import ROOT, blocks
 
-from reward_kit.agent import packed_bundle, task_row
 from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.bundles import packed_bundle, task_row
+from reward_kit.agent.bundles.default_reward import end_goal_reward
+from reward_kit.agent.bundles.row_check import check_row
+from reward_kit.agent.bundles.seed import folder_seed
+from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.agent.database import Database
-from reward_kit.agent.default_reward import end_goal_reward
-from reward_kit.agent.row_check import check_row
-from reward_kit.agent.seed import folder_seed
-from reward_kit.agent.task_row import TaskRow
 
 PAGE = ROOT / "docs" / "bundle.md"
 REFERENCE = PAGE.read_text()

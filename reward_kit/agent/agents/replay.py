@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.completion import Message
-    from reward_kit.agent.recording import Recordings
     from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.runs.recording import Recordings
 
 
 class ReplayAgent:

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundle_files import PREFIX, BundleFiles
-from reward_kit.agent.row_check import check_row, likely_misspelling
-from reward_kit.agent.task_row import FILE_FIELDS, TaskRow
+from reward_kit.agent.bundles.files import PREFIX, BundleFiles
+from reward_kit.agent.bundles.row_check import check_row, likely_misspelling
+from reward_kit.agent.bundles.task_row import FILE_FIELDS, TaskRow
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from reward_kit.agent.message_check import Way, show
-from reward_kit.agent.task_row import INJECTED, TaskRow
+from reward_kit.agent.bundles.message_check import Way, show
+from reward_kit.agent.bundles.task_row import INJECTED, TaskRow
 
 FieldFault = tuple[str, str]
 """(field, what is wrong): ``("actions[2].name", "got 3 (a whole number), expected …")``."""

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundle_files import read_text
-from reward_kit.agent.seed_script import SeedScript
+from reward_kit.agent.bundles.files import read_text
+from reward_kit.agent.bundles.seed_script import SeedScript
 
 if TYPE_CHECKING:
     from collections.abc import Callable

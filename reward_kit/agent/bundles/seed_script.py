@@ -11,8 +11,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundle_files import read_text
-from reward_kit.agent.user_code import code_fault
+from reward_kit.agent.bundles.files import read_text
+from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

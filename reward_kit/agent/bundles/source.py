@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from reward_kit.agent.packed_bundle import is_packed, unpack
+from reward_kit.agent.bundles.packed_bundle import is_packed, unpack
 from reward_kit.errors import BundleError
 
 DATASET = "task.jsonl"

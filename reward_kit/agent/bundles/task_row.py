@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from reward_kit.agent.gold_reference import reference_faults
-from reward_kit.agent.message_check import Fault, message_faults
+from reward_kit.agent.bundles.gold_reference import reference_faults
+from reward_kit.agent.bundles.message_check import Fault, message_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.task_row import INJECTED
-from reward_kit.agent.user_code import code_fault
+from reward_kit.agent.bundles.task_row import INJECTED
+from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from reward_kit.agent.bundle_import import BundleImports
+    from reward_kit.agent.bundles.imports import BundleImports
     from reward_kit.agent.tool_registry import ToolRegistry
 
 REGISTRY = "R"

@@ -143,11 +143,12 @@ class SessionRecorder:
     def _attached(self, touched: set[str]) -> apsw.Session:
         """A session that records from now on, and adds to ``touched`` the tables that are written to."""
 
+        tables = self._facts.schema.tables
+
         def on_first_write(name: str) -> bool:
             # SQLite asks before a table's first change, or before each if the answer was no
             touched.add(name)
-            table = self._facts.schema.tables.get(name)
-            return table is not None and table.recordable
+            return name in tables and tables[name].recordable
 
         session = apsw.Session(self._connection, "main")
         session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)

@@ -165,6 +165,9 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
 def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     if result.failures:
         yield "failures", tallied(result.failures)
+        raised = next((each for each in result.outcomes if each.stop_reason == "agent_error"), None)
+        if raised is not None:
+            yield "", f"for instance {raised.row_id} #{raised.index + 1}: {raised.trouble}"
     if not result.unjudged:
         return
     counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.atomic_file import json_bytes, storage_error, temporary_beside
+from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, temporary_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

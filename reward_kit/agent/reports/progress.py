@@ -104,14 +104,14 @@ class LiveProgress:
             )
             return table
 
-        console = Console(file=self._stream, markup=False, highlight=False)
+        console = Console(file=self._stream, markup=False, highlight=False, emoji=False)
         console.print(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}")
         self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
         self._live.start()
 
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         if not outcome.judged and self._live is not None:
-            self._live.console.print(outcome_line(outcome), markup=False, highlight=False)
+            self._live.console.print(outcome_line(outcome), markup=False, highlight=False, emoji=False)
 
     def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Leave the last line standing."""

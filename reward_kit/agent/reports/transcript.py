@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.calls import ToolCall
-    from reward_kit.agent.rollout_record import RolloutRecord
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
 
 
 def transcript(record: RolloutRecord) -> str:

@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.atomic_file import storage_error
+from reward_kit.agent.runs.atomic_file import storage_error
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

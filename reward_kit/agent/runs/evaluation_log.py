@@ -9,8 +9,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.atomic_file import json_bytes, storage_error, write_all
 from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, write_all
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

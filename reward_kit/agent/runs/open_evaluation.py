@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.evaluation_lock import EvaluationLock
-from reward_kit.agent.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
 from reward_kit.agent.results import RowResult, row_result
-from reward_kit.agent.resume import check_same, finished_outcomes, make_header
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
+from reward_kit.agent.runs.resume import check_same, finished_outcomes, make_header
 from reward_kit.agent.schedule import Job, plan
 from reward_kit.agent.tally import Tally
 

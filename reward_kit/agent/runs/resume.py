@@ -17,7 +17,7 @@ from reward_kit.agent.evaluation_config import (
     UsageError,
     flag_of,
 )
-from reward_kit.agent.evaluation_log import FORMAT, LoggedEvaluation, read_log
+from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,8 +15,8 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import Database
-    from reward_kit.agent.task_row import Action, TaskRow
 
 FORMAT = "reward-kit.rollout/1"
 
@@ -66,7 +66,7 @@ class RolloutRecord:
     @property
     def row(self) -> TaskRow:
         """The row; its ``file:`` references are already replaced by the texts."""
-        from reward_kit.agent.task_row import TaskRow
+        from reward_kit.agent.bundles.task_row import TaskRow
 
         return TaskRow.model_validate(self.fields)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.gold_state import GoldState, replay_row_gold
+from reward_kit.agent.runs.gold_state import GoldState, replay_row_gold
 from reward_kit.agent.schedule import Job, rollout_seed
 from reward_kit.agent.storage import keep_of
 

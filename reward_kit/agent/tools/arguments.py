@@ -6,7 +6,7 @@ import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from reward_kit.agent.tool_content import json_value
+from reward_kit.agent.tools.content import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_jsonable_python
 from typing_extensions import NotRequired, TypedDict
 
-from reward_kit.agent.tool_arguments import ArgumentError, data_path, pydantic_problems, schema_problems
-from reward_kit.agent.tool_json_schema import Schema, compile_schema, inline_references, simplify
+from reward_kit.agent.tools.arguments import ArgumentError, data_path, pydantic_problems, schema_problems
+from reward_kit.agent.tools.json_schema import Schema, compile_schema, inline_references, simplify
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.tool_arguments import ArgumentError, read_arguments
-from reward_kit.agent.tool_content import content_of
+from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
+from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.worker_thread import in_thread
 from reward_kit.errors import ToolError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from reward_kit.agent.database import Changes
-    from reward_kit.agent.tool_check import Check
+    from reward_kit.agent.tools.check import Check
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic.fields import FieldInfo
 
-from reward_kit.agent.tool_annotations import readable_by_pydantic, resolve_annotation
-from reward_kit.agent.tool_check import Check, Parameter, check_by_schema, check_by_types
+from reward_kit.agent.tools.annotations import readable_by_pydantic, resolve_annotation
+from reward_kit.agent.tools.check import Check, Parameter, check_by_schema, check_by_types
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tool_json_schema import Schema
+    from reward_kit.agent.tools.json_schema import Schema
 
 INJECTED = frozenset({"db", "rollout"})
 """Parameters that the rollout fills; a model never sees them."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.seed import Seed, folder_seed
 from reward_kit.agent.database import Database
-from reward_kit.agent.seed import Seed, folder_seed
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:

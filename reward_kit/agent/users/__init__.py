@@ -9,8 +9,8 @@ from reward_kit.agent.plugins import load_factory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.rollout import Rollout
-    from reward_kit.agent.task_row import TaskRow
 
 BUILT_IN = {
     "llm": "reward_kit.agent.users.llm:LLMUser",

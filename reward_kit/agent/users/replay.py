@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.bundle import Task
-    from reward_kit.agent.recording import Recordings
     from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.runs.recording import Recordings
 
 
 class ReplayUser:

@@ -1,0 +1,1 @@
+"""The parts of a ``TaskBundle``: rows, datasets, seeds, and the import of a bundle's modules."""

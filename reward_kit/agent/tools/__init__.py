@@ -1,0 +1,1 @@
+"""The parts of a ``ToolRegistry``: schemas, checked arguments, execution, and the sessions of its server."""
