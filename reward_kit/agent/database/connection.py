@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -96,6 +97,7 @@ class Connection:
         self.closed = False
         self._open_driver = open_driver
         self._driver: Driver | None = None
+        self._closer: weakref.finalize[[], Connection] | None = None
         self._in_use = threading.Lock()
         self._ticket: Ticket | None = None
         self._known: tuple[object, Changes] | None = None
@@ -159,9 +161,9 @@ class Connection:
         self.closed = True
         self.stop_running()
         with self._in_use:
-            driver, self._driver = self._driver, None
-            if driver is not None:
-                driver.close()
+            self._driver = None
+            if self._closer is not None:
+                self._closer()
 
     def stop_running(self) -> None:
         """Stop the statement that runs on a thread, if there is one."""
@@ -193,14 +195,13 @@ class Connection:
                 return Changes()
             try:
                 _check_not_lost(scope)
+                changes = _changes_within(driver, scope)  # may fail, so before the call is kept
                 if scope.began:
                     driver.control("COMMIT" if scope.parent is None else f"RELEASE {_savepoint(scope)}")
             except DatabaseError:
                 self._roll_back(driver, scope)
                 raise
-            if scope.before is None or driver.version == scope.before[0]:
-                return Changes()
-            return scope.before[1]()
+            return changes
 
     def _perform(self, scope: Scope | None, ticket: Ticket | None, statement: Statement) -> Answer:
         """Run a statement whose turn it is."""
@@ -232,6 +233,7 @@ class Connection:
         stopped = statement.writes and driver.judge.watch.reason is not None
         if driver.in_transaction and (scope is None or stopped):
             driver.control("ROLLBACK")
+            driver.judge.writes += 1
         again = isinstance(error, NotNowError)
         if again and self.randomness is not None:
             self.randomness.position = drawn
@@ -267,7 +269,10 @@ class Connection:
         if self.closed:
             raise _closed()
         if self._driver is None:
-            self._driver = self._open_driver()
+            driver = self._driver = self._open_driver()
+            # a database that was forgotten is closed as well: no collector looks into SQLite's own references
+            self._closer = weakref.finalize(self, driver.close)
+            self._closer.atexit = False
         return self._driver
 
     def _mark(self, driver: Driver, scope: Scope) -> None:
@@ -289,6 +294,7 @@ class Connection:
                 each.began = True
 
     def _roll_back(self, driver: Driver, scope: Scope) -> None:
+        driver.judge.writes += 1  # what was known of the content so far holds no longer
         if scope.began and driver.in_transaction:
             if scope.parent is None:
                 driver.control("ROLLBACK")
@@ -309,6 +315,12 @@ class Connection:
         if self._known is None or self._known[0] != driver.version:
             self._known = (driver.version, driver.changes())
         return self._known[1]
+
+
+def _changes_within(driver: Driver, scope: Scope) -> Changes:
+    if scope.before is None or driver.version == scope.before[0]:
+        return Changes()
+    return scope.before[1]()
 
 
 def _savepoint(scope: Scope) -> str:

@@ -188,12 +188,13 @@ def _find_base(path: Path, header: _Header, name: str) -> BaseImage:
             base = BaseImage.open(candidate)
             if base.fingerprint == header.fingerprint:
                 return base
-    if beside.exists():
-        raise DatabaseError(f"the delta belongs to another state of {beside}", place=str(path))
+    present = next((file for file in (beside, path.parent / "base.db") if file.exists()), None)
+    if present is not None:
+        raise DatabaseError(f"the delta belongs to another state of {present}", place=str(path))
     raise DatabaseError(
-        f"the base of this delta, {name}, is not beside it",
+        f"the base of this delta is not beside it: neither {Path(name).name} nor base.db",
         place=str(path),
-        remedy="Put it there to open the delta.",
+        remedy="Put it there under either name to open the delta.",
     )
 
 

@@ -6,12 +6,13 @@ each other's locks on the same file.  ``db.engine`` and tools that open ``db.pat
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from contextlib import closing
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database.base_image import seeded_with_foreign_keys
+from reward_kit.agent.database.fetching import fetch_rows
 from reward_kit.agent.database.guards import PROGRESS_STEPS, numeric_limits
 from reward_kit.agent.database.sqlite_functions import install_functions
 from reward_kit.agent.database.statement import Answer, Judge, storable_parameters
@@ -20,7 +21,7 @@ from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -80,7 +81,7 @@ class FileDriver:
     @property
     def version(self) -> tuple[int, int]:
         # the second number changes when another connection commits
-        return self.judge.writes, self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return self.judge.writes, self.query("PRAGMA data_version")[0][0]
 
     def run(self, statement: Statement) -> Answer:
         sql = statement.sql
@@ -89,28 +90,25 @@ class FileDriver:
         text = describe_statement(sql)
         self.judge.watch.start(statement.ticket)
         try:
-            self.judge.admit(statement, reads=text.reads, returns_rows=text.reads)
-            cursor = self._execute(statement)
-            names = cursor.description
-            values = self._fetch(cursor, first=statement.first, reads=text.reads) if names else []
-            changed = cursor.rowcount if text.changes_rows else -1
-            last = cursor.lastrowid
-            cursor.close()
-        except (sqlite3.Error, sqlite3.Warning) as error:
-            raise self._translate(error) from error
+            with self._faults():
+                self.judge.admit(statement, reads=text.reads, returns_rows=text.reads)
+                cursor = self._execute(statement)
+                names = cursor.description
+                values = self._fetch(cursor, first=statement.first, reads=text.reads) if names else []
+                changed = cursor.rowcount if text.changes_rows else -1
+                last = cursor.lastrowid
+                cursor.close()
         finally:
             self.judge.watch.stop()
         columns = tuple([name[0] for name in names]) if names else None
         return Answer(columns, values, changed, last or 0)
 
     def control(self, sql: str) -> None:
-        try:
-            self._connection.execute(sql)
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
+        self.query(sql)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._connection.execute(sql, tuple(parameters)).fetchall()
+        with self._faults():
+            return self._connection.execute(sql, tuple(parameters)).fetchall()
 
     def interrupt(self) -> None:
         self._connection.interrupt()
@@ -118,7 +116,7 @@ class FileDriver:
     def changes(self) -> Changes:
         version = self.version
         if self._known is None or self._known[0] != version:
-            with closing(open_unchanging(self._base)) as base:
+            with self._faults(), closing(open_unchanging(self._base)) as base:
                 self._known = version, diff_databases(base.execute, self._connection.execute)
         return self._known[1]
 
@@ -138,19 +136,16 @@ class FileDriver:
         if self._snapshot is not None and self._snapshot[0] == version:
             return
         copy = self._snapshot[1] if self._snapshot else sqlite3.connect("", check_same_thread=False)
-        with closing(
-            open_file(self._path)
-        ) as source:  # sees what is committed, not what this call has written
+        # another connection, which sees what is committed and not what this call has written
+        with self._faults(), closing(open_file(self._path)) as source:
             copy_content(source, copy)
         self._snapshot = version, copy
 
     def restore(self) -> None:
         if self._snapshot is None or self._snapshot[0][1] == self.version[1]:
             return
-        try:
+        with self._faults():
             copy_content(self._snapshot[1], self._connection)
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
         self._snapshot = self.version, self._snapshot[1]
 
     def close(self) -> None:
@@ -161,8 +156,8 @@ class FileDriver:
     def _guard(self) -> None:
         connection = self._connection
         if hasattr(connection, "setlimit"):  # Python 3.11
-            for name, value in numeric_limits(self._limits).items():
-                connection.setlimit(getattr(sqlite3, name), value)
+            for limit, value in numeric_limits(self._limits):
+                connection.setlimit(limit, value)
         if hasattr(connection, "setconfig"):  # Python 3.12
             connection.setconfig(_DEFENSIVE, True)
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -192,11 +187,14 @@ class FileDriver:
         if first:
             row = cursor.fetchone()
             return [] if row is None else [row]
-        limit = self._limits.max_rows
-        rows = list(islice(cursor, limit + 1))
-        if len(rows) > limit:
-            raise self.judge.too_many_rows()
-        return rows
+        return fetch_rows(cursor, self._limits)
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> Exception:
         message = str(error)
@@ -223,7 +221,7 @@ def open_unchanging(path: Path) -> sqlite3.Connection:
 
 
 def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Make ``target`` equal to what ``source`` has committed; ``sqlite3.OperationalError`` if one is in use."""
+    """Make ``target`` equal to what ``source`` committed; ``sqlite3.OperationalError`` if one is in use."""
     locked = 0
 
     def check(status: int, _remaining: int, _total: int) -> None:

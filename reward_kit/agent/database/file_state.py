@@ -102,15 +102,19 @@ class FileState:
 
     def open_driver(self, limits: Limits) -> FileDriver:
         """Connect."""
-        self._driver = FileDriver(
-            self._file or self._base,
-            self._base,
-            limits,
-            writable=self._file is not None,
-            randomness=self.randomness,
-            now=self._now,
-            earlier=self._known_changes(),
-        )
+        try:
+            self._driver = FileDriver(
+                self._file or self._base,
+                self._base,
+                limits,
+                writable=self._file is not None,
+                randomness=self.randomness,
+                now=self._now,
+                earlier=self._known_changes(),
+            )
+        except (OSError, sqlite3.Error) as error:
+            place = str(self._file or self._base)
+            raise DatabaseError(f"cannot open the database: {error}", place=place) from error
         if self._shared:
             self._driver.share()
         return self._driver

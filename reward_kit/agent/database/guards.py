@@ -18,6 +18,12 @@ _DETACH = 25
 _FUNCTION = 31
 _WATCHED = frozenset({_CREATE_VTABLE, _PRAGMA, _ATTACH, _DETACH, _FUNCTION})
 
+# identifiers of sqlite3_limit
+_LIMIT_LENGTH = 0
+_LIMIT_SQL_LENGTH = 1
+_LIMIT_ATTACHED = 7
+_LIMIT_LIKE_PATTERN_LENGTH = 8
+
 _PRAGMAS_WITH_ARGUMENT = frozenset(
     {
         "defer_foreign_keys",
@@ -63,28 +69,29 @@ class Limits:
 
     A statement is stopped after ``timeout`` seconds.  One that holds up the event loop for more than
     ``inline_seconds`` is started again on a thread, if that cannot lose anything.  A query may return
-    ``max_rows`` rows.  A string or blob may have ``max_value_bytes``, a statement ``max_sql_bytes``; a
-    database may grow by ``max_growth_bytes``.
+    ``max_rows`` rows with some ``max_result_bytes`` in them.  A string or blob may have
+    ``max_value_bytes``, a statement ``max_sql_bytes``; a database may grow by ``max_growth_bytes``.
     """
 
     timeout: float = 10.0
     inline_seconds: float = 0.003
     max_rows: int = 100_000
+    max_result_bytes: int = 256 << 20
     max_value_bytes: int = 64 << 20
     max_sql_bytes: int = 1 << 20
     max_growth_bytes: int = 1 << 30
 
 
-def numeric_limits(limits: Limits) -> dict[str, int]:
-    """The run-time limits of SQLite, by the name of their constant in apsw and in sqlite3."""
-    return {
-        "SQLITE_LIMIT_LENGTH": limits.max_value_bytes,
-        "SQLITE_LIMIT_SQL_LENGTH": limits.max_sql_bytes,
-        "SQLITE_LIMIT_ATTACHED": 0,
+def numeric_limits(limits: Limits) -> tuple[tuple[int, int], ...]:
+    """The run-time limits of SQLite: their identifiers and values."""
+    return (
+        (_LIMIT_LENGTH, limits.max_value_bytes),
+        (_LIMIT_SQL_LENGTH, limits.max_sql_bytes),
+        (_LIMIT_ATTACHED, 0),
         # matching takes time exponential in the number of wildcards, inside one instruction that nothing
-        # can stop
-        "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 1000,
-    }
+        # stops
+        (_LIMIT_LIKE_PATTERN_LENGTH, 1000),
+    )
 
 
 class Authorizer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
 from reward_kit.agent.database.clock import set_clock
+from reward_kit.agent.database.fetching import fetch_rows
 from reward_kit.agent.database.guards import PROGRESS_STEPS, Limits, numeric_limits
 from reward_kit.agent.database.session import SessionRecorder
 from reward_kit.agent.database.statement import (
@@ -72,6 +72,7 @@ class OverlayDriver:
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         finally:
+            self._statement = None
             self.judge.watch.stop()
             cursor.close(True)
             if self._clock is not None:
@@ -117,8 +118,8 @@ class OverlayDriver:
         connection = self._connection
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        for name, value in numeric_limits(limits).items():
-            connection.limit(getattr(apsw, name), value)
+        for limit, value in numeric_limits(limits):
+            connection.limit(limit, value)
         pages = (self._overlay.base.size + limits.max_growth_bytes) // self._overlay.base.page_size
         connection.execute(f"PRAGMA max_page_count={pages}").fetchall()
         connection.authorizer = self.judge.authorizer
@@ -179,11 +180,7 @@ class OverlayDriver:
         if first:
             row = cursor.fetchone()
             return [] if row is None else [row]
-        limit = self.judge.limits.max_rows
-        rows = list(islice(cursor, limit + 1))
-        if len(rows) > limit:
-            raise self.judge.too_many_rows()
-        return rows
+        return fetch_rows(cursor, self.judge.limits)
 
     def _translate(self, error: apsw.Error) -> Exception:
         if isinstance(error, apsw.InterruptError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import apsw
+
 from reward_kit.agent.database.clock import julian_day
 from reward_kit.agent.database.delta import export, is_delta, load_delta, save_delta
 from reward_kit.agent.database.determinism import Randomness
@@ -60,7 +62,10 @@ class OverlayState:
 
     def open_driver(self, limits: Limits) -> OverlayDriver:
         """Connect."""
-        return OverlayDriver(self.overlay, limits, self.randomness, self.earlier)
+        try:
+            return OverlayDriver(self.overlay, limits, self.randomness, self.earlier)
+        except apsw.Error as error:
+            raise DatabaseError(f"cannot open the database: {error}", place=str(self.base_path)) from error
 
     def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> OverlayState:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""

@@ -67,7 +67,7 @@ class SessionRecorder:
         self._session = self._attached(self._touched)
         self._span: _Span | None = None
         if self._written:
-            connection.set_update_hook(self._on_row_written)
+            connection.set_update_hook(_row_notes(self._written))
 
     def changes(self) -> Changes:
         """The net changes from the base to what the connection sees now, uncommitted changes included."""
@@ -99,6 +99,7 @@ class SessionRecorder:
         """
         span, cookie = self._span, self._schema_cookie()
         if span is None or span.touched or span.cookie != cookie:
+            self._close_span()  # outside a transaction nobody asks it any more
             touched: set[str] = set()
             session = self._attached(touched)
             span = _Span(self._overlay.fork(), session, touched, self._tables_with_null_keys(), cookie)
@@ -158,16 +159,21 @@ class SessionRecorder:
 
     def close(self) -> None:
         """Stop recording."""
-        if self._span is not None:
-            self._span.session.close()
+        self._close_span()
         self._session.close()
         if self._written:
             self._connection.set_update_hook(None)
 
-    def _on_row_written(self, _op: int, database: str, table: str, rowid: int) -> None:
-        rowids = self._written.get(table)
-        if rowids is not None and database == "main" and len(rowids) <= _MANY_ROWS:
-            rowids.add(rowid)
+    def __del__(self) -> None:
+        # apsw for Python 3.10 never frees a connection that has an open session
+        if hasattr(self, "_span"):
+            self._close_span()
+            self._session.close()
+
+    def _close_span(self) -> None:
+        if self._span is not None:
+            self._span.session.close()
+            self._span = None
 
     def _schema_cookie(self) -> int:
         cookie: int = self._query("PRAGMA main.schema_version")[0][0]
@@ -271,6 +277,17 @@ def _keyed_change(table: Table, old: _Row | None, new: _Row | None) -> RowChange
         {name: was for name, was, _ in changed},
         {name: now for name, _, now in changed},
     )
+
+
+def _row_notes(written: dict[str, set[int]]) -> Callable[[int, str, str, int], None]:
+    """A hook that notes the rowids written; it holds no recorder, which apsw could not let go of then."""
+
+    def on_row_written(_op: int, database: str, table: str, rowid: int) -> None:
+        rowids = written.get(table)
+        if rowids is not None and database == "main" and len(rowids) <= _MANY_ROWS:
+            rowids.add(rowid)
+
+    return on_row_written
 
 
 def _run_untraced(_cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.database.guards import Authorizer, Limits, Watch
 from reward_kit.agent.database.row import Row, row_type
 from reward_kit.agent.database.statement_text import describe_statement, is_blank
-from reward_kit.errors import DatabaseError, QueryTimeoutError, ReadOnlyError, TooManyRowsError
+from reward_kit.errors import DatabaseError, QueryTimeoutError, ReadOnlyError
 
 if TYPE_CHECKING:
     from reward_kit.agent.database.turns import Scope
@@ -159,13 +159,6 @@ class Judge:
     def several_statements(self) -> DatabaseError:
         """The error for SQL that holds more than one statement."""
         return DatabaseError("only one statement can be run at a time", remedy="Split the SQL.")
-
-    def too_many_rows(self) -> TooManyRowsError:
-        """The error for a query with more rows than may be fetched."""
-        return TooManyRowsError(
-            f"the query returns more than {self.limits.max_rows} rows",
-            remedy="Add a LIMIT, or let SQL count or sum them up.",
-        )
 
 
 def storable_parameters(parameters: Parameters) -> Parameters:

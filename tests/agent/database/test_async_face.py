@@ -7,8 +7,10 @@ import copy
 import datetime as dt
 import pickle
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
+from shop_database import SHOP
 from sqlalchemy import bindparam, select, text
 
 from reward_kit.agent.database import Database, Row
@@ -290,6 +292,21 @@ async def test_a_database_that_was_never_used_closes_too(base: Database) -> None
 
     with pytest.raises(DatabaseError, match="closed"):
         await database.fetch_val("SELECT 1")
+
+
+@pytest.mark.parametrize("damaged", [slice(100, 4096), slice(4096, None)])
+async def test_a_damaged_file_is_an_error_of_the_database(tmp_path: Path, mode: str, damaged: slice) -> None:
+    Database.seed(tmp_path / "base.db", SHOP).close()
+    content = bytearray((tmp_path / "base.db").read_bytes())
+    content[damaged] = b"\xff" * len(content[damaged])
+    (tmp_path / "damaged.db").write_bytes(content)
+
+    async def use() -> None:
+        with Database.open(tmp_path / "damaged.db", mode=mode) as opened:
+            await opened.fetch_all("SELECT * FROM orders")
+
+    with pytest.raises(DatabaseError, match="malformed"):
+        await use()
 
 
 async def test_a_base_can_be_read_but_not_written(base: Database) -> None:

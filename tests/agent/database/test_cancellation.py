@@ -224,8 +224,7 @@ def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> 
 
     thread = threading.Thread(target=read)
     thread.start()
-    while db.content.connection._ticket is None:
-        time.sleep(0.001)
+    time.sleep(0.1)
     db.close()
     thread.join(5)
 

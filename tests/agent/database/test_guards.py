@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,21 @@ async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path:
 
         assert len(await db.fetch_all(f"{endless} LIMIT 100")) == 100
         assert await db.fetch_val(endless) == 1  # the first row is all that is fetched of it
+
+
+async def test_too_many_bytes_are_an_error_before_they_fill_the_memory(tmp_path: Path, mode: str) -> None:
+    endless = RUNAWAY.replace("count(*)", "zeroblob(:size)")
+    limits = Limits(max_result_bytes=32 << 20)
+    with Database.seed(tmp_path / "b.db", "", mode=mode, limits=limits) as base, base.fork() as db:
+        tracemalloc.start()
+        for size in (8 << 20, 50_000):
+            with pytest.raises(TooManyRowsError, match="more than 32 MiB"):
+                await db.fetch_all(endless, {"size": size})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < 150 << 20
+        assert len(await db.fetch_all(f"{endless} LIMIT 20", {"size": 1 << 20})) == 20
 
 
 async def test_the_limit_of_rows_does_not_cut_off_what_a_write_returns(tmp_path: Path, mode: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -74,6 +75,30 @@ async def test_changes_since_an_earlier_moment(db: Database) -> None:
     assert [change.after["name"] for change in db.changes(since=earlier)] == ["Emil"]
 
 
+async def test_changes_asked_for_within_a_call_are_forgotten_with_it(db: Database) -> None:
+    async def failing() -> None:
+        async with db.tool_call():
+            await insert(db, "Dora")
+            async with db.transaction():
+                await insert(db, "Emil")
+                assert len(db.changes()) == 2
+                raise ValueError
+
+    with pytest.raises(ValueError):
+        await failing()
+    assert len(db.changes()) == 0
+
+    async with db.tool_call():
+        await insert(db, "Dora")
+        with contextlib.suppress(ValueError):
+            async with db.transaction():
+                await insert(db, "Emil")
+                assert len(db.changes()) == 2
+                raise ValueError
+        assert len(db.changes()) == 1
+    assert len(db.changes()) == 1
+
+
 async def test_changes_asked_for_within_a_call_do_not_hide_what_the_call_did(db: Database) -> None:
     async with db.tool_call() as call:
         await insert(db, "Dora")
@@ -122,6 +147,19 @@ async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -
             await db.execute("INSERT INTO child VALUES (77)")
             await db.execute("INSERT INTO customers(id, name) VALUES (77, 'Dora')")
         assert await count(db, "child") == 1
+
+
+async def test_a_call_that_leaves_text_that_is_not_utf8_fails_as_a_whole(db: Database) -> None:
+    async def failing() -> None:
+        async with db.tool_call():
+            await insert(db, "Dora")
+            await db.execute("INSERT INTO customers(name) VALUES (CAST(x'ff' AS TEXT))")
+
+    with pytest.raises(DatabaseError):
+        await failing()
+
+    assert await count(db) == 3
+    assert len(db.changes()) == 0
 
 
 async def test_transactions_nest(db: Database) -> None:
