@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -115,10 +116,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         cli.main(prog_name=NAME)  # click answers the shell's question for completions and exits
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        _flush_output(code)
     except BrokenPipeError:
         _discard_output()
         return 128 + 13  # as if SIGPIPE had ended us, which is what a shell expects
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _discard_output()
+        click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+        return 2
     except KeyboardInterrupt:
         return 130
     return code
@@ -139,6 +146,18 @@ def _run(arguments: list[str]) -> int:
         click.echo(f"Error: {error}", err=True)
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _flush_output(code: int) -> None:
+    """Raises ``OSError`` where the output takes no more, unless ``code`` says that a fault has been told."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        if code != 2:
+            raise
+        _discard_output()
 
 
 def parse_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:

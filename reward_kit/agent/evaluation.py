@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,20 @@ from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
+    from types import FrameType
 
 
 FILE_THREADS = 8
 """Enough to share the waits for the disk."""
+INTERRUPTED = 130
+"""The exit code of a process that a second signal ends."""
+STDERR = 2
+SHOW_CURSOR = "\x1b[?25h"
+"""The live line hides it."""
+
+logger = logging.getLogger(__name__)
 
 
 async def run_evaluation(config: EvaluationConfig, *, progress: Progress | None = None) -> EvaluationResult:
@@ -71,18 +80,29 @@ def make_config(options: dict[str, Any]) -> EvaluationConfig:
 
 
 class Evaluation:
-    """One run of an evaluation; ``result`` holds what there is of it, also after an error."""
+    """One run of an evaluation; ``result`` holds what there is of it, also after an error.
 
-    def __init__(self, config: EvaluationConfig, *, progress: Progress | None = None) -> None:
+    ``tally`` has the numbers while it runs. ``warn`` is told what is odd in the bundle, before anything runs.
+    """
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        *,
+        progress: Progress | None = None,
+        warn: Callable[[str], None] = logger.warning,
+    ) -> None:
         self.config = replace(config)  # what the environment and the bundle decide is filled in below
         self.result: EvaluationResult | None = None
+        self.tally: Tally | None = None
         self._progress = progress or NoProgress()
+        self._warn = warn
 
-    async def run(self, *, handle_signals: bool = False) -> EvaluationResult:
+    async def run(self, *, killed: Callable[[], str] | None = None) -> EvaluationResult:
         """Run to the end and write the results.
 
-        With ``handle_signals``, SIGINT and SIGTERM end it in good order (status ``interrupted``) while
-        rollouts run; a second one ends the process at once.
+        With ``killed``, SIGINT and SIGTERM end it in good order (status ``interrupted``) while rollouts run;
+        a second one ends the process at once, with exit code 130 and ``killed()`` as its last words.
         """
         from reward_kit.agent.bundle import TaskBundle
 
@@ -92,6 +112,8 @@ class Evaluation:
                 "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
             )
         with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+            for warning in bundle.warnings:
+                self._warn(warning)
             tasks = chosen_tasks(bundle.tasks, config)
             participants = find_participants(config, tasks)
             folder = RunsFolder(config.output_dir)
@@ -99,7 +121,9 @@ class Evaluation:
                 folder.ensure_base(seed)
             config.eval_id = self._eval_id(folder)
             with OpenEvaluation(folder, config, tasks, versions()) as opened, _debug_log(opened, config):
-                return await self._run(opened, participants, handle_signals=handle_signals)
+                signalled = asyncio.Event()
+                with nullcontext() if killed is None else _signals_set(signalled, killed):
+                    return await self._run(opened, participants, signalled)
 
     def _eval_id(self, folder: RunsFolder) -> str:
         if self.config.eval_id:
@@ -109,10 +133,10 @@ class Evaluation:
         return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
     async def _run(
-        self, opened: OpenEvaluation, participants: Participants, *, handle_signals: bool
+        self, opened: OpenEvaluation, participants: Participants, signalled: asyncio.Event
     ) -> EvaluationResult:
         config = self.config
-        tally = opened.tally()
+        tally = self.tally = opened.tally()
         tally.interactive = participants.interactive
         files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
         rows = RowStates(opened.folder, config, opened.jobs, files)
@@ -137,7 +161,7 @@ class Evaluation:
                     concurrency=1 if participants.interactive else config.max_concurrency,
                     may_start=lambda: tally.may_start,
                 ),
-                handle_signals=handle_signals,
+                signalled,
             )
             status, reason = _end(tally, interrupted=interrupted)
         except asyncio.CancelledError:
@@ -207,22 +231,17 @@ def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
     return "complete", None
 
 
-async def _until_interrupted(work: Coroutine[Any, Any, None], *, handle_signals: bool) -> bool:
-    """Run ``work``; True if SIGINT or SIGTERM came meanwhile, which cancels it."""
+async def _until_interrupted(work: Coroutine[Any, Any, None], signalled: asyncio.Event) -> bool:
+    """Run ``work``; True if ``signalled`` was set meanwhile, which cancels it."""
     task = asyncio.ensure_future(work)
-    signalled = asyncio.Event()
-    if not handle_signals:
-        await task
-        return False
-    with _signals_set(signalled):
-        waiting = asyncio.ensure_future(signalled.wait())
-        try:
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+    waiting = asyncio.ensure_future(signalled.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
     if signalled.is_set() and task.cancelled():
         return True
     await task
@@ -230,26 +249,40 @@ async def _until_interrupted(work: Coroutine[Any, Any, None], *, handle_signals:
 
 
 @contextmanager
-def _signals_set(event: asyncio.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set ``event`` the first time; the second time they do what they always do."""
+def _signals_set(event: asyncio.Event, killed: Callable[[], str]) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets ``event``; the second ends the process with ``killed()`` on stderr.
+
+    Not the loop's own handlers: those run only between two steps of the loop, and an agent that never gives
+    up control, or swallows whatever is raised in it, would keep them waiting for ever.
+    """
     loop = asyncio.get_running_loop()
-    caught = (signal.SIGINT, signal.SIGTERM)
+    asked: list[bool] = []
 
-    def first() -> None:
-        event.set()
-        for number in caught:
-            loop.remove_signal_handler(number)
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if asked:
+            _say_at_once(f"Interrupted. {killed()}")
+            os._exit(INTERRUPTED)
+        asked.append(True)
+        loop.call_soon_threadsafe(event.set)
+        _say_at_once("Interrupted: the rollouts under way are being ended. Once more ends them at once.")
 
-    # Where there are no signal handlers for loops (Windows, other threads), Ctrl-C raises KeyboardInterrupt.
-    with suppress(NotImplementedError, ValueError, RuntimeError):
-        for number in caught:
-            loop.add_signal_handler(number, first)
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # only the main thread can handle signals
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
-        with suppress(NotImplementedError, ValueError, RuntimeError):
-            for number in caught:
-                loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _say_at_once(text: str) -> None:
+    """Write to stderr past Python's buffers, which the signal may have come in the middle of."""
+    with suppress(OSError):
+        if os.isatty(STDERR):
+            text = f"{SHOW_CURSOR}\n{text}"
+        os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
 def _run_beside_the_loop(config: EvaluationConfig, progress: Progress | None) -> EvaluationResult:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import sys
 import traceback
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
 
 from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option, UsageError
-from reward_kit.errors import RewardKitError
+from reward_kit.errors import RewardKitError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from reward_kit.agent.evaluation import Evaluation
     from reward_kit.agent.evaluation_config import EvaluationConfig
@@ -114,15 +117,56 @@ def _run(given: dict[str, Any]) -> int:
     _check_report_path(config)
     if config.validate_only:
         return _validate(config)
-    evaluation = Evaluation(config, progress=_progress(config))
+    evaluation = Evaluation(config, progress=_progress(config), warn=_warn)
+    with _output_for_the_report(config) as output:
+        try:
+            result = _run_in_loop(evaluation)
+        except (RewardKitError, KeyboardInterrupt):
+            if evaluation.result is not None and evaluation.result.outcomes:
+                click.echo(_resume_hint(evaluation), err=True)
+            raise
+        if result.status in ("interrupted", "budget"):
+            click.echo(_resume_hint(evaluation), err=True)
+        _report(result, config)
+        if config.json is not None and not _write_json(result, config.json, output):
+            return FAULT
+        return _exit_code(result, config)
+
+
+def _warn(warning: str) -> None:
+    click.echo(f"warning: {warning}", err=True)
+
+
+@contextmanager
+def _output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]:
+    """Standard output for what ``--json -`` writes; whatever else is printed goes to stderr meanwhile.
+
+    The file descriptor moves too, so that subprocesses of tools do not write into the document either.
+    """
+    if config.json != "-":
+        yield None
+        return
+    stdout = sys.stdout
+    stdout.flush()
     try:
-        result = _run_in_loop(evaluation)
-    except RewardKitError:
-        if evaluation.result is not None and evaluation.result.outcomes:
-            click.echo(_resume_hint(evaluation.result), err=True)
-        raise
-    _report(result, config)
-    return _exit_code(result, config)
+        descriptor = stdout.fileno()
+        kept = os.dup(descriptor)
+    except (OSError, ValueError):  # a stream in memory, as tests put there
+        with redirect_stdout(sys.stderr):
+            yield stdout.buffer
+        return
+    output = os.fdopen(kept, "wb", closefd=False)
+    try:
+        os.dup2(sys.stderr.fileno(), descriptor)
+        with redirect_stdout(sys.stderr):
+            yield output
+    finally:
+        with suppress(OSError):  # a failed write has been raised where it happened
+            output.close()
+        with suppress(OSError):
+            stdout.flush()  # what was printed past the redirection
+        os.dup2(kept, descriptor)
+        os.close(kept)
 
 
 def _check_report_path(config: EvaluationConfig) -> None:
@@ -139,10 +183,29 @@ def _run_in_loop(evaluation: Evaluation) -> EvaluationResult:
     """Not ``asyncio.run``: it puts its own hand on Ctrl-C, also while the bundle loads."""
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(evaluation.run(handle_signals=True))
+        return loop.run_until_complete(evaluation.run(killed=lambda: _resume_hint(evaluation)))
     finally:
+        _end_all_tasks(loop)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left when an agent or tool raised KeyboardInterrupt, which ends the loop midway.
+
+    Each task is cancelled once: the evaluation still writes its results. Those above the one that was
+    interrupted pass the KeyboardInterrupt on, and it ends the loop again each time.
+    """
+    cancelled: set[asyncio.Task[Any]] = set()
+    while tasks := asyncio.all_tasks(loop):
+        for task in tasks - cancelled:
+            task.cancel()
+        cancelled |= tasks
+        with suppress(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.wait(tasks))
+    for task in cancelled:
+        if not task.cancelled():
+            task.exception()  # seen: it has been raised already
 
 
 def _validate(config: EvaluationConfig) -> int:
@@ -175,34 +238,73 @@ def _progress(config: EvaluationConfig) -> Progress:
 
 
 def _report(result: EvaluationResult, config: EvaluationConfig) -> None:
+    """Print the report; raises ``StorageError`` where the output takes no more."""
     from rich.console import Console
 
     from reward_kit.agent.reports.console import print_report, scores_line
-    from reward_kit.agent.reports.json_report import TO_OUTPUT, write_report
 
-    if config.json is not None:
-        write_report(result, config.json)
-    to_stdout = config.json != TO_OUTPUT
-    if config.quiet:
-        click.echo(scores_line(result), err=not to_stdout)
-    else:
+    stream: Any = sys.stderr if config.json == "-" else sys.stdout
+    try:
+        if config.quiet:
+            click.echo(scores_line(result), file=stream)
+            if result.unjudged:
+                click.echo(_unjudged_line(result), err=True)
+            return
         # A stream that cannot write a character shows a substitute rather than fail after all the work.
-        stream: Any = sys.stdout if to_stdout else sys.stderr
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
         print_report(result, Console(file=stream, markup=False, highlight=False, emoji=False))
-    if result.status in ("interrupted", "budget"):
-        click.echo(_resume_hint(result), err=True)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"the report cannot be printed: {error.strerror or error}", remedy=_whereabouts(result)
+        ) from error
 
 
-def _resume_hint(result: EvaluationResult) -> str:
-    command = f"reward-kit agent-eval --resume {result.eval_id}"
-    if str(result.folder) != DEFAULTS["output_dir"]:
-        command += f" --output-dir {result.folder}"
-    if result.status == "budget":
-        command += " --max-cost USD"
-    kept = f"{len(result.outcomes)} of {result.planned} rollouts are done and kept."
-    return f"{kept} Continue with:\n  {command}"
+def _write_json(result: EvaluationResult, target: str, output: BinaryIO | None) -> bool:
+    """Write the ``--json`` report; whether that worked."""
+    from reward_kit.agent.reports.json_report import write_report
+
+    try:
+        write_report(result, target, output)
+    except StorageError as error:
+        fault = f"{error.place}: {error.fault}"
+        click.echo(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
+        return False
+    return True
+
+
+def _whereabouts(result: EvaluationResult) -> str:
+    state = "The evaluation is complete" if result.status == "complete" else "What is finished is kept"
+    return f"{state}; its results are in {result.results_path}."
+
+
+def _unjudged_line(result: EvaluationResult) -> str:
+    from reward_kit.agent.reports.wording import count, tallied
+
+    example = next(outcome for outcome in result.outcomes if not outcome.judged)
+    number = result.unjudged.total()
+    line = (
+        f"{number} of {count(result.planned, 'rollout')} not judged: {tallied(result.unjudged)}; "
+        f"for instance {example.row_id} #{example.index + 1}: {example.trouble}"
+    )
+    return " ".join(line.split())
+
+
+def _resume_hint(evaluation: Evaluation) -> str:
+    """How much is done, and the command that continues; also while the evaluation runs."""
+    config, tally, result = evaluation.config, evaluation.tally, evaluation.result
+    command = ["reward-kit", "agent-eval", "--resume", str(config.eval_id)]
+    if config.output_dir != DEFAULTS["output_dir"]:
+        command += ["--output-dir", str(config.output_dir)]
+    line = shlex.join(command)
+    if result is not None and result.status == "budget":
+        line += " --max-cost USD"
+    done = len(result.outcomes) if result is not None else tally.done if tally is not None else 0
+    planned = result.planned if result is not None else tally.planned if tally is not None else 0
+    return f"{done} of {planned} rollouts are done and kept. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

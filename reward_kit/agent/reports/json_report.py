@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, temporary_beside
 
@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 TO_OUTPUT = "-"
 
 
-def write_report(result: EvaluationResult, target: str) -> None:
-    """Write the report to a file (whole or not at all) or, for ``-``, to standard output.
+def write_report(result: EvaluationResult, target: str, output: BinaryIO | None = None) -> None:
+    """Write the report to a file (whole or not at all) or, for ``-``, to ``output`` (standard output).
 
     It is ``EvaluationResult.to_json()`` with, in place of each rollout's outcome, that outcome and its
     ``trajectory``. Raises ``StorageError``.
     """
     if target == TO_OUTPUT:
-        for part in report_parts(result):
-            sys.stdout.buffer.write(part)
-        sys.stdout.buffer.flush()
+        stream = output or sys.stdout.buffer
+        try:
+            for part in report_parts(result):
+                stream.write(part)
+            stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise storage_error(error, "standard output") from error
         return
     path = Path(target)
     temporary = temporary_beside(path)

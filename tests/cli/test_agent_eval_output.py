@@ -1,0 +1,189 @@
+"""What ``reward-kit agent-eval`` prints where, and how it ends when a person wants it to."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, REWARD, TOOLS, Bundle, Finished
+
+Command = Callable[..., Finished]
+Starter = Callable[..., "subprocess.Popen[str]"]
+GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold")
+NOISY_AGENT = """
+import os
+
+print("agent imported")
+
+class Agent:
+    async def respond(self, rollout):
+        print("agent speaks")
+        os.system("echo a subprocess speaks")
+        return "No."
+"""
+STUBBORN_AGENT = """
+from pathlib import Path
+
+class Agent:
+    async def respond(self, rollout):
+        if rollout.index == 0 or Path("blocking").exists():
+            return "No."
+        Path("blocking").touch()
+        while True:
+            try:
+                await rollout.call_tool("nothing", {})
+            except BaseException:
+                pass
+"""
+SLEEPING_AGENT = """
+import time
+from pathlib import Path
+
+class Agent:
+    async def respond(self, rollout):
+        if rollout.index == 0 or Path("blocking").exists():
+            return "No."
+        Path("blocking").touch()
+        time.sleep(300)
+"""
+INTERRUPTING_AGENT = """
+import asyncio
+
+class Agent:
+    async def respond(self, rollout):
+        if rollout.index == 0:
+            return "No."
+        await asyncio.sleep(1 if rollout.index == 1 else 60)
+        raise KeyboardInterrupt
+"""
+ONE_BY_ONE = ("-d", "task.jsonl", "--agent", "own_agent:Agent", "--no-sim-user", "--max-concurrency", "1")
+
+
+def test_json_on_the_output_is_whole_whatever_prints(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"n_rollouts": 2, "sim_user_prompt": None})
+    bundle.write("own_agent.py", NOISY_AGENT)
+    bundle.write("tools.py", f'print("tools imported")\n{TOOLS}')
+    bundle.write("reward.py", REWARD.replace("    ok =", '    print("reward speaks")\n    ok ='))
+    ran = agent_eval(*ONE_BY_ONE, "--json", "-")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["finished"] == 2
+    for said in (
+        "tools imported",
+        "agent imported",
+        "agent speaks",
+        "a subprocess speaks",
+        "reward speaks",
+    ):
+        assert said in ran.err, said
+
+
+@pytest.mark.parametrize("agent", [STUBBORN_AGENT, SLEEPING_AGENT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_run_that_an_agent_blocks(
+    start: Starter, agent_eval: Command, bundle: Bundle, agent: str, number: signal.Signals
+) -> None:
+    bundle.rows({"n_rollouts": 3, "sim_user_prompt": None})
+    bundle.write("own_agent.py", agent)
+    process = start(*ONE_BY_ONE, "-o", "my runs")
+    try:
+        deadline = time.monotonic() + 60
+        while not (bundle.folder / "blocking").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert process.stderr is not None
+        process.send_signal(number)
+        said = ""
+        while "Once more ends them at once" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "1 of 3 rollouts are done and kept" in err
+    command = shlex.split(err.splitlines()[-1])
+    assert command[:3] == ["reward-kit", "agent-eval", "--resume"]
+    assert command[4:] == ["--output-dir", "my runs"]
+
+    resumed = agent_eval(*command[2:])
+    assert resumed.code == 0, resumed.err
+    assert "0 of 3 judged rollouts passed" in resumed.out
+
+
+def test_a_keyboard_interrupt_of_an_agent_ends_the_run_quietly(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"n_rollouts": 6, "sim_user_prompt": None})
+    bundle.write("own_agent.py", INTERRUPTING_AGENT)
+    ran = agent_eval(*ONE_BY_ONE[:-1], "4")
+    assert ran.code == 130
+    assert "Event loop is closed" not in ran.error
+    assert "was never retrieved" not in ran.error
+    assert re.search(
+        r"of 6 rollouts are done and kept. Continue with:\n  reward-kit agent-eval --resume", ran.err
+    )
+    assert len(list((bundle.folder / "runs" / "evals").glob("*.json"))) == 1
+
+
+def test_a_report_that_cannot_be_written_hides_no_results(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    (bundle.folder / "reports").mkdir()
+    bundle.write(
+        "reward.py",
+        "import shutil\nfrom pathlib import Path\n"
+        + REWARD.replace("    ok =", '    shutil.rmtree(Path("reports"))\n    ok ='),
+    )
+    ran = agent_eval(*GOLD_RUN, "--json", "reports/all.json")
+    assert ran.code == 2
+    assert "gold: 1 of 1 judged rollout passed" in ran.out
+    (line,) = [line for line in ran.error.splitlines() if line.startswith("Error: ")]
+    assert "reports/all.json" in line
+    assert "The evaluation is complete; its results are in runs/evals/" in line
+    assert "--resume" not in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("more", [[], ["--quiet"], ["--json", "-"]])
+def test_an_output_that_is_full_is_told_in_a_line(bundle: Bundle, environment: None, more: list[str]) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", *GOLD_RUN, *more]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            command, cwd=bundle.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100
+        )
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if "No space left" in line or "full" in line]
+    assert "The evaluation is complete; its results are in runs/evals/" in line
+    assert len(list((bundle.folder / "runs" / "evals").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--quiet"]])
+def test_a_misspelt_field_is_told_once_before_the_run(
+    agent_eval: Command, bundle: Bundle, more: list[str]
+) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2, "n_rolouts": 3})
+    ran = agent_eval(*GOLD_RUN, *more)
+    assert ran.code == 0, ran.err
+    warnings = [line for line in ran.err.splitlines() if "n_rolouts" in line]
+    assert len(warnings) == 1
+    assert ran.err.splitlines()[0] == warnings[0]
+    assert warnings[0].startswith("warning: ")
+
+
+def test_quiet_says_in_a_line_what_was_not_judged(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    bundle.write("reward.py", "def evaluate(messages, *, db, **kwargs):\n    raise KeyError('seat')\n")
+    ran = agent_eval(*GOLD_RUN, "--quiet")
+    assert (ran.code, len(ran.out.splitlines())) == (1, 1)
+    (line,) = ran.error.splitlines()
+    assert line.startswith("2 of 2 rollouts not judged: reward_error 2; for instance flight.booking.001 #1: ")
+    assert "seat" in line
