@@ -14,7 +14,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.llm_address import base_from_environment, needs_no_key
+from reward_kit.agent.llm_address import base_from_environment, check_address, needs_no_key
 from reward_kit.agent.llm_answer import read_answer
 from reward_kit.agent.llm_errors import model_error
 from reward_kit.errors import ModelError, ModelSetupError
@@ -159,7 +159,8 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     """Find out without any network whether a model can be called at all.
 
     Raises ``ModelSetupError`` for an unknown provider, a name without a provider, arguments that the provider
-    does not know, and a key that is not set: the message names its environment variable.
+    does not know, a server's address without http://, and a key that is not set: the message names its
+    environment variable.
     """
     name, provider = resolve(name, provider)
     model_args = model_args or {}
@@ -168,6 +169,7 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     unknown = _unknown_arguments(litellm, name, provider, model_args)
     if unknown:
         raise ModelSetupError(f"the provider does not know {', '.join(unknown)}", place=place)
+    check_address(provider, model_args.get("api_base") or model_args.get("base_url"), place=place)
     if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
         return
     missing = [key for key in _missing_variables(litellm, name, provider) if key.endswith("_API_KEY")]

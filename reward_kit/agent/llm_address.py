@@ -6,6 +6,8 @@ import ipaddress
 import os
 from urllib.parse import urlsplit
 
+from reward_kit.errors import ModelSetupError
+
 
 def needs_no_key(provider: str, api_base: str | None = None) -> bool:
     """Whether an OpenAI-compatible server on this machine or network is asked, and no key is set for it."""
@@ -19,6 +21,18 @@ def base_from_environment(provider: str) -> str | None:
     if provider != "openai":
         return None
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+
+
+def check_address(provider: str, api_base: str | None, *, place: str) -> None:
+    """Raise ``ModelSetupError`` for a server's address that is no URL, wherever it was given."""
+    variable = f"{provider.upper()}_API_BASE"
+    address = api_base or base_from_environment(provider) or os.environ.get(variable)
+    if address and not address.lower().startswith(("http://", "https://")):
+        raise ModelSetupError(
+            f"the server's address {address!r} has no http:// or https://",
+            place=place,
+            remedy=f"Write http://{address}, for example." if "://" not in address else None,
+        )
 
 
 def _is_local(address: str) -> bool:

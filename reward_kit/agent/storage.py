@@ -3,9 +3,10 @@
 ::
 
     runs/
-    ├─ .bases/<seed key>.db      each seeded state once
+    ├─ .bases/<seed key>.db      each seeded state once; an empty file <seed key>.<hash>.seeded
+    │                            holds what its content should be
     ├─ <row_id>/base.db          the row's seeded state, a link to the above
-    │           gold.json        what the row's gold actions change; gold.dbd is the state they lead to
+    │           gold.json        what the row's gold actions change; gold.dbd or gold.db is the state after
     │           roll_<id>.db     final state of a rollout (.dbd: as a delta from base.db)
     │           roll_<id>.json   its trajectory
     │           roll_<id>.log    the same to read, with --debug
@@ -15,7 +16,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +30,7 @@ from reward_kit.agent.runs.atomic_file import (
     write_file,
 )
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
+from reward_kit.agent.runs.seeded_bases import SeededBases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,26 +56,24 @@ class RunsFolder:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.evals = self.root / "evals"
-        self._bases = self.root / ".bases"
+        bases = self.root / ".bases"
+        self._bases = SeededBases(bases)
         self._linked: set[str] = set()
         with as_storage_error(self.root):
             self.evals.mkdir(parents=True, exist_ok=True)
-            self._bases.mkdir(exist_ok=True)
+            bases.mkdir(exist_ok=True)
             # Found now rather than when the first paid rollout is to be written.
             probe = temporary_beside(self.evals / "probe")
             probe.touch()
             probe.unlink()
 
     def ensure_base(self, seed: Seed) -> Path:
-        """The file of a seeded database, made if it is not there yet.
+        """The file of a seeded database, made if it is not there yet, made again if it is damaged.
 
         Two processes that seed the same base at once end up with the same file. Raises ``BundleError`` for a
         faulty seed.
         """
-        path = self._bases / f"{seed.key}.db"
-        if not path.exists():
-            self._seed_base(seed, path)
-        return path
+        return self._bases.ensure(seed)
 
     def open_base(self, seed: Seed, *, mode: Literal["overlay", "file"] = "overlay") -> Database:
         """The seeded database of ``seed``; see ``ensure_base``."""
@@ -82,30 +81,12 @@ class RunsFolder:
 
         return Database.open(self.ensure_base(seed), mode=mode)
 
-    def _seed_base(self, seed: Seed, path: Path) -> None:
-        from reward_kit.agent.database.base import seed_base
-
-        temporary = temporary_beside(path)
-        try:
-            with as_storage_error(path):
-                seed_base(temporary, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
-                try:
-                    os.link(
-                        temporary, path
-                    )  # unlike a rename this never replaces a base that others have open
-                except FileExistsError:
-                    pass
-                except OSError:
-                    temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
     def row_folder(self, task: Task) -> Path:
         """The folder of a row, with ``base.db`` in it."""
         folder = self.root / task.row.id
         if task.row.id in self._linked:
             return folder
-        base, link = self._bases / f"{task.seed.key}.db", folder / "base.db"
+        base, link = self._bases.path(task.seed.key), folder / "base.db"
         with as_storage_error(folder):
             folder.mkdir(exist_ok=True)
             if not (link.exists() and link.samefile(base)):

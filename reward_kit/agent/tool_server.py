@@ -18,7 +18,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
 from reward_kit.agent.tools.content import json_value
-from reward_kit.agent.tools.sessions import Sessions
+from reward_kit.agent.tools.sessions import DEFAULT, Sessions, TooManySessionsError
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_BODY = 1024 * 1024
 """Bytes of a request's body."""
 
 MAX_SESSIONS = 256
-"""Sessions held at once; a session that is dropped starts from the seed when it is used again."""
+"""Sessions held at once. One without changes makes room for a new one; if there is none, that is a 503."""
 
 _SESSION = r"^[A-Za-z0-9._-]{1,64}$"
 SessionHeader = Annotated[
@@ -94,7 +94,7 @@ def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) ->
 def _add_tool(
     app: FastAPI, registry: ToolRegistry, sessions: Sessions, tool: Tool, definitions: dict[str, Any]
 ) -> None:
-    async def call(request: Request, session: SessionHeader = "default") -> Response:
+    async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
         body = await _body(request)
         with sessions.use(session) as database:
             result = await registry.call(tool.name, body, db=database)
@@ -116,6 +116,7 @@ def _add_tool(
             200: {"model": ToolAnswer, "description": "The tool ran, or refused"},
             413: {"model": Fault, "description": "The body is too large"},
             422: {"model": Fault, "description": "The arguments do not fit; nothing ran"},
+            503: {"model": Fault, "description": "No room for a new session; nothing ran"},
         },
         openapi_extra={
             "requestBody": {
@@ -174,6 +175,11 @@ def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
         sessions.reset(session)
         return SessionChanges(session=session, changes=[])
 
+    @app.delete("/sessions/{id}", tags=["sessions"], responses=responses, status_code=204)
+    async def delete(session: SessionPath) -> None:
+        """Forget the session, and what it has changed."""
+        sessions.reset(session)
+
     @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=responses)
     async def changes(session: SessionPath) -> Response:
         """The rows in which the session differs from the seed."""
@@ -201,6 +207,10 @@ def _add_fault_handlers(app: FastAPI) -> None:
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
         faults = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
         return _json({"detail": "; ".join(faults)}, status=422)
+
+    @app.exception_handler(TooManySessionsError)
+    async def full(_request: Request, error: TooManySessionsError) -> Response:
+        return _json({"detail": str(error)}, status=503)
 
     @app.exception_handler(RewardKitError)
     async def unavailable(_request: Request, error: RewardKitError) -> Response:

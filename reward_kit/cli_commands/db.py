@@ -50,20 +50,35 @@ def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
     """SQL shell on the database at PATH; with SQL (or commands such as .schema), run that and leave.
 
     The file itself is never written.  `.help` lists the shell's commands.
+    The exit code is 1 after an error in SQL, or in a script on standard input (the rest of it still runs).
     """
     import apsw.shell
 
     connection = _fork(path).connect()
     if readonly:
         connection.pragma("query_only", True)
-    shell: Any = apsw.shell.Shell(db=connection, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+    failed = False
+
+    class Shell(apsw.shell.Shell):
+        def handle_exception(self) -> None:
+            """Called by ``cmdloop``, which goes on with the next statement."""
+            nonlocal failed
+            super().handle_exception()  # type: ignore[no-untyped-call]  # apsw's shell has no types
+            failed = failed or not self.interactive
+
+    shell: Any = Shell(db=connection, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
     try:
         for command in sql:
             shell.process_complete_line(command)
         if not sql:
             shell.cmdloop()
     except (apsw.Error, shell.Error) as error:
-        click.echo(f"Error: {error}", err=True)
+        if not getattr(error, "_handle_exception_saw_this", False):  # else the shell has printed it
+            click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+    except SystemExit as leave:  # .exit, .quit
+        sys.exit(leave.code or int(failed))
+    if failed:
         sys.exit(1)
 
 

@@ -260,6 +260,24 @@ def test_a_folder_name_that_cannot_be_imported_is_explained(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("toolset", "remedy"),
+    [
+        (
+            "weird_name.tools",
+            "A folder named 'weird name' cannot be imported: rename it, to 'weird_name' say.",
+        ),
+        ("weird name.tools", "(rename the folder: 'weird_name' can be imported)"),
+    ],
+)
+def test_a_folder_with_a_space_in_its_name_is_to_be_renamed(
+    tmp_path: Path, toolset: str, remedy: str
+) -> None:
+    folder = write(tmp_path / "weird name", row(toolset=toolset))
+    (fault,) = faults(folder)
+    assert fault.endswith(remedy)
+
+
+@pytest.mark.parametrize(
     ("tools", "expected"),
     [
         ("x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),

@@ -61,6 +61,11 @@ def test_a_folder_without_task_jsonl_names_its_other_datasets(folder: Path) -> N
         find_bundle(folder)
 
 
+def test_a_missing_dataset_is_told_as_a_missing_file() -> None:
+    with pytest.raises(BundleError, match=r"^no such file: nowhere/task\.jsonl\. The working directory"):
+        find_bundle("nowhere/task.jsonl")
+
+
 def test_an_installed_bundle_is_found_by_its_import_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

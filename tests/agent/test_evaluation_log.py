@@ -101,7 +101,7 @@ def test_a_log_cut_anywhere_gives_the_lines_before_the_cut(tmp_path: Path) -> No
 def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     path.write_text(json.dumps(HEADER) + "\n???\n" + json.dumps(line(0)) + "\n")
-    with pytest.raises(StorageError, match=r"e\.jsonl:2: .*damaged"):
+    with pytest.raises(StorageError, match=r"e\.jsonl:2: .*damaged\. Restore it or remove this line"):
         read_log(path)
 
 

@@ -303,6 +303,15 @@ def test_a_key_is_needed_for_a_public_server(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("no_keys")
+def test_an_address_without_a_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelSetupError, match=r"'10\.0\.0\.7:80/v1' has no http://"):
+        check_model("openai/gpt-4o", model_args={"api_base": "10.0.0.7:80/v1", "api_key": "sk-given"})
+    monkeypatch.setenv("OPENAI_API_BASE", "127.0.0.1:18123/v1")
+    with pytest.raises(ModelSetupError, match=r"has no http://.*Write http://127\.0\.0\.1:18123/v1"):
+        check_model("openai/gpt-4o")
+
+
+@pytest.mark.usefixtures("no_keys")
 def test_a_key_may_be_given_as_an_argument() -> None:
     check_model("openai/gpt-4o", model_args={"api_key": "sk-given"})
 

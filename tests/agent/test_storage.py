@@ -74,7 +74,49 @@ def test_a_changed_seed_gets_a_base_of_its_own_and_old_rollouts_stay_readable(bu
         db = record.reward_arguments()["db"]
         assert db.execute("SELECT count(*) FROM flights").scalar_one() == 1
         assert db.execute("SELECT status FROM bookings").scalar_one() == "paid"
-    assert len(list((before.folder / ".bases").iterdir())) == 2
+    assert len(list((before.folder / ".bases").glob("*.db"))) == 2
+
+
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "emptied"])
+def test_a_damaged_base_is_seeded_again_and_old_deltas_stay_readable(
+    bundle: Bundle, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = run(bundle, keep_db="delta")
+    (base,) = (before.folder / ".bases").glob("*.db")
+    whole = base.read_bytes()
+    damaged = {
+        "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "truncated": whole[: len(whole) // 2],
+        "emptied": b"",
+    }[harm]
+    base.chmod(0o644)
+    base.write_bytes(damaged)
+    after = run(bundle, keep_db="delta")
+    assert base.read_bytes() == whole
+    assert [record.getMessage() for record in caplog.records if "seeded again" in record.getMessage()] == [
+        f"{base}: the base was damaged and is seeded again"
+    ]
+    for result in (before, after):
+        with load_rollout(record_path(result)) as record:
+            db = record.reward_arguments()["db"]
+            assert db.execute("SELECT status FROM bookings").scalar_one() == "paid"
+
+
+def test_a_base_without_a_hash_is_seeded_again_and_kept_where_the_seed_gives_other_rows(
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle.write("seed.sql", SEED + "CREATE TABLE clock AS SELECT julianday('now') AS moment;")
+    bundle.rows({"actions": GOLD})
+    before = run(bundle, keep_db="delta")
+    bases = before.folder / ".bases"
+    for marker in bases.glob("*.seeded"):
+        marker.unlink()
+    run(bundle, keep_db="delta")
+    assert len(list(bases.glob("*.db"))) == 2
+    assert "seeded again" not in caplog.text
+    with load_rollout(record_path(before)) as record:
+        db = record.reward_arguments()["db"]
+        assert db.execute("SELECT status FROM bookings").scalar_one() == "paid"
 
 
 @pytest.mark.parametrize(("keep", "suffix"), [("full", ".db"), ("delta", ".dbd")])
@@ -211,4 +253,4 @@ def test_processes_that_seed_at_once_end_up_with_one_base(tmp_path: Path) -> Non
     paths = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0] * 4
     assert paths == {str(tmp_path / ".bases" / f"{'k' * 64}.db")}
-    assert len(list((tmp_path / ".bases").iterdir())) == 1
+    assert len(list((tmp_path / ".bases").glob("*.db"))) == 1

@@ -219,18 +219,26 @@ async def test_a_session_id_that_could_not_stand_in_a_path_is_a_422(
     assert answer.json()["detail"].startswith("X-Session-Id: ")
 
 
-async def test_the_session_unused_for_longest_makes_room_for_a_new_one(folder: Path) -> None:
-    server = build_server(notes_registry(folder), max_sessions=2)
+async def test_only_sessions_without_changes_make_room_for_new_ones(folder: Path) -> None:
+    server = build_server(notes_registry(folder), max_sessions=3)
     async with client_of(server.app) as client:
 
-        async def add(session: str) -> int:
-            answer = await client.post(
-                "/tools/add_note", json={"text": "x"}, headers={"X-Session-Id": session}
-            )
-            notes: int = answer.json()["result"]["notes"]
-            return notes
+        async def use(tool: str, session: str) -> httpx.Response:
+            return await client.post(f"/tools/{tool}", json={"text": "x"}, headers={"X-Session-Id": session})
 
-        assert [await add(session) for session in ("a", "b", "a", "c", "a", "b")] == [1, 1, 2, 1, 3, 1]
+        await client.post("/tools/refuse", json={})  # the session "default", unused for longest, unchanged
+        assert (await use("add_note", "kept")).json()["result"] == {"notes": 1}
+        await client.post("/tools/refuse", json={}, headers={"X-Session-Id": "idle"})
+        assert (await use("add_note", "new")).json()["result"] == {"notes": 1}
+        assert set(server.sessions._sessions) == {"default", "kept", "new"}
+
+        full = await use("add_note", "one_more")
+        assert full.status_code == 503
+        assert full.json()["detail"].startswith("3 sessions are open")
+        assert (await use("add_note", "kept")).json()["result"] == {"notes": 2}
+
+        assert (await client.delete("/sessions/kept")).status_code == 204
+        assert (await use("add_note", "one_more")).json()["result"] == {"notes": 1}
     server.sessions.close()
 
 
@@ -342,6 +350,7 @@ async def test_openapi_shows_every_tool_with_its_own_parameters(client: httpx.As
         ),
         "/tools",
         "/health",
+        "/sessions/{id}",
         "/sessions/{id}/reset",
         "/sessions/{id}/changes",
     }

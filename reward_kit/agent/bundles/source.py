@@ -114,6 +114,8 @@ def _installed(name: str) -> BundleSource:
     package, _, file = name.replace("\\", "/").partition("/")
     folder = _package_folder(package)
     if folder is None:
+        if name.lower().endswith((*LINES, ".zip", ".tar.gz", ".tgz", ".tar")):
+            raise BundleError(f"no such file: {name}", remedy=f"The working directory is {Path.cwd()}.")
         what = "no such file or folder, and no installed bundle of that name"
         raise BundleError(what, place=name, remedy=f"The working directory is {Path.cwd()}.")
     if not file:

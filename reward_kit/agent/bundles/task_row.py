@@ -99,7 +99,12 @@ def _toolset_fault(value: str) -> str | None:
         stem = re.sub(r"\.py$", "", value).replace("\\", "/").strip("./").replace("/", ".")
         return f"{value!r} is a path; write the import path of the tools module, such as {stem!r}"
     if not _DOTTED.fullmatch(module) or (":" in value and not attribute.isidentifier()):
-        return f'{value!r} is not an import path; write one such as "my_task.tools" or "my_task.tools:R"'
+        fault = f'{value!r} is not an import path; write one such as "my_task.tools" or "my_task.tools:R"'
+        folder = module.rpartition(".")[0]
+        importable = re.sub(r"[^\w.-]", "_", folder)
+        if importable != folder:
+            fault += f" (rename the folder: {importable!r} can be imported)"
+        return fault
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.task_row import INJECTED
@@ -129,8 +130,11 @@ def _not_found(imports: BundleImports, name: str, missing: str, kind: str) -> Bu
     looked = f"package {parent!r}" if parent else f"{', '.join(imports.searched())} or the installed packages"
     remedy = None
     if (folder / f"{stem}.py").is_file() or (folder / stem / "__init__.py").is_file():
+        importable = re.sub(r"[^\w-]", "_", folder.name)
         if "." in folder.name:
             remedy = f"A folder with a dot in its name, {folder.name!r}, cannot be imported: rename it."
+        elif importable != folder.name:
+            remedy = f"A folder named {folder.name!r} cannot be imported: rename it, to {importable!r} say."
         elif name != f"{folder.name}.{stem}":
             remedy = f"The bundle's folder is {folder.name!r}: did you mean {folder.name + '.' + stem!r}?"
     elif parent == folder.name:

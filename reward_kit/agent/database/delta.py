@@ -191,10 +191,11 @@ def _find_base(path: Path, header: _Header, name: str) -> BaseImage:
     present = next((file for file in (beside, path.parent / "base.db") if file.exists()), None)
     if present is not None:
         raise DatabaseError(f"the delta belongs to another state of {present}", place=str(path))
+    names = " or ".join(dict.fromkeys([beside.name, "base.db"]))
     raise DatabaseError(
-        f"the base of this delta is not beside it: neither {Path(name).name} nor base.db",
+        f"the base of this delta, {names}, is not beside it",
         place=str(path),
-        remedy="Put it there under either name to open the delta.",
+        remedy="Put the two into one folder to open the delta.",
     )
 
 

@@ -103,7 +103,7 @@ def read_log(path: Path) -> LoggedEvaluation:
             raise StorageError(
                 f"is no line of an evaluation's log: {error!r}",
                 place=f"{path}:{number}",
-                remedy="The log is damaged.",
+                remedy="The log is damaged. Restore it or remove this line: its rollout is then run again.",
             ) from error
         logged.whole += len(raw)
     return logged

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import tempfile
 import weakref
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.tool_registry import ToolRegistry
 
-logger = logging.getLogger(__name__)
+DEFAULT = "default"
+"""The session of calls that name none."""
 
 
 @dataclass(slots=True)
@@ -31,11 +31,19 @@ class _Session:
     database: Database
     users: int = 0
     retired: bool = False
+    pristine: bool | None = None
+    """Whether it is known to be as seeded; None after each use."""
+
+
+class TooManySessionsError(RewardKitError):
+    """No session can make room for a new one."""
 
 
 class Sessions:
-    """Sessions by id, at most ``limit`` of them: the one that was unused for longest makes room for a new
-    one.
+    """Sessions by id, at most ``limit`` of them.
+
+    Room for a new one is made by the session that was unused for longest among those that are as seeded;
+    ``default`` stays.  Nothing that a call has written is ever dropped.
 
     The base is seeded from the bundle's folder on ``open`` (or first use) into a temporary folder, which
     ``close`` removes.
@@ -79,17 +87,21 @@ class Sessions:
 
     @contextlib.contextmanager
     def use(self, name: str) -> Iterator[Database]:
-        """The database of a session for one call, forked now if the session is new."""
+        """The database of a session for one call, forked now if the session is new.
+
+        Raises ``TooManySessionsError`` where there is no room for a new one.
+        """
         session = self._sessions.get(name)
         if session is None:
+            self._make_room()
             session = self._sessions[name] = _Session(self.open().fork())
         self._sessions.move_to_end(name)
         session.users += 1
         try:
-            self._make_room()
             yield session.database
         finally:
             session.users -= 1
+            session.pristine = None
             self._close_if_done(session)
 
     def reset(self, name: str) -> None:
@@ -111,11 +123,24 @@ class Sessions:
                 return database.changes().to_json()
 
     def _make_room(self) -> None:
-        idle = [name for name, session in self._sessions.items() if not session.users]
-        for name in idle[: max(0, len(self._sessions) - self._limit)]:
-            logger.info("session %r is dropped: %d newer ones", name, self._limit)
-            self.reset(name)
+        if len(self._sessions) < self._limit:
+            return
+        for name, session in self._sessions.items():
+            if name != DEFAULT and not session.users and _is_pristine(session):
+                self.reset(name)
+                return
+        raise TooManySessionsError(
+            f"{len(self._sessions)} sessions are open and hold changes",
+            remedy="Reset or delete one that is not needed any more (DELETE /sessions/ID).",
+        )
 
     def _close_if_done(self, session: _Session) -> None:
         if session.retired and not session.users:
             session.database.close()
+
+
+def _is_pristine(session: _Session) -> bool:
+    """Whether a session that nobody is using has no changes."""
+    if session.pristine is None:
+        session.pristine = not session.database.changes()
+    return session.pristine

@@ -157,6 +157,14 @@ def test_a_missing_or_rebuilt_base_is_named(folder: Path) -> None:
     (folder / "base.db").rename(folder / "elsewhere.db")
     with pytest.raises(DatabaseError, match=r"roll\.dbd: the base of this delta, base\.db, is not beside it"):
         load_delta(path)
+    moved = path.rename(path.with_name("moved.dbd"))
+    shared = save_delta(booked(folder / "elsewhere.db"), folder / "roll.dbd")
+    (folder / "away").mkdir()
+    with pytest.raises(
+        DatabaseError, match=r"the base of this delta, elsewhere\.db or base\.db, is not beside"
+    ):
+        load_delta(shared.rename(folder / "away" / "roll.dbd"))
+    moved.rename(path)
     seed_base(folder / "base.db", SEED.replace("i % 200", "i % 201"))
     assert (folder / "base.db").stat().st_size == (folder / "elsewhere.db").stat().st_size
     with pytest.raises(DatabaseError, match=r"belongs to another state of .*base\.db"):
