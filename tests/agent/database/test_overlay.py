@@ -97,6 +97,7 @@ def test_a_state_has_one_connection_at_a_time(path: Path) -> None:
 
 def test_a_thousand_forks_at_once_take_no_descriptor_and_no_thread(path: Path) -> None:
     base = BaseImage.open(path)
+    gc.collect()  # what earlier tests left behind is not to be closed in between
     open_before, threads_before = descriptors(), threading.active_count()
     forks = [Overlay(base) for _ in range(1000)]
     connections = [fork.connect() for fork in forks]
@@ -107,8 +108,8 @@ def test_a_thousand_forks_at_once_take_no_descriptor_and_no_thread(path: Path) -
         connection.execute("ROLLBACK")
     for connection in connections[1::2]:
         connection.execute("COMMIT")
-    assert descriptors() == open_before
-    assert threading.active_count() == threads_before
+    assert descriptors() <= open_before
+    assert threading.active_count() <= threads_before
     query = "SELECT DISTINCT note FROM orders WHERE order_id <= '#W0000003'"
     for number, connection in enumerate(connections):
         if number % 2:

@@ -99,7 +99,7 @@ async def test_a_thousand_forks_work_side_by_side_without_threads_or_descriptors
         await asyncio.gather(*(rollout(number) for number in range(FORKS)))
 
         # the updates of the failing calls may be slow enough to be moved to one of the four shared threads
-        assert open_descriptors() == descriptors
+        assert open_descriptors() <= descriptors
         assert threading.active_count() <= threads + 4
         for number, db in enumerate(forks):
             total = (1 + number % 800) / 4.0
