@@ -121,6 +121,8 @@ class Evaluation:
                 folder.ensure_base(seed)
             config.eval_id = self._eval_id(folder)
             with OpenEvaluation(folder, config, tasks, versions()) as opened, _debug_log(opened, config):
+                if opened.warning is not None:
+                    self._warn(opened.warning)
                 signalled = asyncio.Event()
                 with nullcontext() if killed is None else _signals_set(signalled, killed):
                     return await self._run(opened, participants, signalled)

@@ -69,8 +69,8 @@ class EvaluationConfig:
         None, "--task-dir", group="Tasks", metavar="DIR",
         help="The bundle's folder; its task.jsonl is the dataset if none is given.",
     )
-    task_ids: tuple[str, ...] = _option(
-        (), "--task-ids", group="Tasks", metavar="IDS",
+    task_ids: tuple[str, ...] | None = _option(
+        None, "--task-ids", group="Tasks", metavar="IDS",
         help="Only these rows: ids or 0-based positions, separated by commas.",
     )
     start_index: int | None = _option(
@@ -211,7 +211,8 @@ class EvaluationConfig:
     # fmt: on
 
     def __post_init__(self) -> None:
-        self.task_ids = _split(self.task_ids)
+        if self.task_ids is not None:
+            self.task_ids = _split(self.task_ids)
         self.model_args = _key_values(self.model_args)
         for name, option in OPTIONS.items():
             _check(option, getattr(self, name))
@@ -222,7 +223,11 @@ class EvaluationConfig:
             raise UsageError(
                 f"--eval-id {self.eval_id!r} is no file name", remedy="Use letters, digits, '.', '_' and '-'."
             )
-        if self.task_ids and (self.start_index is not None or self.end_index is not None):
+        if self.task_ids == ():
+            raise UsageError(
+                "--task-ids names no row", remedy="Give ids or positions from 0, or leave it out."
+            )
+        if self.task_ids is not None and (self.start_index is not None or self.end_index is not None):
             raise UsageError("--task-ids does not go together with --start-index and --end-index")
         if self.no_sim_user and self.user not in (None, "none"):
             raise UsageError(f"--no-sim-user contradicts --user {self.user}")
@@ -241,7 +246,7 @@ class EvaluationConfig:
         }
         stated["model_args"] = redacted(self.model_args)
         if "task_ids" in stated:
-            stated["task_ids"] = list(self.task_ids)
+            stated["task_ids"] = list(self.task_ids or ())
         return stated
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OWN_CODE = str(Path(__file__).parent.parent)
+_ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
@@ -27,7 +28,8 @@ def fault_line(error: BaseException) -> str:
         if error.place:
             return text
     else:
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        said = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+        text = "\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT))
     frame = _foreign_frame(error)
     return f"{Path(frame.filename).name}:{frame.lineno}: {text}" if frame else text
 
@@ -50,6 +52,9 @@ def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _is_foreign(filename: str) -> bool:
-    if filename.startswith((_OWN_CODE, "<")):
+    """Whether these are lines of Python that a person wrote; libraries in C (apsw) report their own too."""
+    if filename.startswith("<ipython"):
+        return True
+    if filename.startswith(_OWN_CODE) or not filename.endswith(".py"):
         return False
     return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

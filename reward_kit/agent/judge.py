@@ -14,10 +14,16 @@ from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeGuard
+
+    from pydantic import ValidationError
 
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout import Rollout
     from reward_kit.models import EvaluateResult, RewardOutput
+
+
+EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
 
 
 async def judge(
@@ -45,6 +51,8 @@ async def judge(
         result = await asyncio.wait_for(_outcome(call, is_async=is_async), timeout)
     except asyncio.TimeoutError as error:
         raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward)) from error
+    if isinstance(result, ValueError) and _is_of_result(result.__context__):
+        raise RewardError(_unfit(result.__context__), place=place_of(reward)) from result
     if isinstance(result, BaseException):
         raise RewardError(f"raised {fault_line(result)}", place=place_of(reward)) from result
     return _checked(result, reward)
@@ -102,15 +110,9 @@ def _checked(result: Any, reward: Callable[..., Any]) -> EvaluateResult | Reward
         try:
             result = EvaluateResult.model_validate(result)
         except ValidationError as error:
-            raise RewardError(
-                f"returned a dict that is no result: {error}", place=place_of(reward)
-            ) from error
+            raise RewardError(_unfit(error), place=place_of(reward)) from error
     if not isinstance(result, EvaluateResult | RewardOutput):
-        raise RewardError(
-            f"returned {_shown(result)}",
-            place=place_of(reward),
-            remedy="Return a RewardOutput, an EvaluateResult or a dict with a score.",
-        )
+        raise RewardError(f"returned {_shown(result)}, {EXPECTED}", place=place_of(reward))
     if (
         isinstance(result.score, bool)
         or not isinstance(result.score, int | float)
@@ -122,10 +124,29 @@ def _checked(result: Any, reward: Callable[..., Any]) -> EvaluateResult | Reward
     return result
 
 
+def _is_of_result(error: BaseException | None) -> TypeGuard[ValidationError]:
+    """Whether a result failed its checks: ``reward_function`` raises a ``ValueError`` over it."""
+    from pydantic import ValidationError
+
+    return isinstance(error, ValidationError) and error.title == "EvaluateResult"
+
+
+def _unfit(error: ValidationError) -> str:
+    """One line on what is wrong with a result: the whole of it, or which of its fields."""
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False):
+        field = ".".join(map(str, fault["loc"]))
+        if not field or (field == "score" and fault["type"] == "missing"):
+            return f"returned {_shown(fault['input'])}, {EXPECTED}"
+        if fault["type"] == "missing":
+            faults.append(f"{field!r} is missing")
+        else:
+            faults.append(f"{field!r} is {_shown(fault['input'])}: {fault['msg']}")
+    return f"returned a dict that is no result: {'; '.join(faults)}"
+
+
 def _shown(value: Any) -> str:
+    if value is None:
+        return "None"
     text = repr(value)
-    return (
-        f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
-        if value is not None
-        else "None"
-    )
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -9,6 +9,7 @@ from reward_kit.agent.completion import Message, Usage
 from reward_kit.agent.failures import missing_outputs
 from reward_kit.agent.history import text_of
 from reward_kit.agent.metrics import is_success
+from reward_kit.agent.reports.wording import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,12 +68,12 @@ class RolloutOutcome:
 
     @property
     def trouble(self) -> str:
-        """One line on what went wrong; empty for a success."""
+        """One line on what went wrong, cut for a terminal; empty for a success."""
         if self.success:
             return ""
         if self.reward is None:
-            return self.error or self.stop_detail or self.stop_reason
-        return self.failure_detail or self.stop_detail or self.failure or ""
+            return one_line(self.error or self.stop_detail or self.stop_reason)
+        return one_line(self.failure_detail or self.stop_detail or self.failure or "")
 
     @property
     def cost(self) -> float:

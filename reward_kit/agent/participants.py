@@ -102,7 +102,7 @@ def _check_agent(participants: Participants, tasks: Sequence[Task], config: Eval
             remedy="Name one with --model or the environment variable MODEL_AGENT.",
         )
     participants.interactive |= bool(getattr(agent, "interactive", False))
-    _check_tasks(agent, tasks)
+    _check_tasks(agent, tasks, config)
 
 
 def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
@@ -117,14 +117,19 @@ def _check_users(participants: Participants, tasks: Sequence[Task], config: Eval
                 "or do without a user: --no-sim-user.",
             )
         participants.interactive |= bool(getattr(user, "interactive", False))
-        _check_tasks(user, [task for task in tasks if participants.user_specs[task.row.id] == name])
+        _check_tasks(user, [task for task in tasks if participants.user_specs[task.row.id] == name], config)
 
 
-def _check_tasks(player: Any, tasks: Sequence[Task]) -> None:
+def _check_tasks(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    from reward_kit.agent.agents.replay import ReplayAgent
+    from reward_kit.agent.users.replay import ReplayUser
+
     check = getattr(player, "check", None)
-    if check is not None:
-        for task in tasks:
+    for task in tasks:
+        if check is not None:
             check(task)
+        if isinstance(player, ReplayAgent | ReplayUser):
+            player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
 
 
 def _find_models(participants: Participants, config: EvaluationConfig) -> None:

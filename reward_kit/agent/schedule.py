@@ -32,12 +32,14 @@ def chosen_tasks(tasks: Sequence[Task], config: EvaluationConfig) -> list[Task]:
     unknown rows.
     """
     from reward_kit.agent.bundles.task_selection import select_tasks
+    from reward_kit.agent.evaluation_config import flag_of
 
     chosen = select_tasks(
         tasks,
-        task_ids=config.task_ids or None,
+        task_ids=config.task_ids,
         start_index=config.start_index,
         end_index=config.end_index,
+        called=flag_of,
     )
     if config.shuffle:
         random.Random(config.seed).shuffle(chosen)  # noqa: S311 - an order that can be had again, not a secret

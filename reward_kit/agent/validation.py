@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.agent.reports.wording import one_line
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _seed_all(
 
 
 async def _check_task(task: Task, base: Database, report: ValidationReport) -> None:
-    """One line about the row if it is in order, else one for each fault."""
+    """One line about the row if it is in order, else one for each thing that was found."""
     place = f"{task.row.place} {task.row.id}"
     fault = _goal_fault(task, base)
     if fault is not None:
@@ -146,10 +147,10 @@ async def _check_task(task: Task, base: Database, report: ValidationReport) -> N
     else:
         gold = await _play(task, base, GoldAgent())
         said = [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
-    errors = [text for level, text in said if level == "error"]
-    for text in errors:
-        report.add("error", place, text)
-    if not errors:
+    if any(level == "error" for level, _ in said):
+        for level, text in said:
+            report.add(level, place, text)
+    else:
         worst: Level = "warning" if any(level == "warning" for level, _ in said) else "ok"
         report.add(worst, place, "; ".join(text for _, text in said))
 
@@ -205,16 +206,18 @@ def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
     """What the gold actions came to."""
     said: list[tuple[Level, str]] = []
     for call in gold.calls:
-        what = f"gold action {call.index} ({call.name}) answered {call.content!r}"
+        what = f"gold action {call.index} ({call.name}) answered {one_line(repr(call.content))}"
         if call.status in {"unknown_tool", "invalid_arguments"}:
             said.append(("error", what))
         elif call.status == "failed":
             said.append(("warning", what))
-    refused = sum(call.status == "refused" for call in gold.calls)
+    refused = [call for call in gold.calls if call.status == "refused"]
     if refused:
-        said.append(("ok", f"{refused} of the gold actions refused by their tool"))
+        first = refused[0]
+        answer = f", gold action {first.index} ({first.name}) with {one_line(repr(first.content))}"
+        said.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
     if gold.error:
-        said.append(("error", f"the gold actions cannot be judged: {gold.error}"))
+        said.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
     elif not gold.reached:
         said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1"))
     else:
@@ -226,7 +229,7 @@ def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
 def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[Level, str]:
     """Whether doing nothing is taken for success; ``told``: the row has outputs that the user has to hear."""
     if idle.error:
-        return "error", f"the reward fails when nothing was done: {idle.error}"
+        return "error", f"the reward fails when nothing was done: {one_line(idle.error)}"
     if not idle.reached:
         return "ok", f"doing nothing gives {idle.reward:g}"
     if gold is None:

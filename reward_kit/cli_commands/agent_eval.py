@@ -222,7 +222,9 @@ def _validate(config: EvaluationConfig) -> int:
         if not config.quiet or line.startswith("error"):
             click.echo(line)
     if not report.ok:
-        click.echo(f"The bundle has {len(report.errors)} errors.", err=True)
+        from reward_kit.agent.reports.wording import count
+
+        click.echo(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
         return FAULT
     click.echo("Task bundle successfully validated.")
     return DONE

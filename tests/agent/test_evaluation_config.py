@@ -83,6 +83,9 @@ def test_the_defaults_of_the_contract() -> None:
         ({"eval_id": ".."}, "is no file name"),
         ({"eval_id": "a/b"}, "is no file name"),
         ({"model_args": ["=1"]}, "is not KEY=VALUE"),
+        ({"task_ids": ""}, "--task-ids names no row"),
+        ({"task_ids": " , "}, "--task-ids names no row"),
+        ({"task_ids": ()}, "--task-ids names no row"),
         ({"no_sim_user": True, "user": "llm"}, "--no-sim-user contradicts --user llm"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from pathlib import Path
@@ -77,6 +78,8 @@ async def test_a_reward_cannot_write(tmp_path: Path) -> None:
 
     finished = await judged(tmp_path, evaluate)
     assert "read-only" in finished.error
+    line = inspect.getsourcelines(evaluate)[1] + 1
+    assert f"raised test_judge.py:{line}: " in finished.error
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
 
 
@@ -120,6 +123,29 @@ async def test_nonsense_is_told_with_the_place_and_what_came_back(tmp_path: Path
     assert (finished.reward, finished.result) == (None, None)
     assert finished.error.startswith("test_judge.py:")
     assert "returned" in finished.error
+
+
+@pytest.mark.parametrize("decorate", [lambda reward: reward, reward_function], ids=["plain", "decorated"])
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("great", "returned 'great' (str), expected an EvaluateResult, RewardOutput or a dict with 'score'"),
+        ({}, "returned {} (dict), expected an EvaluateResult, RewardOutput or a dict with 'score'"),
+        ({"score": "high"}, "returned a dict that is no result: 'score' is 'high' (str): "),
+        (
+            {"score": 1.0, "metrics": {"paid": {"score": 1.0}}},
+            "returned a dict that is no result: 'metrics.paid.reason' is missing",
+        ),
+    ],
+)
+async def test_nonsense_is_told_in_one_line(tmp_path: Path, returned: Any, said: str, decorate: Any) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        return returned
+
+    finished = await judged(tmp_path, decorate(evaluate))
+    assert said in finished.error
+    assert "\n" not in finished.error
+    assert "pydantic" not in finished.error
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])

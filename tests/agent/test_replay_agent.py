@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import GOLD, flight_bundle
 from small_task import InProcessModel, ScriptedUser, play, seeded, small_task, wants
 
+from reward_kit.agent import agent_eval
 from reward_kit.agent.agents import load_agent
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.runs.recording import Recordings
 from reward_kit.agent.users import load_user
 from reward_kit.errors import BundleError
 
@@ -101,6 +104,36 @@ async def test_a_single_recording_answers_for_any_index(tmp_path: Path) -> None:
     base = seeded(tmp_path)
     path = write(tmp_path / "roll_a.json", await recorded(tmp_path, ["Hello"], [], base=base, index=2))
     assert (await replayed(tmp_path, path, base=base, index=0)).rollout.lines[1].text == "Hello"
+
+
+@pytest.mark.parametrize("player", ["agent", "user"])
+def test_recordings_are_not_used_twice_to_make_up_the_number(tmp_path: Path, player: str) -> None:
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
+    options = {"output_dir": str(tmp_path / "runs"), "agent": "gold"}
+    log = agent_eval(bundle.dataset, **options).log_path
+    options[player] = f"replay:{log}"
+    assert agent_eval(bundle.dataset, **options).score == 1.0
+    with pytest.raises(BundleError, match=r"row a: 2 rollouts are recorded, 9 asked for.* --n-rollouts 2"):
+        agent_eval(bundle.dataset, n_rollouts=9, eval_id="more", **options)
+    assert not (tmp_path / "runs" / "evals" / "more.jsonl").exists()
+
+
+async def test_the_only_recording_of_a_row_in_a_folder_answers_for_one_rollout(tmp_path: Path) -> None:
+    path = write(tmp_path / "roll_a.json", await recorded(tmp_path, ["Hello"], [], index=2))
+    Recordings.load(path).check_rollouts("book", 4)
+    folder = Recordings.load(tmp_path)
+    folder.check_rollouts("book", 1)
+    with pytest.raises(BundleError, match=r"row book: 1 rollout is recorded, 4 asked for.* --n-rollouts 1"):
+        folder.check_rollouts("book", 4)
+
+
+async def test_a_gap_in_the_recordings_is_found_before_anything_runs(tmp_path: Path) -> None:
+    for index in (0, 2):
+        finished = await recorded(tmp_path, ["Hello"], [], index=index)
+        write(tmp_path / f"roll_{index}.json", finished)
+    with pytest.raises(BundleError, match="rollout 1 is not recorded, only 0, 2"):
+        Recordings.load(tmp_path).check_rollouts("book", 2)
 
 
 async def test_the_log_of_an_evaluation_names_its_rollouts(tmp_path: Path) -> None:

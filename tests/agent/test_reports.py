@@ -130,6 +130,25 @@ def test_the_report_tells_rows_scores_troubles_and_files() -> None:
     assert "| tool-calling (openai/gpt-4o-mini) | 0.750 |" in flat
 
 
+def test_the_report_gives_an_example_of_each_early_end_and_no_trailing_blanks() -> None:
+    late = failed("slow", 0, "other")
+    late.stop_reason, late.stop_detail = "timeout", "not over after 3 s"
+    broke = failed("broken", 0, "agent_error")
+    broke.stop_reason, broke.stop_detail = "agent_error", "agent.py:3: KeyError: \x1b[31m'x'\x1b[0m\a\nmore"
+    text = shown(result_of(row_result("slow", 1, [late]), row_result("broken", 1, [broke])))
+    assert "for instance slow #1: not over after 3 s" in text
+    assert "for instance broken #1: agent.py:3: KeyError: 'x' more" in text
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def test_foreign_text_reaches_the_terminal_tamed_and_short() -> None:
+    trouble = outcome_line(outcome("a", 0, None, error="\x1b]0;title\x07\x1b[2Jboom\r\n\t\x00" + "x" * 9999))
+    assert trouble.startswith("a #1 not judged (reward_error): boom xxx")
+    assert trouble.endswith("x...")
+    assert trouble.isprintable()
+    assert len(trouble) < 350
+
+
 def test_hundreds_of_rows_stay_readable() -> None:
     rows = [row_result(f"row{number:03}", 1, [outcome(f"row{number:03}")]) for number in range(400)]
     rows += [row_result(f"bad{number}", 1, [failed(f"bad{number}", 0)]) for number in range(60)]

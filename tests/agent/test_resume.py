@@ -77,6 +77,15 @@ def test_fewer_rollouts_and_rows_lose_none_that_are_there(bundle: Bundle) -> Non
     assert sorted((row.row_id, row.n, row.planned) for row in fewer.rows) == [("a", 3, 3), ("b", 3, 3)]
 
 
+def test_fewer_rollouts_than_are_there_are_spoken_of(
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(bundle)
+    assert "recorded already" not in caplog.text
+    run(bundle, n_rollouts=1)
+    assert "row a and 1 more: 3 rollouts are recorded already, 1 asked for; all" in caplog.text
+
+
 def test_resume_takes_the_options_from_the_log(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from reward_kit.agent.schedule import (
     rollout_seed,
     run_jobs,
 )
+from reward_kit.errors import BundleError
 
 
 @pytest.fixture
@@ -65,6 +66,16 @@ def test_shuffling_with_a_limit_draws_a_sample_that_repeats(tasks: list[Task]) -
     assert ids(shuffle=True, max_tasks=3, seed=1) == ids(shuffle=True, max_tasks=3, seed=1)
     assert ids(shuffle=True, seed=1) != ids(shuffle=True, seed=2)
     assert sorted(ids(shuffle=True)) == ids()
+
+
+def test_a_wrong_choice_is_told_by_its_flag(tasks: list[Task]) -> None:
+    for options, fault in (
+        ({"task_ids": "row9"}, "--task-ids: there is no row 'row9'"),
+        ({"start_index": 7}, "--start-index: got 7"),
+        ({"start_index": 2, "end_index": 1}, r"--end-index: got 1, expected more than --start-index \(2\)"),
+    ):
+        with pytest.raises(BundleError, match=fault):
+            chosen_tasks(tasks, EvaluationConfig(**options))  # type: ignore[arg-type]
 
 
 def test_waits_double_and_are_bounded() -> None:

@@ -123,7 +123,8 @@ async def test_a_gold_action_that_its_tool_refuses_is_reported_but_no_fault(tmp_
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [refused, TAKE_1]})
     assert report.ok
     assert report.lines()[-1] == (
-        "ok: task.jsonl:1 r0: 1 of the gold actions refused by their tool; 2 gold actions give reward 1; "
+        "ok: task.jsonl:1 r0: 1 of the gold actions refused by their tool, "
+        "gold action 0 (take) with 'Error: seat taken'; 2 gold actions give reward 1; "
         "doing nothing gives 0"
     )
 
@@ -134,6 +135,16 @@ async def test_a_gold_action_whose_tool_breaks_is_a_warning(tmp_path: Path) -> N
     assert report.ok
     (warning,) = report.warnings
     assert "gold action 0 (broken) answered" in warning.text
+
+
+async def test_why_the_gold_actions_fail_is_told_beside_the_failure(tmp_path: Path) -> None:
+    broken = {"name": "broken", "arguments": {}}
+    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, refused]})
+    assert [finding.text for finding in report.errors] == ["the gold actions give reward 0, not 1"]
+    (warning,) = report.warnings
+    assert warning.text.startswith("gold action 0 (broken) answered \"Error: KeyError: 'oops'")
+    assert any("1 of the gold actions refused" in line and "seat taken" in line for line in report.lines())
 
 
 async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(

@@ -19,13 +19,13 @@ class ReplayAgent:
     """Makes the recorded tool calls and says the recorded replies; each assistant message is one step."""
 
     def __init__(self, recordings: Recordings) -> None:
-        self._recordings = recordings
+        self.recordings = recordings
         self._recorded: Iterator[Message] | None = None
         self._unrun: set[str] = set()
 
     def check(self, task: Task) -> None:
         """Raise ``BundleError`` where no rollout of the row was recorded."""
-        self._recordings.check(task.row.id)
+        self.recordings.check(task.row.id)
 
     async def respond(self, rollout: Rollout) -> str | Message:
         """The next recorded reply; where the recording ends, the rollout ends."""
@@ -47,7 +47,7 @@ class ReplayAgent:
 
     def _after_beginning(self, rollout: Rollout) -> Iterator[Message]:
         """The recorded assistant messages, without those that the row begins with."""
-        messages = self._recordings.messages(rollout.row.id, rollout.index)
+        messages = self.recordings.messages(rollout.row.id, rollout.index)
         self._unrun = {
             message["tool_call_id"]
             for message in messages

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.metrics import LEADERBOARD_KS
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
-from reward_kit.agent.reports.wording import count, duration, estimate, money, score, tallied, tokens
+from reward_kit.agent.reports.wording import (
+    count,
+    duration,
+    estimate,
+    money,
+    one_line,
+    score,
+    tallied,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,11 +24,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.results import EvaluationResult, RowResult
 
 SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
 SHOW_AT_MOST = 40
+ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
+"""Stop reasons whose failures get an example, one for each group."""
 
 Fact = tuple[str, str]
 
@@ -29,20 +41,35 @@ def print_report(result: EvaluationResult, console: Console) -> None:
     console.print()
     console.print(_title(result))
     console.print()
-    console.print(_rows_table(result.rows))
+    _print_table(_rows_table(result.rows), console)
     for line in _folded(result.rows):
         console.print(line)
     console.print()
-    console.print(_passes_table(result))
+    _print_table(_passes_table(result), console)
     for line in _left_out(result):
         console.print(line)
     console.print()
-    console.print(_facts_table(result))
+    _print_table(_facts_table(result), console)
     console.print()
-    console.print(_leaderboard_table(result))
+    _print_table(_leaderboard_table(result), console)
     console.print()
     for line in _files(result):
         console.print(line, soft_wrap=True)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table without the blanks that fill its lines up."""
+    from rich.segment import Segment, Segments
+
+    segments: list[Segment] = []
+    for line in console.render_lines(table, pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            last = line.pop()
+            line.append(Segment(last.text.rstrip(), last.style))
+        segments += [*line, Segment.line()]
+    console.print(Segments(segments), end="")
 
 
 def scores_line(result: EvaluationResult) -> str:
@@ -55,7 +82,7 @@ def scores_line(result: EvaluationResult) -> str:
 def _title(result: EvaluationResult) -> str:
     judged = sum(row.n for row in result.rows)
     passed = sum(row.c for row in result.rows)
-    how = "" if result.status == "complete" else f" ({result.status}: {result.reason})"
+    how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
     return (
         f"{strategy(result)}: {passed} of {count(judged, 'judged rollout')} passed, "
         f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
@@ -165,15 +192,21 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
 def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     if result.failures:
         yield "failures", tallied(result.failures)
-        raised = next((each for each in result.outcomes if each.stop_reason == "agent_error"), None)
-        if raised is not None:
-            yield "", f"for instance {raised.row_id} #{raised.index + 1}: {raised.trouble}"
+        for reasons in ENDED_EARLY:
+            ended = (each for each in result.outcomes if each.failure and each.stop_reason in reasons)
+            example = next(ended, None)
+            if example is not None:
+                yield "", _instance(example, one_line(example.stop_detail or example.trouble))
     if not result.unjudged:
         return
     counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
-    yield "", f"for instance {example.row_id} #{example.index + 1}: {example.trouble}"
+    yield "", _instance(example, example.trouble)
+
+
+def _instance(outcome: RolloutOutcome, what: str) -> str:
+    return f"for instance {outcome.row_id} #{outcome.index + 1}: {what}"
 
 
 def _leaderboard_table(result: EvaluationResult) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.metrics import Estimate
 
 NOTHING = "-"
+LONGEST_TEXT = 300
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
+"""What colours a terminal or moves its cursor, and what sets its title or a link."""
 
 
 def score(value: float | None) -> str:
@@ -65,6 +69,15 @@ def duration(seconds: float | None) -> str:
 def count(number: int, noun: str) -> str:
     """``1 row``, ``3 rows``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
+    """Text of foreign code (an error's, a tool's) for a terminal: no line breaks, no control characters, at
+    most ``limit`` characters.
+    """
+    words = " ".join(_ESCAPE_SEQUENCE.sub("", text).split())
+    plain = "".join(character for character in words if character.isprintable())
+    return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
 
 
 def tallied(counter: Counter[str]) -> str:

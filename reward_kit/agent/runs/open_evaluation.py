@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.results import RowResult, row_result
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
-from reward_kit.agent.runs.resume import check_same, finished_outcomes, make_header
+from reward_kit.agent.runs.resume import check_same, finished_outcomes, make_header, more_than_asked
 from reward_kit.agent.schedule import Job, plan
 from reward_kit.agent.tally import Tally
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class OpenEvaluation:
-    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before.
+    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before. ``warning``:
+    more is there than is asked for.
 
     Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
     """
@@ -47,6 +48,7 @@ class OpenEvaluation:
                 folder.sweep(tasks)
             self.jobs: list[Job] = plan(tasks, asked, self._finished)
             self._planned = _planned(asked, self._finished)
+            self.warning = more_than_asked(asked, self._finished)
             self.log = EvaluationLog(path, keep=logged.whole)
             opened.callback(self.log.close)
             self.log.append(header.to_json("resumed" if logged.headers else "evaluation"))

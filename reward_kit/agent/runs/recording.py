@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from reward_kit.agent.completion import Message
@@ -30,6 +30,7 @@ class Recordings:
 
     def __init__(self, recordings: list[Recording], source: Path) -> None:
         self.source = source
+        self._is_file = source.suffix == ".json"
         self._by_row: dict[str, list[Recording]] = {}
         for recording in recordings:
             self._by_row.setdefault(recording.row_id, []).append(recording)
@@ -66,18 +67,43 @@ class Recordings:
                 )
             by_index[recording.index] = recording.path
 
+    def check_rollouts(self, row_id: str, n_rollouts: int) -> None:
+        """Raise ``BundleError`` unless rollouts 0 to ``n_rollouts`` - 1 of the row can all be replayed.
+
+        Where a log or folder holds one rollout of the row, it answers for one, whatever its index; a single
+        file answers for as many as are asked for.
+        """
+        self.check(row_id)
+        indices = {recording.index for recording in self._by_row[row_id]}
+        if len(indices) == 1 and (n_rollouts == 1 or self._is_file):
+            return
+        missing = set(range(n_rollouts)) - indices
+        if not missing:
+            return
+        recorded = "1 rollout is" if len(indices) == 1 else f"{len(indices)} rollouts are"
+        fault = f"row {row_id}: {recorded} recorded, {n_rollouts} asked for"
+        if len(indices) >= n_rollouts:
+            fault = f"row {row_id}: rollout {min(missing)} is not recorded, only {_listed(indices)}"
+        most = max(min(missing), int(len(indices) == 1))
+        remedy = f"Replay at most so many: --n-rollouts {most}." if most else None
+        raise BundleError(fault, place=str(self.source), remedy=remedy)
+
     def messages(self, row_id: str, index: int) -> list[Message]:
         """The messages of a rollout; where only one of its row is recorded, that one, whatever its index."""
         self.check(row_id)
         found = self._by_row[row_id]
         chosen = found if len(found) == 1 else [recording for recording in found if recording.index == index]
         if not chosen:
-            indices = ", ".join(str(recording.index) for recording in found)
+            indices = {recording.index for recording in found}
             raise BundleError(
-                f"rollout {index} of row {row_id} is not recorded there, only {indices}",
+                f"rollout {index} of row {row_id} is not recorded there, only {_listed(indices)}",
                 place=str(self.source),
             )
         return chosen[0].messages
+
+
+def _listed(indices: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(indices)))
 
 
 def _read(path: Path) -> Recording:

@@ -20,7 +20,7 @@ from reward_kit.agent.evaluation_config import (
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.outcome import RolloutOutcome
@@ -119,6 +119,20 @@ def finished_outcomes(logged: LoggedEvaluation, root: Path) -> dict[tuple[str, i
     return finished
 
 
+def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:
+    """A line for a person who asks for fewer rollouts of a row than there are, which all count."""
+    rows = {row_id for row_id, index in finished if row_id in asked and index >= asked[row_id]}
+    if not rows:
+        return None
+    row_id = min(rows)
+    there = sum(each == row_id for each, _ in finished)
+    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return (
+        f"row {row_id}{others}: {there} rollouts are recorded already, {asked[row_id]} asked for; "
+        "all that are recorded count"
+    )
+
+
 def find_evaluation(evals: Path, name: str) -> Path:
     """The log that ``--resume name`` means (``latest``: written to last); ``UsageError`` if there is none."""
     if name != LATEST:
@@ -143,6 +157,7 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("has no whole line, so nothing can be continued", place=str(path))
     stored = headers[-1]["configuration"]
     kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
+    kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list where none were given
     kept["model_args"] = {**stored.get("model_args", {}), **_mapping(given.get("model_args"))}
     options = {**kept, **{name: value for name, value in given.items() if name != "model_args"}}
     return {**options, "eval_id": path.stem}

@@ -16,17 +16,17 @@ class ReplayUser:
     """Says the recorded lines of the user in order, whatever the agent answers."""
 
     def __init__(self, recordings: Recordings) -> None:
-        self._recordings = recordings
+        self.recordings = recordings
         self._recorded: Iterator[str] | None = None
 
     def check(self, task: Task) -> None:
         """Raise ``BundleError`` where no rollout of the row was recorded."""
-        self._recordings.check(task.row.id)
+        self.recordings.check(task.row.id)
 
     async def respond(self, rollout: Rollout) -> str:
         """The next recorded line; where the recording ends, the rollout ends."""
         if self._recorded is None:
-            messages = self._recordings.messages(rollout.row.id, rollout.index)
+            messages = self.recordings.messages(rollout.row.id, rollout.index)
             given = sum(message["role"] == "user" for message in rollout.messages)
             self._recorded = iter(
                 [str(message["content"]) for message in messages if message["role"] == "user"][given:]
