@@ -108,8 +108,8 @@ def test_a_thousand_forks_at_once_take_no_descriptor_and_no_thread(path: Path) -
         connection.execute("ROLLBACK")
     for connection in connections[1::2]:
         connection.execute("COMMIT")
-    assert descriptors() <= open_before
-    assert threading.active_count() <= threads_before
+    assert descriptors() == open_before
+    assert threading.active_count() == threads_before
     query = "SELECT DISTINCT note FROM orders WHERE order_id <= '#W0000003'"
     for number, connection in enumerate(connections):
         if number % 2:
