@@ -34,7 +34,11 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ModelCall:
-    """One model call as it was made; ``started`` in Unix seconds, ``seconds`` with retries."""
+    """One model call as it was made; ``started`` in Unix seconds, ``seconds`` with retries.
+
+    ``answer`` is what the simulated user's model wrote, thoughts and rejected drafts included; what the
+    agent's model wrote is in the messages.
+    """
 
     role: Role
     step: int
@@ -44,3 +48,4 @@ class ModelCall:
     usage: Usage
     started: float
     seconds: float
+    answer: str | None = None

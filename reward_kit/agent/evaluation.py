@@ -154,17 +154,19 @@ class Evaluation:
         )
         status: Status = "stopped"
         reason: str | None = None
-        self._progress.started(tally)
-        try:
-            interrupted = await _until_interrupted(
-                run_jobs(
-                    opened.jobs,
-                    runner.play,
-                    concurrency=1 if participants.interactive else config.max_concurrency,
-                    may_start=lambda: tally.may_start,
-                ),
-                signalled,
+
+        async def work() -> None:
+            await participants.open()
+            self._progress.started(tally)
+            await run_jobs(
+                opened.jobs,
+                runner.play,
+                concurrency=1 if participants.interactive else config.max_concurrency,
+                may_start=lambda: tally.may_start,
             )
+
+        try:
+            interrupted = await _until_interrupted(work(), signalled)
             status, reason = _end(tally, interrupted=interrupted)
         except asyncio.CancelledError:
             status, reason = "interrupted", "cancelled"

@@ -99,8 +99,8 @@ class EvaluationConfig:
     # -- Agent
     agent: str | None = _option(
         None, "--agent", "--agent-strategy", group="Agent", metavar="NAME", fixed=True,
-        help="A built-in agent (tool-calling, gold, human, replay:PATH) or module:factory. "
-        "Default: tool-calling, which needs a model.",
+        help="A built-in agent (tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH), "
+        "module:factory, or the address of an agent behind HTTP. Default: tool-calling, which needs a model.",
     )
     model: str | None = _option(
         None, "--model", group="Agent", metavar="NAME", env="MODEL_AGENT", fixed=True,
@@ -123,11 +123,23 @@ class EvaluationConfig:
         True, "--parallel-tool-calls/--no-parallel-tool-calls", group="Agent", kind=bool, fixed=True,
         help="Run all tool calls of an answer, or only the first.",
     )
+    few_shot_displays: str | None = _option(
+        None, "--few-shot-displays", "--few-shot-displays-path", group="Agent", metavar="PATH", fixed=True,
+        help="A .jsonl file of example conversations for the agent few-shot.",
+    )
+    fastworkflow_policy: str = _option(
+        "none", "--fastworkflow-policy", group="Agent", choices=("none", "insights"), fixed=True,
+        help="Whether the agent fastworkflow sees the system prompt: not at all, or as its insights.",
+    )
+    fastworkflow_workers: int = _option(
+        1, "--fastworkflow-workers", group="Agent", kind=int, minimum=1,
+        help="Processes that play the agent fastworkflow; each takes several rollouts.",
+    )
 
     # -- Simulated user
     user: str | None = _option(
         None, "--user", "--user-strategy", group="Simulated user", metavar="NAME", fixed=True,
-        help="A built-in user (llm, human, none, replay:PATH) or module:factory. "
+        help="A built-in user (llm, react, verify, reflection, human, none, replay:PATH) or module:factory. "
         "Default: llm for rows with a sim_user_prompt; none for the agents gold and replay.",
     )
     no_sim_user: bool = _option(
@@ -140,6 +152,14 @@ class EvaluationConfig:
     user_provider: str | None = _option(
         None, "--user-provider", group="Simulated user", metavar="NAME", fixed=True,
         help="The provider of the simulated user's model, if its name does not say it.",
+    )
+    user_model_args: Mapping[str, Any] = _option(
+        None, "--user-model-arg", group="Simulated user", kind=dict, metavar="KEY=VALUE", fixed=True,
+        help="As --model-arg, for the simulated user's model.",
+    )
+    retry_user_errors: int = _option(
+        0, "--retry-user-errors", group="Simulated user", kind=int, minimum=0, metavar="N", fixed=True,
+        help="Run a rollout again, up to N times, when its simulated user misbehaved.",
     )
 
     # -- Limits
@@ -181,6 +201,17 @@ class EvaluationConfig:
         None, "--keep-db", group="Results", choices=("full", "delta", "none"),
         help="What is kept of a rollout's final database. Default: full up to 4 MiB, else delta.",
     )
+    cache: bool = _option(
+        False, "--cache/--no-cache", group="Results", kind=bool,
+        help="Keep the models' answers, and take those of the same calls of earlier evaluations.",
+    )
+    clear_cache: bool = _option(
+        False, "--clear-cache", group="Results", kind=bool, help="Forget all kept answers of models first."
+    )
+    explain: str | None = _option(
+        None, "--explain", group="Results", metavar="MODEL",
+        help="Have this model say of each failed rollout who was at fault, and how.",
+    )
     errors_as_failures: bool = _option(
         False, "--errors-as-failures", group="Results", kind=bool,
         help="Count rollouts that could not be judged as failed, instead of leaving them out.",
@@ -189,6 +220,14 @@ class EvaluationConfig:
         None, "--json", group="Results", metavar="PATH",
         help="Also write one file with everything: configuration, scores, rows, whole histories "
         "(-: to the output).",
+    )
+    format: str = _option(
+        "reward-kit", "--format", group="Results", choices=("reward-kit", "tau-bench"),
+        help="The layout of the file that --json names; tau-bench: what that benchmark's scripts read.",
+    )
+    from_tau_bench: str | None = _option(
+        None, "--from-tau-bench", group="Results", metavar="PATH",
+        help="Run nothing; report on a results file of tau-bench, with the dataset's rows as its tasks.",
     )
     fail_under: float | None = _option(
         None, "--fail-under", group="Results", kind=float, minimum=0, maximum=1, metavar="SCORE",
@@ -213,7 +252,8 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.task_ids is not None:
             self.task_ids = _split(self.task_ids)
-        self.model_args = _key_values(self.model_args)
+        self.model_args = _key_values(self.model_args, "--model-arg")
+        self.user_model_args = _key_values(self.user_model_args, "--user-model-arg")
         for name, option in OPTIONS.items():
             _check(option, getattr(self, name))
         self._check_together()
@@ -244,7 +284,8 @@ class EvaluationConfig:
         stated = {
             name: getattr(self, name) for name, option in OPTIONS.items() if option.fixed or not fixed_only
         }
-        stated["model_args"] = redacted(self.model_args)
+        for name in ("model_args", "user_model_args"):
+            stated[name] = redacted(getattr(self, name))
         if "task_ids" in stated:
             stated["task_ids"] = list(self.task_ids or ())
         return stated
@@ -272,14 +313,14 @@ def _split(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _key_values(given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+def _key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> dict[str, Any]:
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
     parsed = {}
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            raise UsageError(f"--model-arg {item!r} is not KEY=VALUE")
+            raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
         try:
             parsed[name] = json.loads(text)
         except ValueError:

@@ -80,7 +80,10 @@ async def run_rollout(
     own_gold: Database | None = None
     try:
         rollout = Rollout(task, index, database=database, models=models, limits=limits, seed=seed)
-        setup_error = await _play(rollout, agent, user, limits.timeout)
+        try:
+            setup_error = await _play(rollout, agent, user, limits.timeout)
+        finally:
+            await _let_go(agent, user)
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
         result, error = await _judged(rollout, gold_database, limits.reward_timeout)
@@ -157,6 +160,18 @@ async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSe
             logger.debug("the %s of %s failed", speaker, rollout.row.id, exc_info=error)
             rollout.stop("agent_error" if speaker == "agent" else "user_error", fault_line(error))
     return None
+
+
+async def _let_go(*players: Agent | User | None) -> None:
+    """Tell agent and user that the rollout is over, if they want to know; what they raise changes nothing."""
+    for player in players:
+        closing = getattr(player, "close", None)
+        if closing is None:
+            continue
+        try:
+            await asyncio.wait_for(closing(), CANCELLATION_GRACE)
+        except Exception as error:
+            logger.debug("%s.close() failed", type(player).__name__, exc_info=error)
 
 
 async def _hear(rollout: Rollout, user: User) -> None:

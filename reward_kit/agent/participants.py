@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import REDACTED, UsageError
+from reward_kit.agent.faults import fault_line
+from reward_kit.agent.plugins import prepared
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.rollout import Role
     from reward_kit.agent.users import User
+
+logger = logging.getLogger(__name__)
 
 NO_USER = "none"
 WITHOUT_MODEL = frozenset({"gold", "human", NO_USER})
@@ -41,12 +47,28 @@ class Participants:
         """A new user for a rollout of ``task``."""
         return self.make_user[self.user_specs[task.row.id]]()
 
+    async def open(self) -> None:
+        """Start what the players and models share (servers, processes); raises what they raise."""
+        for resource in self._shared():
+            opening = getattr(resource, "open", None)
+            if opening is not None:
+                await opening()
+
     async def close(self) -> None:
-        """Close the connections of the models."""
-        for model in self.models.values():
-            close = getattr(model, "close", None)
-            if close is not None:
-                await close()
+        """Close what they share, also what was never opened; one that cannot be closed hinders no other."""
+        for resource in self._shared():
+            closing = getattr(resource, "close", None)
+            if closing is None:
+                continue
+            try:
+                await closing()
+            except Exception as error:  # noqa: BLE001 - foreign code, and there is more to close
+                logger.warning("%s cannot be closed: %s", type(resource).__name__, fault_line(error))
+
+    def _shared(self) -> list[Any]:
+        """Models and factories, each once; the ``open`` of a mere class belongs to what it makes."""
+        makers = [make for make in (self.make_agent, *self.make_user.values()) if not inspect.isclass(make)]
+        return list({id(resource): resource for resource in (*self.models.values(), *makers)}.values())
 
 
 def agent_spec(config: EvaluationConfig) -> str:
@@ -79,9 +101,11 @@ def find_participants(config: EvaluationConfig, tasks: Sequence[Task]) -> Partic
     config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
     participants = Participants(
         agent_spec=spec,
-        make_agent=load_agent(spec),
+        make_agent=prepared(load_agent(spec), config, tasks),
         user_specs=user_specs,
-        make_user={name: load_user(name) for name in dict.fromkeys(user_specs.values())},
+        make_user={
+            name: prepared(load_user(name), config, tasks) for name in dict.fromkeys(user_specs.values())
+        },
     )
     _check_agent(participants, tasks, config)
     _check_users(participants, tasks, config)
@@ -133,12 +157,13 @@ def _check_tasks(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -
 
 
 def _find_models(participants: Participants, config: EvaluationConfig) -> None:
-    hidden = [name for name, value in config.model_args.items() if value == REDACTED]
-    if hidden:
-        raise ModelSetupError(
-            f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
-            remedy=f"Give it again: --model-arg {hidden[0]}=...",
-        )
+    for flag, given in (("--model-arg", config.model_args), ("--user-model-arg", config.user_model_args)):
+        hidden = [name for name, value in given.items() if value == REDACTED]
+        if hidden:
+            raise ModelSetupError(
+                f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
+                remedy=f"Give it again: {flag} {hidden[0]}=...",
+            )
     if config.model and uses_model(participants.agent_spec):
         participants.models["agent"] = _model(
             config.model,
@@ -148,7 +173,9 @@ def _find_models(participants: Participants, config: EvaluationConfig) -> None:
             model_args=dict(config.model_args),
         )
     if config.sim_model and any(map(uses_model, participants.make_user)):
-        participants.models["user"] = _model(config.sim_model, config.user_provider, config)
+        participants.models["user"] = _model(
+            config.sim_model, config.user_provider, config, model_args=dict(config.user_model_args)
+        )
 
 
 def _model(name: str, provider: str | None, config: EvaluationConfig, **more: Any) -> Model:

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.faults import fault_line
-from reward_kit.errors import BundleError
+from reward_kit.agent.function_player import FunctionPlayer, takes_a_rollout
+from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.evaluation_config import EvaluationConfig
 
 
 def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: str) -> Callable[[], Any]:
@@ -64,26 +68,81 @@ def _working_directory_importable() -> Iterator[None]:
         sys.path.remove(directory)
 
 
+def prepared(
+    factory: Callable[[], Any], config: EvaluationConfig, tasks: Sequence[Task]
+) -> Callable[[], Any]:
+    """The factory for this evaluation: what its ``configured(config, tasks)`` gives, where it has one."""
+    configured = getattr(factory, "configured", None)
+    if configured is None:
+        return factory
+    ready: Callable[[], Any] = configured(config, tasks)
+    return ready
+
+
+class _ForeignFactory:
+    """A factory whose products can respond; whatever it raises is told with its name."""
+
+    def __init__(self, found: Any, spec: str, kind: str) -> None:
+        self._found = found
+        self._spec = spec
+        self._kind = kind
+
+    def __call__(self) -> Any:
+        try:
+            made = self._found()
+        except RewardKitError:
+            raise
+        except Exception as error:
+            raise self._fault(f"{self._spec}() raised {fault_line(error)}") from error
+        if not inspect.iscoroutinefunction(getattr(made, "respond", None)):
+            raise self._fault(
+                f"{self._spec}() gave {type(made).__name__}, which has no `async def respond(self, rollout)`"
+            )
+        return made
+
+    def configured(self, config: EvaluationConfig, tasks: Sequence[Task]) -> _ForeignFactory:
+        configured = getattr(self._found, "configured", None)
+        if configured is None:
+            return self
+        try:
+            return _ForeignFactory(configured(config, tasks), self._spec, self._kind)
+        except RewardKitError:
+            raise
+        except Exception as error:
+            raise self._fault(f"{self._spec}.configured() raised {fault_line(error)}") from error
+
+    async def open(self) -> None:
+        # a class whose `open` is a method of what it makes has none of its own
+        opening = None if inspect.isclass(self._found) else getattr(self._found, "open", None)
+        if opening is None:
+            return
+        try:
+            await opening()
+        except RewardKitError:
+            raise
+        except Exception as error:
+            raise self._fault(f"{self._spec} cannot be opened: {fault_line(error)}") from error
+
+    async def close(self) -> None:
+        closing = None if inspect.isclass(self._found) else getattr(self._found, "close", None)
+        if closing is not None:
+            await closing()
+
+    def _fault(self, fault: str) -> BundleError:
+        return BundleError(fault, place=f"--{self._kind}")
+
+
 def _checked(found: Any, spec: str, kind: str) -> Callable[[], Any]:
-    """A factory whose products can respond; an object that already can is its own only product."""
+    """What makes the players that ``spec`` names: a factory, an object that is its own only product, or a
+    function that answers itself.
+    """
     if not inspect.isclass(found) and hasattr(found, "respond"):
         return lambda: found
+    if takes_a_rollout(found):
+        return lambda: FunctionPlayer(found)
     if not callable(found):
         raise BundleError(
             f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}",
             place=f"--{kind}",
         )
-
-    def make() -> Any:
-        try:
-            made = found()
-        except Exception as error:
-            raise BundleError(f"{spec}() raised {fault_line(error)}", place=f"--{kind}") from error
-        if not inspect.iscoroutinefunction(getattr(made, "respond", None)):
-            raise BundleError(
-                f"{spec}() gave {type(made).__name__}, which has no `async def respond(self, rollout)`",
-                place=f"--{kind}",
-            )
-        return made
-
-    return make
+    return _ForeignFactory(found, spec, kind)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.calls import ModelCall, Role, ToolCall
 from reward_kit.agent.completion import Completion, Message, Model, Usage
-from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments
+from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import Budget, RolloutLimits
 from reward_kit.errors import AgentError, ModelSetupError
 
@@ -194,9 +194,50 @@ class Rollout:
         completion = await model.complete(
             self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
         )
-        self._count_usage(role, completion, started)
+        self.count_usage(
+            completion.usage,
+            model=completion.model,
+            role=role,
+            seconds=completion.seconds,
+            started=started,
+            finish_reason=completion.finish_reason,
+            answer=text_of(completion.message.get("content")) if role == "user" else None,
+        )
         self._check_running()
         return completion
+
+    def count_usage(
+        self,
+        usage: Usage,
+        *,
+        model: str,
+        role: Role = "agent",
+        seconds: float = 0.0,
+        started: float | None = None,
+        finish_reason: str = "stop",
+        answer: str | None = None,
+    ) -> None:
+        """Count a model call: its tokens and cost, and an entry of ``model_calls``.
+
+        ``complete`` does this by itself; this is for agents that ask a model with a client of their own. It
+        counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given.
+        """
+        self.usage[role].add(usage)
+        if self._budget is not None:
+            self._budget.spent += usage.cost
+        self.model_calls.append(
+            ModelCall(
+                role=role,
+                step=self.steps,
+                turn=self.turns,
+                model=model,
+                finish_reason=finish_reason,
+                usage=usage,
+                started=time.time() if started is None else started,
+                seconds=seconds,
+                answer=answer,
+            )
+        )
 
     def begin_turn(self) -> None:
         """Count the agent's next turn."""
@@ -238,23 +279,6 @@ class Rollout:
         if self.steps >= self.max_steps:
             self._end("max_steps", f"{self.max_steps} steps are used up")
         self.steps += 1
-
-    def _count_usage(self, role: Role, completion: Completion, started: float) -> None:
-        self.usage[role].add(completion.usage)
-        if self._budget is not None:
-            self._budget.spent += completion.usage.cost
-        self.model_calls.append(
-            ModelCall(
-                role=role,
-                step=self.steps,
-                turn=self.turns,
-                model=completion.model,
-                finish_reason=completion.finish_reason,
-                usage=completion.usage,
-                started=started,
-                seconds=completion.seconds,
-            )
-        )
 
     def _begun_call(self, name: str, arguments: dict[str, Any] | str) -> ToolCall:
         """The call as it stands if it is stopped while it runs."""

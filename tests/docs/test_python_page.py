@@ -44,4 +44,7 @@ def test_all_public_names_are_listed_and_no_others(package: object) -> None:
 
 def test_options_have_the_names_of_their_long_flags() -> None:
     by_flag = {name: flag_of(name).removeprefix("--").replace("-", "_") for name in OPTIONS}
-    assert {name: flag for name, flag in by_flag.items() if name != flag} == {"model_args": "model_arg"}
+    assert {name: flag for name, flag in by_flag.items() if name != flag} == {
+        "model_args": "model_arg",
+        "user_model_args": "user_model_arg",
+    }

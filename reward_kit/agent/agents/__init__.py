@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 BUILT_IN = {
     "tool-calling": "reward_kit.agent.agents.tool_calling:ToolCallingAgent",
+    "act": "reward_kit.agent.agents.act:ActAgent",
+    "react": "reward_kit.agent.agents.react:ReactAgent",
+    "few-shot": "reward_kit.agent.agents.few_shot:FewShotAgent",
     "gold": "reward_kit.agent.agents.gold:GoldAgent",
     "human": "reward_kit.agent.agents.human:HumanAgent",
 }
@@ -29,16 +32,25 @@ class Agent(Protocol):
     - ``check(self, task: Task) -> None`` is called for each task before any rollout, and raises
       ``BundleError`` where the agent cannot play it;
     - ``needs_model = True`` says that it cannot do without ``--model``;
-    - ``interactive = True`` says that a person at the terminal takes part, so that rollouts run one by one.
+    - ``interactive = True`` says that a person at the terminal takes part, so that rollouts run one by one;
+    - ``async def close(self)`` is called when its rollout is over, before the reward;
+    - ``configured(config, tasks)``, a class method, is called once per evaluation and returns the factory to
+      use: something callable, which may have ``async def open(self)`` and ``async def close(self)`` for what
+      its agents share (processes, connections). ``open`` raises a ``RewardKitError`` for what a person must
+      mend.
     """
 
     async def respond(self, rollout: Rollout) -> str | Message: ...
 
 
 def load_agent(spec: str) -> Callable[[], Agent]:
-    """A maker of agents for ``spec``: a built-in name, ``module:factory``, or ``replay:PATH``.
+    """A maker of agents for ``spec``: a built-in name, ``module:factory``, ``replay:PATH``, or an address.
 
     Raises ``BundleError`` for an unknown name, a module that does not import, or a faulty recording.
     """
+    if spec.lower().startswith(("http://", "https://")):
+        from reward_kit.agent.agents.http_agent import HttpAgents
+
+        return HttpAgents(spec)
     factory: Callable[[], Agent] = load_factory(spec, kind="agent", built_in=BUILT_IN, replay=REPLAY)
     return factory

@@ -158,13 +158,27 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     stored = headers[-1]["configuration"]
     kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list where none were given
-    kept["model_args"] = {**stored.get("model_args", {}), **_mapping(given.get("model_args"))}
-    options = {**kept, **{name: value for name, value in given.items() if name != "model_args"}}
-    return {**options, "eval_id": path.stem}
+    merged = {
+        name: {**stored.get(name, {}), **_mapping(given.get(name))}
+        for name in ("model_args", "user_model_args")
+    }
+    return {**kept, **given, **merged, "eval_id": path.stem}
 
 
 _OF_ONE_RUN = frozenset(
-    {"resume", "eval_id", "output_dir", "json", "fail_under", "validate_only", "quiet", "debug"}
+    {
+        "resume",
+        "eval_id",
+        "output_dir",
+        "clear_cache",
+        "json",
+        "format",
+        "from_tau_bench",
+        "fail_under",
+        "validate_only",
+        "quiet",
+        "debug",
+    }
 )
 
 

@@ -1,0 +1,151 @@
+"""Factories of agents made for an evaluation: they open what its agents share, and close it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+
+from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.errors import BundleError, RewardKitError
+
+PLAYERS = '''
+import asyncio
+
+from reward_kit.agent.completion import Usage
+from reward_kit.errors import ModelSetupError
+
+
+def note(event):
+    with open("events.txt", "a") as file:
+        print(event, file=file)
+
+
+class Server:
+    """What all agents of an evaluation share."""
+
+    fault = None
+
+    def __init__(self, config, tasks):
+        self.rows = [task.row.id for task in tasks]
+        self.steps = config.max_steps
+
+    def __call__(self):
+        return Client(self)
+
+    async def open(self):
+        note(f"open {self.rows} {self.steps}")
+        if self.fault is not None:
+            raise self.fault
+
+    async def close(self):
+        note("close")
+
+
+class Client:
+    def __init__(self, server):
+        self.server = server
+
+    @classmethod
+    def configured(cls, config, tasks):
+        return Server(config, tasks)
+
+    async def respond(self, rollout):
+        note(f"respond {rollout.index}")
+        rollout.step()
+        rollout.count_usage(Usage(calls=1, input_tokens=7, output_tokens=3, cost=0.25), model="mine/large")
+        if rollout.index == 1:
+            await asyncio.sleep(60)
+        return "Done."
+
+    async def close(self):
+        note("over")
+        raise OSError("already gone")
+
+
+class Refusing(Server):
+    fault = ModelSetupError("no server", remedy="Start one.")
+
+
+class Broken(Server):
+    fault = OSError("no room")
+
+
+class RefusingClient(Client):
+    @classmethod
+    def configured(cls, config, tasks):
+        return Refusing(config, tasks)
+
+
+class BrokenClient(Client):
+    @classmethod
+    def configured(cls, config, tasks):
+        return Broken(config, tasks)
+
+
+class Misconfigured(Client):
+    @classmethod
+    def configured(cls, config, tasks):
+        raise KeyError("settings")
+'''
+
+
+@pytest.fixture
+def players(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, Callable[[str], str]]:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 2})
+    monkeypatch.chdir(tmp_path)
+    name = f"shared_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(PLAYERS)
+    return made, lambda kind: f"{name}:{kind}"
+
+
+def events() -> list[str]:
+    file = Path("events.txt")
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(
+    players: tuple[Bundle, Callable[[str], str]],
+) -> None:
+    bundle, player = players
+    result = agent_eval(
+        bundle.dataset, agent=player("Client"), user="none", max_concurrency=1, max_steps=5, timeout=0.3
+    )
+    row = result.rows[0].row_id
+    assert events() == [f"open ['{row}'] 5", "respond 0", "over", "respond 1", "over", "close"]
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done", "timeout"]
+
+
+def test_calls_of_an_agents_own_client_are_counted_and_cost_money(
+    players: tuple[Bundle, Callable[[str], str]],
+) -> None:
+    bundle, player = players
+    result = agent_eval(
+        bundle.dataset, agent=player("Client"), user="none", max_concurrency=1, timeout=0.3, max_cost=0.2
+    )
+    assert (result.status, len(result.outcomes)) == ("budget", 1)
+    assert result.usage["agent"].cost == 0.25
+    call = load_rollout(result.folder / result.outcomes[0].file).model_calls[0]
+    assert (call.model, call.usage.input_tokens, call.usage.output_tokens) == ("mine/large", 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "told"),
+    [
+        ("RefusingClient", RewardKitError, "no server"),
+        ("BrokenClient", BundleError, "cannot be opened: .*OSError: no room"),
+        ("Misconfigured", BundleError, r"Misconfigured.configured\(\) raised .*KeyError"),
+    ],
+)
+def test_what_cannot_be_opened_stops_the_run_before_it_begins(
+    players: tuple[Bundle, Callable[[str], str]], kind: str, error: type[Exception], told: str
+) -> None:
+    bundle, player = players
+    with pytest.raises(error, match=told):
+        agent_eval(bundle.dataset, agent=player(kind), user="none")
+    assert not any(event.startswith("respond") for event in events())
+    if kind != "Misconfigured":
+        assert events()[-1] == "close"
