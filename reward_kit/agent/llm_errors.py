@@ -120,5 +120,6 @@ def _retry_after(error: BaseException) -> float | None:
 
 
 def _short(text: str) -> str:
+    text = text.partition("Traceback (most recent call last)")[0]  # what LiteLLM adds of its own
     text = _PREFIX.sub("", " ".join(text.split()))
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

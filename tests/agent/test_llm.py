@@ -220,6 +220,13 @@ async def test_an_answer_that_makes_no_sense_is_asked_for_again(stub_llm: StubSe
     assert "cannot be read" in str(error)
 
 
+async def test_an_answer_with_a_malformed_call_is_told_in_one_line(stub_llm: StubServer) -> None:
+    malformed = Answer(message={"tool_calls": [{"id": "a", "type": "function", "function": None}]})
+    error = await failure(stub_llm, malformed, retries=0)
+    assert "cannot be read" in str(error)
+    assert "Traceback" not in str(error)
+
+
 async def test_an_html_page_is_no_answer(stub_llm: StubServer) -> None:
     page = Answer(body=b"<html>gateway</html>", headers={"Content-Type": "text/html"})
     error = await failure(stub_llm, page, retries=0)

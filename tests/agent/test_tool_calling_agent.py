@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
 
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
@@ -96,3 +97,65 @@ async def test_a_model_that_says_nothing_is_at_fault(tmp_path: Path) -> None:
     assert rollout.stop_reason == "agent_error"
     assert "neither text nor a tool call" in rollout.stop_detail
     assert rollout.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        ({"id": "a", "function": {"name": "ping", "arguments": None}}, "ok"),
+        ({"id": None, "function": {"name": "ping"}}, "ok"),
+        ({"id": 5, "function": {"name": "ping", "arguments": {}}}, "ok"),
+        ({"id": "a", "function": {"name": "ping", "arguments": [1]}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": 0}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": "5"}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": '{"a": '}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": None, "arguments": "{}"}}, "unknown_tool"),
+        ({"id": "a", "function": {"name": ["ping"], "arguments": "{}"}}, "unknown_tool"),
+        ({"id": "a", "function": None}, "unknown_tool"),
+        ({}, "unknown_tool"),
+        ("ping", "unknown_tool"),
+        (None, "unknown_tool"),
+    ],
+)
+async def test_a_malformed_call_is_told_to_the_model(tmp_path: Path, call: Any, status: str) -> None:
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    rollout = await talk(tmp_path, [answer, "Done"])
+    assert [made.status for made in rollout.tool_calls] == [status]
+    assert rollout.models["agent"].seen[1][-1]["content"] == rollout.tool_calls[0].content
+    assert rollout.stop_reason == "agent_done"
+
+
+async def test_calls_with_the_same_id_are_told_apart(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [wants(("ping", {}), ("ping", {}), ids=["a", "a"]), "Done"])
+    ids = [call["id"] for call in rollout.messages[1]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [message["tool_call_id"] for message in rollout.messages[2:4]] == ids
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>secret</think>\nDone",
+        "secret</think>Done",
+        "Done <thinking>secret</thinking>",
+        "Done<think>secret",
+    ],
+)
+async def test_thoughts_in_the_text_are_kept_from_the_user(tmp_path: Path, content: str) -> None:
+    answer = {"role": "assistant", "content": content, "reasoning_content": "well"}
+    rollout = await talk(tmp_path, [answer], lines=[])
+    assert rollout.lines[1].text == "Done"
+    assert rollout.messages[1]["reasoning_content"] == "well\nsecret"
+
+
+async def test_a_thought_alone_is_no_answer(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, ["<think>secret</think>", "Done"])
+    assert [line.text for line in rollout.lines] == ["Book me a flight", "Done"]
+    assert rollout.steps == 2
+
+
+async def test_a_refusal_is_said_in_the_models_words(tmp_path: Path) -> None:
+    refusal = {"role": "assistant", "content": None, "provider_specific_fields": {"refusal": "I must not."}}
+    rollout = await talk(tmp_path, [refusal])
+    assert rollout.lines[-1].text == "I must not."
+    assert rollout.stop_reason == "agent_done"

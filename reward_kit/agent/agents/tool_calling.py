@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.history import text_of
+from reward_kit.agent.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ EMPTY_ANSWERS = 3
 class ToolCallingAgent:
     """Asks the model, runs the tools it calls, and asks again until an answer calls none: that is the reply.
 
-    Text beside tool calls stays in the history and is not shown to the user. Where parallel tool calls are
-    not wanted, only the first call of an answer counts and the history shows only that one.
+    Text beside tool calls stays in the history and is not shown to the user, and neither are thoughts in
+    ``<think>`` blocks. Where parallel tool calls are not wanted, only the first call of an answer counts and
+    the history shows only that one.
     """
 
     needs_model = True
@@ -28,28 +30,60 @@ class ToolCallingAgent:
         """The assistant message with the reply, reasoning fields included."""
         empty = 0
         while True:
-            completion = await rollout.complete()
+            completion = await rollout.complete(self.messages(rollout))
             message = completion.message
             if message.get("tool_calls"):
                 empty = 0
                 await self._run_tools(rollout, message)
-            elif text_of(message.get("content")).strip():
-                return message
-            else:
-                empty += 1
-                if empty == EMPTY_ANSWERS:
-                    raise _empty_answers(completion)
+                continue
+            reply = _reply(message)
+            if reply["content"]:
+                return reply
+            empty += 1
+            if empty == EMPTY_ANSWERS:
+                raise _empty_answers(completion)
+
+    def messages(self, rollout: Rollout) -> list[Message]:
+        """What the model sees."""
+        return rollout.messages
 
     async def _run_tools(self, rollout: Rollout, message: Message) -> None:
-        asked: list[dict[str, Any]] = message["tool_calls"]
+        asked = [_well_formed(call) for call in message["tool_calls"]]
         if not rollout.parallel_tool_calls:
             asked = asked[:1]
         recorded = rollout.record({**message, "tool_calls": asked})
         for call, announced in zip(asked, recorded["tool_calls"], strict=True):
             function = call["function"]
-            await rollout.call_tool(
-                function.get("name") or "", function.get("arguments") or "", call_id=announced["id"]
-            )
+            await rollout.call_tool(function["name"], function["arguments"], call_id=announced["id"])
+
+
+def _well_formed(call: Any) -> dict[str, Any]:
+    """The call with a name and arguments that are text, whatever the model made of them.
+
+    A name that is missing is that of no tool, and arguments that are no object are refused by the tool: the
+    model is told of both.
+    """
+    call = call if isinstance(call, dict) else {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(arguments, str | dict | None):
+        arguments = json.dumps(arguments)
+    identifier = call.get("id")
+    return {
+        **call,
+        "id": identifier if isinstance(identifier, str) else None,
+        "function": {**function, "name": name if isinstance(name, str) else "", "arguments": arguments or ""},
+    }
+
+
+def _reply(message: Message) -> Message:
+    """The message as it is said: without thoughts."""
+    said, thought = split_thoughts(text_in(message))
+    reply = {**message, "content": said if said.strip() else ""}
+    if thought:
+        reply["reasoning_content"] = joined(reasoning_of(message), thought)
+    return reply
 
 
 def _empty_answers(completion: Completion) -> AgentError:
