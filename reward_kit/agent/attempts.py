@@ -1,0 +1,85 @@
+"""Asking a model again where that may help."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.gate import Gate, Visit
+from reward_kit.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from reward_kit.agent.completion import Completion
+
+    Attempt = Callable[[], Awaitable[Completion | ModelError]]
+
+LONGEST_WAIT = 60.0
+"""Seconds; a provider that asks to wait longer is asked again after this."""
+
+
+async def answered(
+    attempt: Attempt, *, retries: int, backoff: float, gate: Gate | None = None, size: int = 0
+) -> Completion:
+    """What the first successful attempt gives, with the seconds that all took.
+
+    An attempt returns its fault, because whether to raise it is decided here: one that may pass is raised
+    after ``retries`` further attempts. Each attempt goes through the ``gate``, which knows what other calls
+    have met: one that failed because nobody should have asked just then is no retry (unless there are
+    none at all). ``size`` is the number of characters of the request, where the gate wants to know it.
+    """
+    if gate is None:
+        return await _answered(attempt, retries, backoff)
+    visit = Visit(size)
+    await gate.enter(visit)
+    clock = time.perf_counter()
+    made = 0
+    answer = await _through(gate, visit, attempt)
+    while isinstance(answer, ModelError):
+        excused = gate.failed(visit, answer)
+        if not answer.retryable or (made >= retries and not (excused and retries)):
+            raise answer
+        if not excused:
+            await asyncio.sleep(_wait(made, backoff, None))  # what the provider asks for, the gate sees to
+            made += 1
+        await gate.enter(visit)
+        answer = await _through(gate, visit, attempt)
+    gate.left(visit, answer)
+    answer.seconds = time.perf_counter() - clock
+    return answer
+
+
+async def _through(gate: Gate, visit: Visit, attempt: Attempt) -> Completion | ModelError:
+    """One attempt that the gate has let through; one that is cancelled leaves its place to others."""
+    try:
+        if gate.is_trying(visit):
+            with held_up():
+                return await attempt()
+        return await attempt()
+    except BaseException:
+        gate.left(visit)
+        raise
+
+
+async def _answered(attempt: Attempt, retries: int, backoff: float) -> Completion:
+    clock = time.perf_counter()
+    made = 0
+    answer = await attempt()
+    while isinstance(answer, ModelError):
+        if not answer.retryable or made >= retries:
+            raise answer
+        await asyncio.sleep(_wait(made, backoff, answer.retry_after))
+        made += 1
+        answer = await attempt()
+    answer.seconds = time.perf_counter() - clock
+    return answer
+
+
+def _wait(made: int, backoff: float, retry_after: float | None) -> float:
+    """Seconds until the next attempt: exponential backoff, full jitter, plus what the provider asks."""
+    spread = random.SystemRandom().uniform(0.0, backoff * 2**made)
+    return min(LONGEST_WAIT, (retry_after or 0.0) + spread)

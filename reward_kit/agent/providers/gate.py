@@ -1,0 +1,366 @@
+"""The way to a provider that all calls of an evaluation share."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.concurrency import Concurrency
+from reward_kit.agent.providers.headers import quotas
+from reward_kit.agent.providers.outage import Outage
+from reward_kit.agent.providers.pace import MINUTE, Pace, TokenGuess
+from reward_kit.agent.providers.pauses import Pauses
+from reward_kit.errors import ModelError, ProviderDownError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from reward_kit.agent.completion import Completion, Usage
+
+LONGEST_HINT = 60.0
+"""Seconds; what a provider's headers say of later is looked at again after this."""
+SHORT_WAIT = 0.5
+"""Seconds of the first pause after a refusal that names none; doubled with each further one."""
+WORTH_SAYING = 10.0
+"""Seconds; a pause from here on is told."""
+LONGEST_REASON = 100
+ROUNDING = 0.01
+"""Seconds by which a time that a provider names may be off."""
+REFUSED = frozenset({429, 529})
+"""Statuses that say: too many. The call was not at fault and is asked again when there is room."""
+BACK_OFF, EASE_OFF = 0.5, 0.75
+"""What is left of the concurrency after a refusal, and after a fault that may come of too many calls."""
+
+logger = logging.getLogger(__name__)
+_chance = random.SystemRandom()
+
+
+class Visit:
+    """One call on its way through the gate, with all its attempts. ``size``: characters of its request."""
+
+    __slots__ = ("generation", "refused", "size", "ticket", "tokens")
+
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self.ticket = -1
+        self.generation = 0
+        self.tokens = 0
+        self.refused: float | None = None
+
+
+class Gate:
+    """Lets calls to one provider through: as many at once as it bears, and none while it wants none.
+
+    ``name`` is what a person calls it. ``ceiling`` bounds the calls at once; ``rpm`` and ``tpm`` are requests
+    and tokens per ``minute`` seconds (60). A provider that gives no good answer for ``patience`` seconds is
+    given up: every call then raises ``ProviderDownError``. ``tell`` gets what is worth telling. Calls that
+    wait go in the order in which they came. Used in one event loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        ceiling: int,
+        rpm: float | None = None,
+        tpm: float | None = None,
+        patience: float = 900.0,
+        tell: Callable[[str], None] = logger.info,
+        minute: float | None = None,
+    ) -> None:
+        self.name = name
+        self.in_flight = 0
+        self._concurrency = Concurrency(ceiling)
+        self._requests = Pace(rpm, window=minute or MINUTE) if rpm else None
+        self._tokens = Pace(tpm, window=minute or MINUTE) if tpm else None
+        self._guess = TokenGuess()
+        self._patience = patience
+        self._tell = tell
+        self._tickets = itertools.count()
+        self._queue: list[tuple[int, asyncio.Future[None], Visit]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._outage = Outage()
+        self._trying: Visit | None = None
+        self._pauses = Pauses()
+        self._refusals = 0
+        self._proven = False
+        self._last_usage: Usage | None = None
+        self._over: ProviderDownError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait to be let through."""
+        return len(self._queue)
+
+    @property
+    def room(self) -> int:
+        """Calls that the concurrency would let through now."""
+        return max(0, int(self._concurrency.limit) - self.in_flight)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is let through, for a while or until the provider answers again."""
+        return self._outage.down or self._now() < self._pauses.closed_until
+
+    @property
+    def wants_size(self) -> bool:
+        """Whether it matters how long a request is."""
+        return self._tokens is not None
+
+    # -- one call
+
+    async def enter(self, visit: Visit) -> None:
+        """Wait until the call may be made; ``left`` or ``failed`` has to follow.
+
+        Raises ``ProviderDownError``.
+        """
+        if visit.ticket < 0:
+            visit.ticket = next(self._tickets)
+        if self._over is not None:
+            raise self._over
+        if not self._queue and self._delay(visit, self._now()) <= 0:
+            self._admit(visit)
+        else:
+            with held_up():
+                await self._queued(visit)
+
+    def is_trying(self, visit: Visit) -> bool:
+        """Whether this call is to find out if the provider answers again."""
+        return visit is self._trying
+
+    def left(self, visit: Visit, answer: Completion | None = None) -> None:
+        """The call has its answer; or none, if it was cancelled."""
+        now = self._now()
+        full = self.in_flight + 1 > self._concurrency.limit or bool(self._queue)
+        self._count_out(visit, None if answer is None else answer.usage, now)
+        if answer is not None:
+            if self._outage.since is not None:
+                self._is_back(now)
+            self._proven = True
+            self._refusals = 0
+            self._last_usage = answer.usage
+            if full:
+                self._concurrency.grow(visit.generation)
+        if self._queue:
+            self._pump()
+
+    def failed(self, visit: Visit, fault: ModelError) -> bool:
+        """The call failed; True if it did so only because the provider was not to be asked just now.
+
+        Then it should be made again, and that is no retry.
+        """
+        now = self._now()
+        tried = visit is self._trying
+        under_way = self.in_flight
+        self._count_out(visit, None, now, spent=fault.status is None)
+        excused = False
+        if fault.status in REFUSED and fault.retryable:
+            excused = self._refuse(visit, fault, under_way, now)
+        elif fault.retryable and (fault.status is None or fault.status >= 500):
+            excused = self._miss(visit, fault, under_way, now, tried=tried)
+        elif fault.status is not None and self._outage.since is not None:
+            self._is_back(now)  # whatever it says, it answers
+        self._pump()
+        return excused
+
+    def heed(self, headers: Mapping[str, Any]) -> None:
+        """Look what an answer's headers say of the provider's limits."""
+        for quota in quotas(headers):
+            now = self._now()
+            until = now + min(quota.seconds, LONGEST_HINT) + self._jitter(quota.seconds) * (quota.seconds > 0)
+            if quota.kind == "requests":
+                others = self.in_flight - 1  # which the provider may or may not have counted
+                self._pauses.leave(quota.left - others, until)
+            elif quota.left < self._usual(quota.kind):
+                self._pauses.close(until)
+
+    # -- what became of calls
+
+    def _refuse(self, visit: Visit, fault: ModelError, under_way: int, now: float) -> bool:
+        """Too many calls: fewer from now on, and none for a while."""
+        if self._outage.down:
+            self._is_back(now)
+        self._outage.begin(now)
+        first = self._concurrency.shrink(visit.generation, BACK_OFF, under_way)
+        self._refusals += first
+        if fault.retry_after:
+            self._keep_away(fault, now)
+        elif first:
+            self._pauses.close(now + self._short_wait())
+        if first or fault.retry_after:
+            self._concurrency.restart()
+        self._give_up_in_time(fault, now)
+        return self._excused(visit, now)
+
+    def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
+        """No answer, or an error of the server's: it may be overloaded, or down."""
+        if fault.status == 503 or fault.no_answer == "time":
+            self._concurrency.shrink(visit.generation, EASE_OFF, under_way)
+        if fault.retry_after:
+            self._keep_away(fault, now)
+        if tried:
+            visit.ticket = next(self._tickets)  # another call is tried next: it may be this one's own fault
+            self._outage.failed_again(now)
+        elif self._outage.count(visit.ticket, now, connection=fault.no_answer == "connection"):
+            self._concurrency.shrink(self._concurrency.generation, BACK_OFF, under_way)
+            self._concurrency.restart()
+        if self._outage.down:
+            self._give_up_in_time(fault, now)
+        if tried and self._over is None:
+            self._outage.told = True
+            wait = _duration(max(0.0, self._outage.next_try - now))
+            reason = fault.fault[:LONGEST_REASON]
+            self._say(f"does not answer since {self._outage.began} ({reason}); trying again in {wait}")
+        return self._outage.down or bool(fault.retry_after and self._excused(visit, now))
+
+    def _excused(self, visit: Visit, now: float) -> bool:
+        """Whether a call that was told to come back may do so: not for ever, and not to a stranger."""
+        if visit.refused is None:
+            visit.refused = now
+        return self._proven and now - visit.refused < self._patience
+
+    def _is_back(self, now: float) -> None:
+        outage = self._outage
+        if outage.told and outage.since is not None:
+            self._say(f"answers again after {_duration(now - outage.since)}")
+        if outage.down:
+            self._pauses.calm(now)
+        outage.end()
+
+    def _give_up_in_time(self, fault: ModelError, now: float) -> None:
+        """Give the provider up if it has had all the patience there is; till then, see that it is tried."""
+        since = self._outage.since
+        if since is None:
+            return
+        end = since + self._patience
+        if now < end:
+            self._outage.next_try = min(self._outage.next_try, end)
+            self._pauses.open_by(end)
+            return
+        self._over = ProviderDownError(
+            f"no good answer since {self._outage.began}, the last was: {fault.fault}",
+            place=self.name,
+            remedy="Going on is possible when it answers again; --patience says how long to wait.",
+            status=fault.status,
+        )
+        self._over.__cause__ = fault
+
+    # -- who may go
+
+    def _delay(self, visit: Visit, now: float) -> float:
+        """Seconds until the call may go as far as the clock decides; infinite if another has to end first."""
+        if self._outage.down:
+            return math.inf if self._trying is not None else self._outage.next_try - now
+        if self.in_flight + 1 > self._concurrency.limit:
+            return math.inf
+        wait = self._pauses.wait(now)
+        if self._requests is not None:
+            wait = max(wait, self._requests.delay(1, now))
+        if self._tokens is not None:
+            if self.in_flight and not self._guess.known:
+                return math.inf
+            wait = max(wait, self._tokens.delay(self._guess.tokens(visit.size), now))
+        return wait
+
+    def _admit(self, visit: Visit) -> None:
+        now = self._now()
+        self.in_flight += 1
+        self._pauses.admitted(now)
+        visit.generation = self._concurrency.generation
+        if self._outage.down:
+            self._trying = visit
+        if self._requests is not None:
+            self._requests.take(1, now)
+            self._requests.settle(1, 1, now)
+        if self._tokens is not None:
+            visit.tokens = self._guess.tokens(visit.size)
+            self._tokens.take(visit.tokens, now)
+
+    def _count_out(self, visit: Visit, usage: Usage | None, now: float, *, spent: bool = True) -> None:
+        """The call is over; without ``usage`` it has used what was guessed, or nothing if not ``spent``."""
+        self.in_flight -= 1
+        if visit is self._trying:
+            self._trying = None
+        if self._tokens is None:
+            return
+        actual = visit.tokens if spent else 0
+        if usage is not None:
+            actual = usage.input_tokens + usage.output_tokens
+            self._guess.learn(visit.size, usage)
+        self._tokens.settle(visit.tokens, actual, now)
+
+    async def _queued(self, visit: Visit) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (visit.ticket, turn, visit))
+        self._pump()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.left(visit)  # its turn had come
+            raise
+
+    def _pump(self) -> None:
+        """Let through whoever may go, and come back when the next one may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._queue:
+            _, turn, visit = self._queue[0]
+            if not turn.done():
+                if self._over is not None:
+                    turn.set_exception(self._over)
+                else:
+                    wait = self._delay(visit, self._now())
+                    if wait > 0:
+                        self._come_back(wait)
+                        return
+                    self._admit(visit)
+                    turn.set_result(None)
+            heapq.heappop(self._queue)
+
+    def _come_back(self, wait: float) -> None:
+        if wait < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._pump)
+
+    def _keep_away(self, fault: ModelError, now: float) -> None:
+        """Let nobody through for as long as the provider asks."""
+        asked = fault.retry_after or 0.0
+        until = now + asked + self._jitter(asked)
+        if asked >= WORTH_SAYING and until > self._pauses.closed_until + WORTH_SAYING:
+            self._say(f"asks to be left alone for {_duration(asked)} (HTTP {fault.status})")
+        self._pauses.close(until)
+
+    def _short_wait(self) -> float:
+        longest = min(LONGEST_HINT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10))
+        return longest * _chance.uniform(0.5, 1.0)
+
+    def _usual(self, kind: str) -> int:
+        """Tokens of that kind that a call takes; at least one."""
+        usage = self._last_usage
+        if usage is None:
+            return 1
+        counts = {"input": usage.input_tokens, "output": usage.output_tokens}
+        return max(1, counts.get(kind, usage.input_tokens + usage.output_tokens))
+
+    def _say(self, text: str) -> None:
+        self._tell(f"{self.name} {text}")
+
+    @staticmethod
+    def _jitter(seconds: float) -> float:
+        """So that several processes do not come back at the same moment, nor one that rounds too early."""
+        return ROUNDING + _chance.uniform(0.0, min(1.0, 0.1 * seconds))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
