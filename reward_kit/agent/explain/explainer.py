@@ -1,0 +1,200 @@
+"""Having a model judge the failed rollouts of an evaluation, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.completion import Usage
+from reward_kit.agent.explain.context import context_of, prompt, prompt_version
+from reward_kit.agent.explain.explanation import Explanation, Explanations
+from reward_kit.agent.explain.explanation_file import ExplanationFile
+from reward_kit.agent.explain.verdict import Verdict, read_verdict
+from reward_kit.agent.history import text_of
+from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.completion import Message, Model
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
+
+ASKED = 2
+"""So often a model is asked for an answer that can be used."""
+GIVE_UP_AFTER = 3
+"""Rollouts in a row for which the model could not be reached."""
+SHORT_RESULT = 1000
+"""Characters of a tool's result where the whole conversation does not fit into the model."""
+
+logger = logging.getLogger(__name__)
+
+
+def make_explainer(config: EvaluationConfig) -> Explainer | None:
+    """The explainer that ``--explain`` asks for; ``ModelSetupError`` where its model cannot be called."""
+    if config.explain is None:
+        return None
+    from reward_kit.agent.llm import LiteLLMModel, check_model
+
+    check_model(config.explain)
+    model = LiteLLMModel(config.explain, retries=config.retries)
+    return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
+
+
+@dataclass(slots=True)
+class Explainer:
+    """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
+
+    No more are begun once the rollouts and the judgements together have cost ``max_cost`` US dollars.
+    ``result`` is what there is, also after ``explain`` was cancelled.
+    """
+
+    model: Model
+    concurrency: int = 10
+    max_cost: float | None = None
+    seed: int | None = None
+    result: Explanations | None = None
+    _spent: float = 0.0
+    _unreachable: int = 0
+    _reasons: list[str] = field(default_factory=list)
+
+    async def explain(
+        self, outcomes: Sequence[RolloutOutcome], *, folder: Path, eval_id: str, spent: float = 0.0
+    ) -> None:
+        """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
+
+        ``folder`` is the runs folder, ``spent`` what the rollouts have cost. A model that does not answer is
+        told in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
+        """
+        failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
+        self._reasons.clear()
+        self._unreachable = 0
+        file = ExplanationFile(folder / "evals" / f"{eval_id}.explanations.jsonl")
+        try:
+            self._spent = spent + sum(one.usage.cost for one in file.kept)
+            made = self._known(file)
+            waiting = iter([outcome for outcome in failed if outcome.id not in made])
+            await self._all(self._work(waiting, folder, file) for _ in range(self.concurrency))
+        finally:
+            file.close()
+            self.result = self._summary(failed, file)
+            closing = getattr(self.model, "close", None)
+            if closing is not None:
+                await closing()
+
+    async def _all(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Wait for all; the first error, or a cancellation, ends the others."""
+        workers = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def _known(self, file: ExplanationFile) -> dict[str, Explanation]:
+        return {
+            one.rollout: one
+            for one in file.kept
+            if one.model == self.model.name and one.prompt == prompt_version()
+        }
+
+    def _summary(self, failed: Sequence[RolloutOutcome], file: ExplanationFile) -> Explanations:
+        """What there is on the ``failed`` rollouts."""
+        made = self._known(file)
+        of_these = [made[outcome.id] for outcome in failed if outcome.id in made]
+        return Explanations(
+            model=self.model.name,
+            made=of_these,
+            missing=len(failed) - len(of_these),
+            reason=self._reasons[0] if self._reasons else None,
+            path=file.path,
+        )
+
+    async def _work(self, waiting: Iterator[RolloutOutcome], folder: Path, file: ExplanationFile) -> None:
+        for outcome in waiting:
+            if not self._may_start():
+                return
+            try:
+                record = load_rollout(folder / outcome.file)
+            except StorageError as error:
+                self._reasons.append(str(error))
+                continue
+            try:
+                explanation = await self._judge(record)
+            except ModelSetupError as error:
+                self._reasons.append(str(error))
+                self._unreachable = GIVE_UP_AFTER
+            except ModelError as error:
+                logger.debug("no explanation of %s", outcome.id, exc_info=error)
+                self._reasons.append(str(error))
+                self._unreachable += 1
+            else:
+                self._unreachable = 0
+                file.append(explanation)  # not in a thread: a cancellation must not come in between
+
+    def _may_start(self) -> bool:
+        if self._unreachable >= GIVE_UP_AFTER:
+            return False
+        if self.max_cost is not None and self._spent >= self.max_cost:
+            self._reasons.append(f"{self._spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)")
+            return False
+        return True
+
+    async def _judge(self, record: RolloutRecord) -> Explanation:
+        usage = Usage()
+        clock = asyncio.get_running_loop().time()
+        verdict: Verdict | None = None
+        problem: str | None = None
+        try:
+            verdict = await self._verdict(record, None, usage)
+        except ModelInputError:
+            try:
+                verdict = await self._verdict(record, SHORT_RESULT, usage)
+            except ModelInputError as error:
+                problem = str(error)
+            except ValueError as error:
+                problem = str(error)
+        except ValueError as error:
+            problem = str(error)
+        return Explanation(
+            rollout=record.id,
+            row_id=record.row_id,
+            index=record.index,
+            model=self.model.name,
+            prompt=prompt_version(),
+            author=verdict.author if verdict else None,
+            fault=verdict.fault if verdict else None,
+            sentence=verdict.sentence if verdict else None,
+            problem=problem,
+            usage=usage,
+            seconds=asyncio.get_running_loop().time() - clock,
+        )
+
+    async def _verdict(self, record: RolloutRecord, longest_result: int | None, usage: Usage) -> Verdict:
+        """Ask, and once more if the answer cannot be used; then ``ValueError`` tells why."""
+        messages: list[Message] = [
+            {"role": "system", "content": prompt("judge")},
+            {"role": "user", "content": context_of(record, longest_result=longest_result)},
+        ]
+        problem = ""
+        for _ in range(ASKED):
+            answer = await self.model.complete(messages, seed=self.seed)
+            usage.add(answer.usage)
+            self._spent += answer.usage.cost
+            text = text_of(answer.message.get("content"))
+            try:
+                return read_verdict(text)
+            except ValueError as error:
+                problem = str(error)
+                messages = [
+                    *messages,
+                    {"role": "assistant", "content": text or "(nothing)"},
+                    {"role": "user", "content": prompt("again").format(problem=problem)},
+                ]
+        raise ValueError(f"{ASKED} answers could not be used, the last because {problem}")
