@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 BUILT_IN = {
     "llm": "reward_kit.agent.users.llm:LLMUser",
+    "react": "reward_kit.agent.users.react:ReactUser",
+    "verify": "reward_kit.agent.users.verify:VerifyUser",
+    "reflection": "reward_kit.agent.users.reflection:ReflectionUser",
     "human": "reward_kit.agent.users.human:HumanUser",
     "none": "reward_kit.agent.users.none:no_user",
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from reward_kit.agent.answer_parts import split_thoughts
 from reward_kit.agent.history import text_of
+from reward_kit.agent.users.prompting import prompt
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.completion import Message
     from reward_kit.agent.history import Line
@@ -20,6 +20,13 @@ GREETING = "Hello! What can I do for you today?"
 """What the model is answering when the user speaks first; it is not part of the rollout's messages."""
 
 EMPTY_ANSWERS = 3
+
+
+class Draft(NamedTuple):
+    """A line that may be said, and the thought that led to it, which is never said."""
+
+    line: str
+    thought: str = ""
 
 
 class LLMUser:
@@ -32,41 +39,51 @@ class LLMUser:
     needs_model = True
 
     async def respond(self, rollout: Rollout) -> str:
-        """The user's next line; ``SimulatedUserError`` after three empty answers in a row."""
-        messages = [
-            {"role": "system", "content": prompt("llm", rollout.task.sim_user_prompt or "")},
+        """The user's next line; ``SimulatedUserError`` after three answers in a row with nothing to say."""
+        draft = await asked(rollout, self.conversation(rollout), spoken)
+        return draft.line
+
+    def conversation(self, rollout: Rollout) -> list[Message]:
+        """What the user's model is asked: its part, and the conversation."""
+        return [
+            {"role": "system", "content": prompt(rollout.task, "user")},
             *turned_round(rollout.lines),
         ]
-        for _ in range(EMPTY_ANSWERS):
-            completion = await rollout.complete(messages, role="user")
-            line = text_of(completion.message.get("content")).strip()
-            if line:
-                return line
-        raise SimulatedUserError(
-            f"{EMPTY_ANSWERS} answers in a row were empty (finish reason {completion.finish_reason})",
-            place=f"model {completion.model}" if completion.model else None,
-        )
 
 
-def prompt(name: str, instruction: str) -> str:
-    """The text of ``prompts/NAME.txt`` about a user with this instruction."""
-    return _template(name).replace("{instruction}", instruction.strip())
+async def asked(rollout: Rollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
+    """What the user's model says to ``messages``; asked again where ``read`` finds no line in its answer."""
+    for _ in range(EMPTY_ANSWERS):
+        completion = await rollout.complete(messages, role="user")
+        draft = read(text_of(completion.message.get("content")))
+        if draft.line:
+            return draft
+    raise SimulatedUserError(
+        f"{EMPTY_ANSWERS} answers in a row were empty: they held nothing to say "
+        f"(finish reason {completion.finish_reason})",
+        place=f"model {completion.model}" if completion.model else None,
+    )
 
 
-def turned_round(lines: Sequence[Line]) -> list[Message]:
-    """The conversation as the user's model sees it: it begins with the other side and the roles alternate."""
+def spoken(answer: str) -> Draft:
+    """The whole answer is the line, but for ``<think>`` blocks that a model wrote into it."""
+    line, thought = split_thoughts(answer)
+    return Draft(line.strip(), thought)
+
+
+def turned_round(lines: Sequence[Line], instead: Mapping[int, str] | None = None) -> list[Message]:
+    """The conversation as the user's model sees it: it begins with the other side and the roles alternate.
+
+    ``instead`` holds, by position in ``lines``, what is shown in place of a line.
+    """
     messages: list[Message] = []
     if not lines or lines[0].speaker == "user":
         messages.append({"role": "user", "content": GREETING})
-    for line in lines:
+    for position, line in enumerate(lines):
         role = "assistant" if line.speaker == "user" else "user"
+        text = instead.get(position, line.text) if instead else line.text
         if messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += f"\n\n{line.text}"
+            messages[-1]["content"] += f"\n\n{text}"
         else:
-            messages.append({"role": role, "content": line.text})
+            messages.append({"role": role, "content": text})
     return messages
-
-
-@functools.cache
-def _template(name: str) -> str:
-    return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()

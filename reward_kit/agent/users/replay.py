@@ -24,15 +24,17 @@ class ReplayUser:
         self.recordings.check(task.row.id)
 
     async def respond(self, rollout: Rollout) -> str:
-        """The next recorded line; where the recording ends, the rollout ends."""
+        """The next recorded line; where the recording ends, the rollout ends as it did."""
+        recording = self.recordings.find(rollout.row.id, rollout.index)
         if self._recorded is None:
-            messages = self.recordings.messages(rollout.row.id, rollout.index)
             given = sum(message["role"] == "user" for message in rollout.messages)
             self._recorded = iter(
-                [str(message["content"]) for message in messages if message["role"] == "user"][given:]
+                [str(message["content"]) for message in recording.messages if message["role"] == "user"][
+                    given:
+                ]
             )
         line = next(self._recorded, None)
         if line is None:
-            rollout.stop("agent_done", "the recording ends here")
+            recording.end(rollout)
             return ""
         return line
