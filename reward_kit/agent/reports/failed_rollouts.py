@@ -1,0 +1,108 @@
+"""Why rollouts failed, for the end of the report: totals, and a few of them one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.failures.first_fault import call_line
+from reward_kit.agent.reports.wording import count, money, one_line, shares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.results import EvaluationResult
+
+LONGEST_LINE = 220
+"""Characters of a call or a difference that are shown."""
+
+Fact = tuple[str, str]
+
+
+def chosen_failures(result: EvaluationResult, most: int) -> list[RolloutOutcome]:
+    """At most ``most``: the first of each class, the most frequent class first; then the second of each."""
+    frequency = result.failures
+    seen: Counter[str] = Counter()
+    ranked: list[tuple[int, int, int, RolloutOutcome]] = []
+    for outcome in result.outcomes:
+        if outcome.failure is not None and outcome.judged:
+            ranked.append((seen[outcome.failure], -frequency[outcome.failure], len(ranked), outcome))
+            seen[outcome.failure] += 1
+    return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:3])[:most]]
+
+
+def failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterator[Fact]:
+    """One failed rollout: class and step, what was expected and made, the rows that differ."""
+    where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
+    what = one_line(outcome.trouble, LONGEST_LINE)
+    yield "failed", f"{outcome.row_id} #{outcome.index + 1}: {outcome.failure}{where}: {what}"
+    failure = _stored_failure(result, outcome)
+    for name in ("expected", "made"):
+        call = failure.get(name)
+        if isinstance(call, dict) and "name" in call:
+            yield f"  {name}", one_line(call_line(call["name"], call.get("arguments")), LONGEST_LINE)
+    rows = failure.get("rows")
+    if isinstance(rows, list) and rows:
+        more = len(rows) - 1 + int(failure.get("more_rows") or 0)
+        yield "  data", one_line(row_line(rows[0]), LONGEST_LINE) + (f" (and {more} more)" if more else "")
+    if result.explanations is not None:
+        for one in result.explanations.usable:
+            if one.rollout == outcome.id:
+                yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """A row difference as it is stored, in a line: ``orders #W1 status: expected "paid", got "open"``."""
+    key = row.get("key")
+    values = list(key.values()) if isinstance(key, dict) else []
+    name = f" #{str(values[0]).removeprefix('#')}" if len(values) == 1 else f" {_json(key)}" if values else ""
+    column = f" {row['column']}" if row.get("column") else ""
+    if row.get("column") is None and row.get("got") is None:
+        return f"{row.get('table')}{name}: missing row {_json(row.get('expected'))}"
+    if row.get("column") is None and row.get("expected") is None:
+        return f"{row.get('table')}{name}: unexpected row {_json(row.get('got'))}"
+    expected, got = _json(row.get("expected")), _json(row.get("got"))
+    return f"{row.get('table')}{name}{column}: expected {expected}, got {got}"
+
+
+def user_fault_facts(result: EvaluationResult) -> Iterator[Fact]:
+    """What the simulated users did wrong."""
+    faults = result.user_faults
+    if faults.faulty:
+        rollouts = count(faults.simulated, "rollout")
+        yield "user faults", f"the simulated user misbehaved in {faults.faulty} of {rollouts}"
+        yield "", ", ".join(f"{kind} {number}" for kind, number in faults.kinds.most_common())
+
+
+def explanation_facts(result: EvaluationResult) -> Iterator[Fact]:
+    """What a model made of the failures, and what asking it has cost."""
+    explained = result.explanations
+    if explained is None:
+        return
+    yield "explanations", f"{len(explained.made)} by {explained.model}, {money(explained.usage)}"
+    if explained.authors:
+        yield "", f"at fault: {shares(explained.authors)}"
+    for author in explained.authors:
+        yield "", f"{author}: {shares(explained.faults(author))}"
+    unusable = len(explained.made) - len(explained.usable)
+    if unusable:
+        yield "", f"{count(unusable, 'answer')} could not be used"
+    if explained.missing:
+        why = f": {one_line(explained.reason)}" if explained.reason else ""
+        yield "", f"{explained.missing} missing{why}; --resume {result.eval_id} makes the rest"
+
+
+def _stored_failure(result: EvaluationResult, outcome: RolloutOutcome) -> dict[str, Any]:
+    """The failure as the trajectory tells it; nothing if that is not there, or of an earlier version."""
+    try:
+        plain = json.loads((result.folder / outcome.file).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    failure = plain.get("failure") if isinstance(plain, dict) else None
+    return failure if isinstance(failure, dict) else {}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
