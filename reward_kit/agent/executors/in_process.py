@@ -1,0 +1,88 @@
+"""Rollouts side by side in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.rollout_runner import RolloutRunner
+from reward_kit.agent.runs.row_states import RowStates
+from reward_kit.agent.schedule import run_jobs
+from reward_kit.agent.telemetry import open_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.participants import Participants
+    from reward_kit.agent.rollout_runner import OutcomeLog
+    from reward_kit.agent.schedule import Job
+    from reward_kit.agent.storage import RunsFolder
+    from reward_kit.agent.tally import Progress, Tally
+
+FILE_THREADS = 8
+"""Enough to share the waits for the disk."""
+
+
+class InProcess:
+    """Plays ``jobs`` with ``participants``, which it opens and closes."""
+
+    def __init__(
+        self,
+        *,
+        config: EvaluationConfig,
+        jobs: Sequence[Job],
+        participants: Participants,
+        folder: RunsFolder,
+        log: OutcomeLog,
+        tally: Tally,
+        progress: Progress,
+    ) -> None:
+        self._config = config
+        self._jobs = jobs
+        self._participants = participants
+        self._tally = tally
+        self._progress = progress
+        self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
+        self._rows = RowStates(folder, config, jobs, self._files)
+        self._telemetry = open_telemetry()
+        self._runner = RolloutRunner(
+            config=config,
+            participants=participants,
+            folder=folder,
+            rows=self._rows,
+            log=log,
+            tally=tally,
+            progress=progress,
+            files=self._files,
+            telemetry=self._telemetry,
+        )
+
+    @property
+    def outcomes(self) -> list[RolloutOutcome]:
+        return self._runner.outcomes
+
+    async def run(self) -> None:
+        participants = self._participants
+        await participants.open()
+        self._progress.started(self._tally)
+        await run_jobs(
+            self._jobs,
+            self.play,
+            concurrency=1 if participants.interactive else self._config.max_concurrency,
+            may_start=lambda: self._tally.may_start,
+            room=participants.gates.room if participants.gates.used else None,
+        )
+
+    async def play(self, job: Job) -> None:
+        """Play one rollout, with all attempts."""
+        await self._runner.play(job)
+
+    async def close(self) -> None:
+        self._files.shutdown(wait=True)
+        await self._rows.close()
+        await self._participants.close()
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.close, getattr(self._progress, "noted", None))

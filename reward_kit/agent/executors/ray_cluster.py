@@ -1,0 +1,314 @@
+"""Rollouts on the nodes of a Ray cluster: the same results and files as in one process.
+
+This process holds the lock and the log, counts, and writes all files; actors play. What a lost actor or node
+was playing is played again elsewhere. A rollout whose actor dies twice is played alone from then on, so that
+the one to blame is found; it is reported as an infrastructure error when it has used up its retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
+from reward_kit.agent.executors.ray_worker import RayWorker
+from reward_kit.agent.executors.shares import share_config, share_jobs
+from reward_kit.agent.executors.worker_processes import (
+    HANG_GRACE,
+    Place,
+    ProcessDiedError,
+    WorkerProcesses,
+)
+from reward_kit.agent.faults import fault_line
+from reward_kit.agent.reports.wording import one_line
+from reward_kit.agent.runs.atomic_file import write_file
+from reward_kit.agent.tally import note
+from reward_kit.agent.versions import versions
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.participants import Participants
+    from reward_kit.agent.runs.open_evaluation import OpenEvaluation
+    from reward_kit.agent.schedule import Job
+    from reward_kit.agent.tally import Progress, Tally
+
+DEFAULT = "default"
+"""The address when none is given."""
+ADDRESS = "RAY_ADDRESS"
+LOCAL = "local"
+OBJECT_STORE = 256 * 2**20
+"""Bytes in a cluster of our own: little but the bundle goes through it."""
+GRACE = 15.0
+"""Seconds that an actor has to end once it is told to."""
+CONNECT = 20.0
+"""Seconds to reach a cluster's address."""
+ROOM_AFTER = 20.0
+"""Seconds after which to say that an actor waits for a processor."""
+STARTS = 3
+"""How often an actor may die before its first rollout begins (a node was lost just then) in a share."""
+
+
+class RayCluster(WorkerProcesses):
+    """Shares the jobs of an opened evaluation out to actors; ``UsageError`` for what cannot be shared out."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        opened: OpenEvaluation,
+        participants: Participants,
+        tally: Tally,
+        progress: Progress,
+    ) -> None:
+        super().__init__(config, opened, participants, tally, progress)
+        _check(config, participants)
+        self._ray = _ray()
+        self._jobs = {(job.task.row.id, job.index): job for job in opened.jobs}
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="ray")
+        self._connected = False
+        self._shipment: Any = None
+        self._environment = forwarded_environment()
+
+    async def run(self) -> None:
+        self._progress.started(self._tally)
+        if not self._jobs:
+            return
+        shipment = pack(self._config)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._starter, self._connect)  # in a thread: Ray would take over SIGTERM
+        self._shipment = await loop.run_in_executor(self._starter, self._ray.put, shipment)
+        shares = share_jobs(self._opened.jobs, self._actors_wanted())
+        playing = [asyncio.ensure_future(self._see_through(share, len(shares))) for share in shares]
+        try:
+            await asyncio.gather(*playing)
+        finally:
+            for one in playing:
+                one.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Leave the cluster; one that was started for this run ends."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._starter, self._disconnect)  # after _connect, should that still run
+        self._starter.shutdown()
+        await super().close()
+
+    def _connect(self) -> None:
+        if self._ray.is_initialized():
+            return  # by the program that calls this, which goes on using it
+        address = self._config.ray
+        if address == DEFAULT:
+            address = os.environ.get(ADDRESS)
+        address = address or LOCAL
+        more: dict[str, Any] = {}
+        if address == LOCAL:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            more = {
+                "num_cpus": max(os.cpu_count() or 1, self._config.workers),
+                "object_store_memory": OBJECT_STORE,
+                "include_dashboard": False,
+            }
+        noise = logging.getLogger("ray")
+        level = noise.level
+        noise.setLevel(logging.ERROR)
+        try:
+            _check_address(address)
+            self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
+        except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+            raise RewardKitError(
+                f"the Ray cluster cannot be reached: {one_line(fault_line(error))}", place=f"--ray {address}"
+            ) from error
+        finally:
+            noise.setLevel(level)
+        self._connected = True
+
+    def _disconnect(self) -> None:
+        self._shipment = None
+        if self._connected:
+            self._connected = False
+            self._ray.shutdown()
+
+    def _actors_wanted(self) -> int:
+        if self._config.workers > 1:
+            return self._config.workers
+        processors = int(self._ray.cluster_resources().get("CPU", 1))
+        return max(1, min(processors, len(self._jobs), self._config.max_concurrency))
+
+    async def _see_through(self, jobs: Sequence[Job], processes: int) -> None:
+        """Have all of ``jobs`` played, by one actor after the other where they die."""
+        left = {(job.task.row.id, job.index): job for job in jobs}
+        deaths: Counter[Place] = Counter()
+        failed_starts = 0
+        while left and self._tally.may_start:
+            alone = [place for place in left if deaths[place] > 1][:1]
+            begun: dict[Place, float] = {}
+            setup = {
+                "config": share_config(self._config, processes, alone=bool(alone)),
+                "eval_id": self._tally.eval_id,
+                "environment": self._environment,
+                "bases": self._bases(),
+                "version": versions()["reward-kit"],
+            }
+            try:
+                await self._one_actor(setup, alone or list(left), left, begun)
+            except ProcessDiedError as death:
+                if not begun:
+                    failed_starts += 1
+                    if failed_starts == STARTS:
+                        raise RewardKitError(
+                            f"an actor that was to play rollouts died before it began one: {death}",
+                            remedy="Run without --ray to see why.",
+                        ) from None
+                deaths.update(begun.keys())
+                if alone and deaths[alone[0]] > max(1, self._config.retries):
+                    place = alone[0]
+                    await self._give_up(left.pop(place), deaths[place] - 1, f"its actor died: {death}")
+            else:
+                if not alone:
+                    return
+
+    def _bases(self) -> list[str]:
+        """What ``seeded_bases`` wrote down of the bases in use."""
+        folder = self._opened.folder
+        keys = {job.task.seed.key: folder.ensure_base(job.task.seed).parent for job in self._jobs.values()}
+        return [path.name for key, home in keys.items() for path in home.glob(f"{key}.*.seeded")]
+
+    async def _one_actor(
+        self,
+        setup: dict[str, Any],
+        places: list[Place],
+        left: dict[Place, Job],
+        begun: dict[Place, float],
+    ) -> None:
+        """Play until the actor is done; ``begun`` are the rollouts that it has under way."""
+        errors = self._ray.exceptions
+        actor = self._ray.remote(RayWorker).options(num_cpus=1, max_restarts=0, max_task_retries=0).remote()
+        in_order = False
+        try:
+            # Keys go in the arguments of a call, which stay in memory. A runtime environment, where Ray has
+            # a place for variables, is written to its logs.
+            await self._room(actor.begin.remote(setup, places, self._shipment))
+            in_order = True
+            over = False
+            while not over:
+                for line in await actor.take.remote(may_start=self._tally.may_start):
+                    over = await self._heard(line, left, begun) or over
+                if self._hangs(begun):
+                    in_order = False
+                    raise ProcessDiedError("it did not end in time, and was ended")
+        except errors.RayActorError as error:
+            in_order = False
+            if getattr(error, "actor_init_failed", False):
+                raise RewardKitError(
+                    f"no actor can start on the Ray cluster: {one_line(_last_line(error))}",
+                    remedy=f"Install reward-kit {versions()['reward-kit']} on all nodes.",
+                ) from None
+            raise ProcessDiedError(_why(error)) from None
+        except errors.RayTaskError as error:
+            raise RewardKitError(f"an actor of the Ray cluster failed: {_last_line(error)}") from None
+        except errors.RayError as error:  # what it said was lost with its node
+            raise ProcessDiedError(_why(error)) from None
+        finally:
+            await self._ended(actor, in_order=in_order)
+
+    async def _heard(self, line: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]) -> bool:
+        if "files" in line:
+            outcome = line["outcome"]
+            job = self._jobs[outcome["row_id"], outcome["index"]]
+            loop = asyncio.get_running_loop()
+            writing = loop.run_in_executor(self._files, self._write, job, line["files"], outcome["file"])
+            await asyncio.shield(writing)
+        return await super()._heard(line, left, begun)
+
+    def _write(self, job: Job, files: dict[str, bytes], record: str) -> None:
+        """Write what belongs to a rollout; its trajectory last, which says that all the rest is there."""
+        folder = self._opened.folder.row_folder(job.task)
+        for name in sorted(files, key=lambda name: name == record):
+            path = self._opened.folder.root / name
+            if path.parent != folder:
+                raise RewardKitError(f"a node of the Ray cluster sent a file for another place: {name}")
+            write_file(path, files[name], durable=path.suffix != ".log")
+
+    async def _room(self, beginning: Awaitable[None]) -> None:
+        """Wait until an actor has begun; say so if the cluster has no processor for it."""
+        waiting = asyncio.ensure_future(_result(beginning))
+        try:
+            done, _ = await asyncio.wait({waiting}, timeout=ROOM_AFTER)
+            if not done:
+                note(self._progress, "waiting for a free processor in the Ray cluster")
+            await waiting
+        finally:
+            waiting.cancel()
+
+    def _hangs(self, begun: dict[Place, float]) -> bool:
+        """Whether a rollout is far past its time: its own loop should have seen to that."""
+        if self._config.timeout is None:
+            return False
+        oldest = min(begun.values(), default=time.monotonic())
+        return time.monotonic() - oldest > self._config.timeout + HANG_GRACE
+
+    async def _ended(self, actor: Any, *, in_order: bool) -> None:
+        """End an actor, ``in_order`` if it can be told to."""
+        errors = self._ray.exceptions
+        if in_order:
+            with suppress(asyncio.TimeoutError, errors.RayError):
+                await asyncio.wait_for(_result(actor.end.remote()), GRACE)
+        with suppress(errors.RayError):
+            self._ray.kill(actor)
+
+
+def _check(config: EvaluationConfig, participants: Participants) -> None:
+    from reward_kit.agent.local_models import LocalModel
+
+    if participants.recordings is not None:
+        raise UsageError("--ray goes with no replay, which asks no model and needs little time")
+    if config.cache:
+        raise UsageError("--ray does not go with --cache: the nodes have no folder in common")
+    if any(isinstance(model, LocalModel) for model in participants.models.values()):
+        raise UsageError(
+            "--ray does not go with a model that lies on this machine",
+            remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
+        )
+
+
+def _ray() -> Any:
+    """The library, imported only here."""
+    try:
+        import ray  # type: ignore[import-not-found,unused-ignore]  # an extra
+    except ImportError:
+        raise UsageError(
+            "--ray needs Ray, which is not installed", remedy="pip install 'reward-kit[ray]'"
+        ) from None
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Raise ``OSError`` if nothing listens there: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+
+
+async def _result(awaited: Awaitable[Any]) -> Any:
+    return await awaited
+
+
+def _why(error: Exception) -> str:
+    """The line of Ray's message that says what happened, without the ids before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "died" in line or "dead" in line or "lost" in line]
+    return one_line(telling[-1] if telling else lines[-1] if lines else type(error).__name__)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,158 @@
+"""One of several processes that share an evaluation's rollouts. Run by ``worker_processes``.
+
+It speaks JSON lines. On stdin: first the setup (``config``, ``path``: where modules are looked for,
+``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout), later perhaps ``hold``: begin
+no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outcome`` (a line for the log),
+``note``, ``fault``, and ``over`` when all is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.schedule import Job
+    from reward_kit.agent.tally import Tally
+
+GRACE = 10.0
+"""Seconds to end in good order once nobody listens any more."""
+
+
+class Lines:
+    """What is told to the process that started this one; used by several threads."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(line)
+        with self._lock, suppress(OSError):  # nobody listens any more: the end of stdin says so as well
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
+    async def begin(self, row_id: str, index: int) -> None:
+        """Say that a rollout begins."""
+        self.tell({"begun": [row_id, index]})
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Stand in for the evaluation's log, which the other process writes."""
+        self.tell({"outcome": dict(line)})
+
+
+class Telling:
+    """Progress that is shown elsewhere."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def started(self, tally: Tally) -> None: ...
+
+    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None: ...
+
+    def noted(self, text: str) -> None:
+        self._lines.tell({"note": text})
+
+    def closed(self, tally: Tally) -> None: ...
+
+
+async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
+    """Play the jobs of ``setup``."""
+    from reward_kit.agent.bundle import TaskBundle
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.executors.in_process import InProcess
+    from reward_kit.agent.model_cache import cached_models
+    from reward_kit.agent.participants import find_participants
+    from reward_kit.agent.schedule import Job
+    from reward_kit.agent.storage import RunsFolder
+
+    class TellingInProcess(InProcess):
+        async def play(self, job: Job) -> None:
+            await lines.begin(job.task.row.id, job.index)
+            await super().play(job)
+
+    config = EvaluationConfig(**setup["config"])
+    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        by_id = {task.row.id: task for task in bundle.tasks}
+        jobs = [Job(by_id[row_id], index) for row_id, index in setup["jobs"]]
+        tasks = list({job.task.row.id: job.task for job in jobs}.values())
+        participants = find_participants(config, tasks)
+        progress = Telling(lines)
+        participants.gates.tell = progress.noted
+        folder = RunsFolder(setup["root"])
+        participants.models = cached_models(participants.models, config, folder.root, warn=progress.noted)
+        executor = TellingInProcess(
+            config=config,
+            jobs=jobs,
+            participants=participants,
+            folder=folder,
+            log=lines,
+            tally=tally,
+            progress=progress,
+        )
+        try:
+            await executor.run()
+        finally:
+            await executor.close()
+
+
+def main() -> int:
+    """Read the setup, play, and tell how it ended."""
+    from reward_kit.agent.tally import Tally
+
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # tools may print; standard output belongs to the lines
+    sys.stdout = sys.stderr
+    lines = Lines(out)
+    first = sys.stdin.readline()
+    if not first.endswith("\n"):  # the other process died meanwhile
+        return 1
+    setup = json.loads(first)
+    sys.path[:] = setup["path"]
+    tally = Tally(setup["eval_id"], planned=len(setup["jobs"]))
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work(setup, lines, tally))
+    threading.Thread(target=_listen, args=(loop, task, tally), daemon=True).start()
+    try:
+        loop.run_until_complete(task)
+    except RewardKitError as error:
+        parts = {"fault": error.fault, "place": error.place, "remedy": error.remedy}
+        lines.tell({"fault": {"kind": type(error).__name__, **parts}})
+        return 1
+    except asyncio.CancelledError:
+        return 1
+    except BaseException:  # noqa: BLE001 - the last thing this process does is to say why it ends
+        lines.tell({"fault": {"kind": "", "fault": traceback.format_exc(limit=-3)}})
+        return 1
+    lines.tell({"over": True})
+    return 0
+
+
+def _listen(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], tally: Tally) -> None:
+    """Heed what comes on stdin; at its end cancel ``task``, and end the process if that does not help."""
+    for line in sys.stdin:
+        if "hold" in json.loads(line):
+            tally.max_cost = 0.0  # nothing more may begin; what runs is finished
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(task.cancel)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads that tools left behind must not keep it

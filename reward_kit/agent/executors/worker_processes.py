@@ -1,0 +1,228 @@
+"""Rollouts in several processes of this machine: the same results and files as in one.
+
+This process holds the lock and the log and counts; the others play, and write trajectories and databases. A
+process that dies takes only the rollouts with it that it was playing: they are played again, alone, so that
+the one to blame is found; it is reported as an infrastructure error when it has used up its retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import reward_kit.errors
+from reward_kit.agent.executors.lost_rollout import lost_record
+from reward_kit.agent.executors.shares import share_config, share_jobs
+from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.agent.record_keeping import outcome_of
+from reward_kit.agent.tally import note
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.participants import Participants
+    from reward_kit.agent.runs.open_evaluation import OpenEvaluation
+    from reward_kit.agent.schedule import Job
+    from reward_kit.agent.tally import Progress, Tally
+
+LONGEST_LINE = 2**24
+GRACE = 15.0
+"""Seconds that a process has to end once it is told to."""
+HANG_GRACE = 30.0
+"""So many seconds past ``--timeout`` a process whose event loop does not go on is ended."""
+LOOK_EVERY = 1.0
+
+Place = tuple[str, int]
+"""Row id and number of a rollout."""
+
+
+class ProcessDiedError(Exception):
+    """A process ended without having said so."""
+
+
+class WorkerProcesses:
+    """Shares the jobs of an opened evaluation out to ``config.workers`` processes."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        opened: OpenEvaluation,
+        participants: Participants,
+        tally: Tally,
+        progress: Progress,
+    ) -> None:
+        self.outcomes: list[RolloutOutcome] = []
+        self._config = config
+        self._opened = opened
+        self._participants = participants
+        self._tally = tally
+        self._progress = progress
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="evaluation-log")
+        self._processes: set[asyncio.subprocess.Process] = set()
+
+    async def run(self) -> None:
+        self._progress.started(self._tally)
+        shares = share_jobs(self._opened.jobs, self._config.workers)
+        playing = [asyncio.ensure_future(self._see_through(share, len(shares))) for share in shares]
+        try:
+            await asyncio.gather(*playing)
+        finally:
+            for one in playing:
+                one.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    async def close(self) -> None:
+        for process in list(self._processes):
+            await _ended(process)
+        self._files.shutdown(wait=True)
+
+    async def _see_through(self, jobs: Sequence[Job], processes: int) -> None:
+        """Have all of ``jobs`` played, by one process after the other where they die."""
+        left = {(job.task.row.id, job.index): job for job in jobs}
+        suspects: list[Place] = []
+        deaths: Counter[Place] = Counter()
+        while left and self._tally.may_start:
+            alone = suspects[:1]
+            places = alone or list(left)
+            begun: dict[Place, float] = {}
+            setup = {
+                "config": share_config(self._config, processes, alone=bool(alone)),
+                "path": sys.path,
+                "eval_id": self._tally.eval_id,
+                "root": str(self._opened.folder.root),
+                "jobs": places,
+            }
+            try:
+                await self._one_process(setup, left, begun)
+            except ProcessDiedError as death:
+                if not begun:
+                    raise RewardKitError(
+                        f"a process that was to play rollouts {death} before it began one",
+                        remedy="Run with --workers 1 to see why.",
+                    ) from None
+                deaths.update(begun.keys())
+                suspects = [place for place in dict.fromkeys([*suspects, *begun]) if place in left]
+                if len(begun) == 1 and deaths[suspects[0]] > self._config.retries:
+                    await self._give_up(
+                        left.pop(suspects[0]), deaths[suspects[0]] - 1, f"its process {death}"
+                    )
+            else:
+                if not alone:
+                    return
+            suspects = [place for place in suspects if place in left]
+
+    async def _one_process(
+        self, setup: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]
+    ) -> None:
+        """Play until the process is done; ``begun`` are the rollouts that it has under way."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "reward_kit.agent.executors.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_LINE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the others in good order
+        )
+        self._processes.add(process)
+        watch = asyncio.ensure_future(self._watch(process, begun))
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(ConnectionError):
+                process.stdin.write(json.dumps(setup).encode() + b"\n")
+                await process.stdin.drain()
+            over = False
+            async for line in process.stdout:
+                over = await self._heard(json.loads(line), left, begun) or over
+                if not self._tally.may_start:
+                    with suppress(ConnectionError):
+                        process.stdin.write(b'{"hold": true}\n')
+            code = await process.wait()
+            if not over:
+                raise ProcessDiedError(_said(code))
+        finally:
+            watch.cancel()
+            await _ended(process)
+            self._processes.discard(process)
+
+    async def _heard(self, line: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]) -> bool:
+        """Take in a line of a process; True if it says that all is done."""
+        if "outcome" in line:
+            entry = line["outcome"]
+            place = entry["row_id"], entry["index"]
+            await self._count(entry)
+            if entry["final"]:
+                left.pop(place, None)
+                begun.pop(place, None)
+            else:
+                begun[place] = time.monotonic()
+        elif "begun" in line:
+            row_id, index = line["begun"]
+            begun[row_id, index] = time.monotonic()
+        elif "note" in line:
+            note(self._progress, line["note"])
+        elif "fault" in line:
+            raise _fault(line["fault"])
+        return "over" in line
+
+    async def _count(self, entry: dict[str, Any]) -> None:
+        """Put an attempt into the log; from then on it has happened."""
+        loop = asyncio.get_running_loop()
+        await asyncio.shield(loop.run_in_executor(self._files, self._opened.log.append, entry))
+        outcome = RolloutOutcome.from_json(entry)
+        self.outcomes.append(outcome)
+        for usage in outcome.usage.values():
+            self._tally.spending.count(usage)
+        self._tally.add(outcome)
+        self._progress.ended(outcome, self._tally)
+
+    async def _give_up(self, job: Job, attempt: int, why: str) -> None:
+        record = lost_record(job, attempt, why, config=self._config, participants=self._participants)
+        record.eval_id = self._tally.eval_id
+        folder = self._opened.folder.row_folder(job.task)
+        path = self._opened.folder.write_record(record, folder)
+        outcome = outcome_of(record, file=f"{folder.name}/{path.name}", final=True)
+        await self._count({"kind": "rollout", **outcome.to_json()})
+
+    async def _watch(self, process: asyncio.subprocess.Process, begun: dict[Place, float]) -> None:
+        """End a process with a rollout far past its time: its own loop should have seen to that."""
+        if self._config.timeout is None:
+            return
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            oldest = min(begun.values(), default=time.monotonic())
+            if time.monotonic() - oldest > self._config.timeout + HANG_GRACE:
+                process.kill()
+                return
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Let a process end in good order, or end it."""
+    if process.returncode is None:
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE)
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _said(code: int) -> str:
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _fault(told: dict[str, Any]) -> RewardKitError:
+    """The error that a process told of, as it would have been raised here."""
+    kind = getattr(reward_kit.errors, told["kind"], RewardKitError)
+    error: RewardKitError = kind(told["fault"], place=told.get("place"), remedy=told.get("remedy"))
+    return error
