@@ -7,11 +7,14 @@ Exit codes: what the command gives (0 done, 1 done with something to look at), 2
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import errno
 import importlib
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
+GRACE = 3.0
+"""Seconds that threads of other people's code have to end after the work is done."""
 
 __getattr__ = lazy_names(
     __name__,
@@ -53,6 +58,13 @@ _COMMANDS = {
         "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     ),
     "db": _Home("db", "db", "Open, export and compare databases of rollouts."),
+    "fastworkflow": _Home(
+        "fastworkflow",
+        "fastworkflow",
+        "FastWorkflow's agent as the agent under test: its environment, its training, what is missing.",
+    ),
+    "mcp": _Home("mcp", "mcp", "Serve a bundle's tools to MCP clients."),
+    "rescore": _Home("rescore", "rescore", "Judge a finished evaluation again by a changed reward."),
     "preview": _Home("preview", "preview", "Try an evaluator on a few samples."),
     "deploy": _Home("deploy", "deploy", None),
 }
@@ -127,8 +139,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
         return 2
     except KeyboardInterrupt:
-        return 130
+        code = 130
+    if argv is None:
+        _leave_threads_behind(code)
     return code
+
+
+def _leave_threads_behind(code: int) -> None:
+    """See to it that the process ends, though a bundle's code has started threads that do not.
+
+    Python waits for threads that are no daemons, for ever if need be.
+    """
+    left = [thread for thread in threading.enumerate() if not thread.daemon]
+    left.remove(threading.main_thread())
+    if not left:
+        return
+
+    def end() -> None:
+        time.sleep(GRACE)
+        names = ", ".join(thread.name for thread in left if thread.is_alive())
+        with contextlib.suppress(OSError, ValueError):
+            click.echo(f"Warning: threads are left behind that did not end: {names}", err=True)
+            sys.stdout.flush()
+        atexit._run_exitfuncs()  # noqa: SLF001 - temporary folders are removed there, and os._exit would not
+        os._exit(code)
+
+    threading.Thread(target=end, name="end", daemon=True).start()
 
 
 def _run(arguments: list[str]) -> int:

@@ -5,6 +5,8 @@ Each message has up to three parts: the place (``file:line``, row id, field), th
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class RewardKitError(Exception):
     """Root of the tree; ``str(error)`` reads ``place: fault. remedy``."""
@@ -50,7 +52,8 @@ class ModelError(RewardKitError):
     """A model could not answer.
 
     ``status`` is the HTTP status, if there was one; ``retryable`` says whether asking again may help;
-    ``retry_after`` is the number of seconds the provider asked to wait.
+    ``retry_after`` is the number of seconds the provider asked to wait; ``no_answer`` tells why no answer
+    came at all, if none did: there was no connection, or not in time.
     """
 
     def __init__(
@@ -62,15 +65,21 @@ class ModelError(RewardKitError):
         status: int | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
+        no_answer: Literal["connection", "time"] | None = None,
     ) -> None:
         super().__init__(fault, place=place, remedy=remedy)
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
+        self.no_answer = no_answer
 
 
 class ModelSetupError(ModelError):
     """A model cannot be called at all: unknown name, missing or refused key."""
+
+
+class ProviderDownError(ModelSetupError):
+    """A provider gave no good answer for longer than anybody wants to wait (``--patience``)."""
 
 
 class ModelInputError(ModelError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task_row import Action, TaskRow
 from reward_kit.agent.bundles.task_selection import select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward, required_fields
+from reward_kit.agent.bundles.user_prompts import read_user_prompts, template_fault
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -35,13 +37,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A row with everything that it names, ready to run. ``folder`` is the bundle's."""
+    """A row with everything that it names, ready to run. ``folder`` is the bundle's.
+
+    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``bundles.user_prompts``).
+    """
 
     row: TaskRow
     registry: ToolRegistry
     reward: Reward
     seed: Seed
     folder: Path
+    user_prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def system_prompt(self) -> str | None:
@@ -52,6 +58,11 @@ class Task:
     def sim_user_prompt(self) -> str | None:
         """The text that tells the simulated user who it is and what it wants."""
         return self.row.text("sim_user_prompt")
+
+    @property
+    def sim_user_template(self) -> str | None:
+        """The row's own prompt of the user's model; ``{instruction}`` is its ``sim_user_prompt``."""
+        return self.row.text("sim_user_template")
 
 
 class TaskBundle:
@@ -88,9 +99,10 @@ class TaskBundle:
             files = BundleFiles(found.folder)
             dataset = read_dataset(found.dataset, files)
             seeds = _seeds(dataset.rows, files, found.folder)
+            user_prompts = read_user_prompts(found.folder)
             imports = BundleImports(found.folder)
             try:
-                tasks = _tasks(dataset.rows, seeds, imports, found.folder)
+                tasks = _tasks(dataset.rows, seeds, imports, found.folder, user_prompts)
             except BaseException:
                 imports.close()
                 raise
@@ -184,7 +196,13 @@ def _seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     return SeedSource.of(files.text(row.seed_sql), origin=f"{folder.name}/{name}")
 
 
-def _tasks(rows: list[TaskRow], seeds: list[Seed], imports: BundleImports, folder: Path) -> list[Task]:
+def _tasks(
+    rows: list[TaskRow],
+    seeds: list[Seed],
+    imports: BundleImports,
+    folder: Path,
+    user_prompts: Mapping[str, str],
+) -> list[Task]:
     """The tasks of ``rows``; each toolset and each reward is imported once."""
     registries: dict[str, ToolRegistry | BundleError] = {}
     rewards: dict[tuple[str, str | None], _FoundReward | BundleError] = {}
@@ -206,7 +224,10 @@ def _tasks(rows: list[TaskRow], seeds: list[Seed], imports: BundleImports, folde
             continue
         for name, fault in found.faults(row):
             faults.add(row, name, fault)
-        tasks.append(Task(row, registry, found.function, seed, folder))
+        unusable = template_fault(row.text("sim_user_template"))
+        if unusable:
+            faults.add(row, "sim_user_template", unusable)
+        tasks.append(Task(row, registry, found.function, seed, folder, user_prompts))
     faults.raise_if_any()
     return tasks
 

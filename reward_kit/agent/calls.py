@@ -37,7 +37,8 @@ class ModelCall:
     """One model call as it was made; ``started`` in Unix seconds, ``seconds`` with retries.
 
     ``answer`` is what the simulated user's model wrote, thoughts and rejected drafts included; what the
-    agent's model wrote is in the messages.
+    agent's model wrote is in the messages. ``cached`` says that the answer was a kept one: its usage and
+    ``seconds`` are those of the call that was made once.
     """
 
     role: Role
@@ -49,3 +50,4 @@ class ModelCall:
     started: float
     seconds: float
     answer: str | None = None
+    cached: bool = False

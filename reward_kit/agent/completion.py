@@ -15,6 +15,9 @@ class Usage:
 
     ``cached_tokens`` are part of ``input_tokens``, ``reasoning_tokens`` part of ``output_tokens``.
     ``cost`` is in US dollars, over the priced calls; ``unpriced_calls`` counts those without a known price.
+    ``reused_calls`` were answered from the cache of answers: their tokens and cost are those of the call that
+    was made once; ``reused_cost`` is what of ``cost`` was therefore not paid again, ``reused_tokens`` is how
+    many of the tokens were not used again.
     """
 
     calls: int = 0
@@ -24,6 +27,19 @@ class Usage:
     reasoning_tokens: int = 0
     cost: float = 0.0
     unpriced_calls: int = 0
+    reused_calls: int = 0
+    reused_cost: float = 0.0
+    reused_tokens: int = 0
+
+    @property
+    def paid(self) -> float:
+        """US dollars that these calls cost now."""
+        return self.cost - self.reused_cost
+
+    @property
+    def fresh_tokens(self) -> int:
+        """Input and output tokens that were used now."""
+        return self.input_tokens + self.output_tokens - self.reused_tokens
 
     def add(self, other: Usage) -> None:
         """Count ``other`` in."""
@@ -34,6 +50,9 @@ class Usage:
         self.reasoning_tokens += other.reasoning_tokens
         self.cost += other.cost
         self.unpriced_calls += other.unpriced_calls
+        self.reused_calls += other.reused_calls
+        self.reused_cost += other.reused_cost
+        self.reused_tokens += other.reused_tokens
 
 
 @dataclass(slots=True)
@@ -52,7 +71,12 @@ class Completion:
 
 
 class Model(Protocol):
-    """Something that answers chat messages; ``reward_kit.agent.llm.LiteLLMModel`` is the built-in one."""
+    """Something that answers chat messages; ``reward_kit.agent.llm.LiteLLMModel`` is the built-in one.
+
+    Optional extras are ``async def open(self)`` and ``async def close(self)``, called before the first
+    rollout and at the end, and ``def identity(self) -> dict``: what decides its answers besides the
+    conversation (name, address, settings). Answers of a model without one are never taken from the cache.
+    """
 
     name: str
 

@@ -9,33 +9,40 @@ import secrets
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.executors.in_process import InProcess
+from reward_kit.agent.explain import Explainer, make_explainer
+from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.participants import Participants, find_participants
+from reward_kit.agent.redaction import redact
 from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
-from reward_kit.agent.rollout_runner import RolloutRunner
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
+from reward_kit.agent.runs.comparison import compare_evaluation
 from reward_kit.agent.runs.open_evaluation import OpenEvaluation
 from reward_kit.agent.runs.resume import find_evaluation, resumed_options
-from reward_kit.agent.runs.row_states import RowStates
-from reward_kit.agent.schedule import chosen_tasks, run_jobs
+from reward_kit.agent.schedule import chosen_tasks
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.agent.tally import NoProgress, Progress, Tally
+from reward_kit.agent.tau_bench.recorded_run import RecordedRun, recorded_run
+from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from types import FrameType
 
+    from reward_kit.agent.completion import Model
+    from reward_kit.agent.executors import Executor
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.rollout import Role
 
-FILE_THREADS = 8
-"""Enough to share the waits for the disk."""
+
 INTERRUPTED = 130
 """The exit code of a process that a second signal ends."""
 STDERR = 2
@@ -45,22 +52,33 @@ SHOW_CURSOR = "\x1b[?25h"
 logger = logging.getLogger(__name__)
 
 
-async def run_evaluation(config: EvaluationConfig, *, progress: Progress | None = None) -> EvaluationResult:
+async def run_evaluation(
+    config: EvaluationConfig,
+    *,
+    progress: Progress | None = None,
+    models: Mapping[Role, Model] | None = None,
+) -> EvaluationResult:
     """Run an evaluation, or continue one, and return its results.
 
+    ``models`` are asked in place of those that the configuration names: a policy in training, for instance.
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
-    return await Evaluation(config, progress=progress).run()
+    return await Evaluation(config, progress=progress, models=models).run()
 
 
 def agent_eval(
-    dataset: str | Path | None = None, *, progress: Progress | None = None, **options: Any
+    dataset: str | Path | None = None,
+    *,
+    progress: Progress | None = None,
+    models: Mapping[Role, Model] | None = None,
+    **options: Any,
 ) -> EvaluationResult:
     """Run an evaluation from plain code, a notebook included.
 
     ``options`` are the fields of ``EvaluationConfig``, as on the command line:
-    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. Raises as ``run_evaluation``.
+    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. ``models`` and errors are those of
+    ``run_evaluation``.
     """
     if dataset is not None:
         options["dataset"] = str(dataset)
@@ -68,8 +86,8 @@ def agent_eval(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run_evaluation(config, progress=progress))
-    return _run_beside_the_loop(config, progress)
+        return asyncio.run(run_evaluation(config, progress=progress, models=models))
+    return _run_beside_the_loop(run_evaluation(config, progress=progress, models=models))
 
 
 def make_config(options: dict[str, Any]) -> EvaluationConfig:
@@ -82,7 +100,8 @@ def make_config(options: dict[str, Any]) -> EvaluationConfig:
 class Evaluation:
     """One run of an evaluation; ``result`` holds what there is of it, also after an error.
 
-    ``tally`` has the numbers while it runs. ``warn`` is told what is odd in the bundle, before anything runs.
+    ``tally`` has the numbers while it runs, ``task_numbers`` what tau-bench calls the rows. ``warn`` is told
+    what is odd in the bundle, before anything runs.
     """
 
     def __init__(
@@ -90,11 +109,16 @@ class Evaluation:
         config: EvaluationConfig,
         *,
         progress: Progress | None = None,
+        models: Mapping[Role, Model] | None = None,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.config = replace(config)  # what the environment and the bundle decide is filled in below
+        self._models = dict(models or {})
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None
+        self.task_numbers: dict[str, int] = {}
+        self._recorded: RecordedRun | None = None
+        self._explainer: Explainer | None = None
         self._progress = progress or NoProgress()
         self._warn = warn
 
@@ -115,8 +139,18 @@ class Evaluation:
             for warning in bundle.warnings:
                 self._warn(warning)
             tasks = chosen_tasks(bundle.tasks, config)
-            participants = find_participants(config, tasks)
-            folder = RunsFolder(config.output_dir)
+            self.task_numbers = task_numbers(bundle.tasks)
+            self._recorded = recorded_run(config, bundle.tasks, tasks)
+            if self._recorded is None:
+                participants = find_participants(config, tasks, self._models)
+            else:
+                tasks, participants = self._recorded.tasks, self._recorded.participants
+                for warning in self._recorded.warnings:
+                    self._warn(warning)
+            self._explainer = make_explainer(config)
+            # absolute: a tool that changes to another folder does not take the results with it
+            folder = RunsFolder(Path(config.output_dir).absolute())
+            participants.models = cached_models(participants.models, config, folder.root, warn=self._warn)
             for seed in {task.seed.key: task.seed for task in tasks}.values():
                 folder.ensure_base(seed)
             config.eval_id = self._eval_id(folder)
@@ -137,33 +171,23 @@ class Evaluation:
     async def _run(
         self, opened: OpenEvaluation, participants: Participants, signalled: asyncio.Event
     ) -> EvaluationResult:
-        config = self.config
         tally = self.tally = opened.tally()
         tally.interactive = participants.interactive
-        files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
-        rows = RowStates(opened.folder, config, opened.jobs, files)
-        runner = RolloutRunner(
-            config=config,
-            participants=participants,
-            folder=opened.folder,
-            rows=rows,
-            log=opened.log,
-            tally=tally,
-            progress=self._progress,
-            files=files,
-        )
+        participants.gates.tell = getattr(self._progress, "noted", participants.gates.tell)
+        executor = self._executor(opened, participants, tally)
         status: Status = "stopped"
         reason: str | None = None
 
         async def work() -> None:
-            await participants.open()
-            self._progress.started(tally)
-            await run_jobs(
-                opened.jobs,
-                runner.play,
-                concurrency=1 if participants.interactive else config.max_concurrency,
-                may_start=lambda: tally.may_start,
-            )
+            await executor.run()
+            if self._explainer is not None:
+                over = [one for row in opened.row_results(executor.outcomes) for one in row.outcomes]
+                await self._explainer.explain(
+                    over,
+                    folder=opened.folder.root,
+                    eval_id=tally.eval_id,
+                    spent=tally.spending.spent,
+                )
 
         try:
             interrupted = await _until_interrupted(work(), signalled)
@@ -175,18 +199,48 @@ class Evaluation:
             reason = str(error)
             raise
         finally:
-            files.shutdown(wait=True)
-            await rows.close()
-            await participants.close()
+            await executor.close()
             self._progress.closed(tally)
-            self.result = self._result(opened, runner, tally, status, reason)
+            self.result = self._result(opened, participants, executor.outcomes, tally, status, reason)
             self._write(self.result, may_fail=status == "stopped")
         return self.result
 
+    def _executor(self, opened: OpenEvaluation, participants: Participants, tally: Tally) -> Executor:
+        if self.config.workers > 1 or self.config.ray is not None:
+            if participants.interactive or self._models or self._recorded is not None:
+                raise UsageError(
+                    f"{'--workers' if self.config.ray is None else '--ray'} goes with no person at the "
+                    "terminal, no models given from Python, and no --from-tau-bench"
+                )
+            if self.config.ray is not None:
+                from reward_kit.agent.executors.ray_cluster import RayCluster
+
+                return RayCluster(self.config, opened, participants, tally, self._progress)
+            from reward_kit.agent.executors.worker_processes import WorkerProcesses
+
+            return WorkerProcesses(self.config, opened, participants, tally, self._progress)
+        return InProcess(
+            config=self.config,
+            jobs=opened.jobs,
+            participants=participants,
+            folder=opened.folder,
+            log=opened.log,
+            tally=tally,
+            progress=self._progress,
+        )
+
     def _result(
-        self, opened: OpenEvaluation, runner: RolloutRunner, tally: Tally, status: Status, reason: str | None
+        self,
+        opened: OpenEvaluation,
+        participants: Participants,
+        played: Sequence[RolloutOutcome],
+        tally: Tally,
+        status: Status,
+        reason: str | None,
     ) -> EvaluationResult:
-        rows = opened.row_results(runner.outcomes)
+        recordings = participants.recordings
+        rows = opened.row_results(played)
+        outcomes = [outcome for row in rows for outcome in row.outcomes]
         return EvaluationResult(
             eval_id=tally.eval_id,
             status=status,
@@ -196,9 +250,14 @@ class Evaluation:
             rows=rows,
             passes=passes_of(rows, seed=self.config.seed),
             averages=averages_of(rows, seed=self.config.seed),
-            usage=usage_of([*opened.earlier, *runner.outcomes]),
+            usage=usage_of([*opened.earlier, *played]),
             seconds=tally.seconds,
             folder=opened.folder.root,
+            agreement=self._recorded.agreement(outcomes) if self._recorded is not None else None,
+            explanations=self._explainer.result if self._explainer is not None else None,
+            compared_with=compare_evaluation(outcomes, opened.folder.root, recordings)
+            if recordings
+            else None,
         )
 
     def _write(self, result: EvaluationResult, *, may_fail: bool) -> None:
@@ -216,7 +275,7 @@ def _debug_log(opened: OpenEvaluation, config: EvaluationConfig) -> Iterator[Non
     logger = logging.getLogger("reward_kit")
     level = logger.level
     handler = logging.FileHandler(opened.log.path.with_suffix(".log"), encoding="utf-8", errors="replace")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_WithoutSecrets(config))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
@@ -227,11 +286,22 @@ def _debug_log(opened: OpenEvaluation, config: EvaluationConfig) -> Iterator[Non
         handler.close()
 
 
+class _WithoutSecrets(logging.Formatter):
+    """Tracebacks hold what providers answered, and some of them repeat the key."""
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._secrets = config.secrets()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record), self._secrets)
+
+
 def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
     if interrupted:
         return "interrupted", "by a signal"
-    if tally.max_cost is not None and tally.done < tally.planned:
-        return "budget", f"{tally.spending.spent:.2f} of {tally.max_cost:.2f} USD are spent (--max-cost)"
+    if tally.done < tally.planned and tally.used_up is not None:
+        return "budget", tally.used_up
     return "complete", None
 
 
@@ -289,10 +359,10 @@ def _say_at_once(text: str) -> None:
         os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
-def _run_beside_the_loop(config: EvaluationConfig, progress: Progress | None) -> EvaluationResult:
+def _run_beside_the_loop(work: Coroutine[Any, Any, EvaluationResult]) -> EvaluationResult:
     """Run in a thread with a loop of its own, for callers inside a running loop (a notebook)."""
     loop = asyncio.new_event_loop()
-    running = loop.create_task(run_evaluation(config, progress=progress))
+    running = loop.create_task(work)
     ended = threading.Event()
 
     def run() -> None:

@@ -13,11 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from reward_kit.agent.redaction import secrets_in, without_password
 from reward_kit.errors import RewardKitError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-SECRET_NAME = re.compile(r"(key|token|secret|password|authorization|credentials?)$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"(key|token|secret|password|passwd|authorization|credentials?|cookie|signature)$|^(x-)?auth",
+    re.IGNORECASE,
+)
 REDACTED = "***"
+
+_OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
 
 GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
 
@@ -104,10 +110,10 @@ class EvaluationConfig:
     )
     model: str | None = _option(
         None, "--model", group="Agent", metavar="NAME", env="MODEL_AGENT", fixed=True,
-        help="The agent's model, as LiteLLM names it, for instance openai/gpt-4o-mini.",
+        help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one.",
     )
     provider: str | None = _option(
-        None, "--provider", group="Agent", metavar="NAME", fixed=True,
+        None, "--provider", "--model-provider", group="Agent", metavar="NAME", fixed=True,
         help="The provider of the agent's model, if its name does not say it.",
     )
     temperature: float | None = _option(
@@ -118,6 +124,11 @@ class EvaluationConfig:
         None, "--model-arg", group="Agent", kind=dict, metavar="KEY=VALUE", fixed=True,
         help="Anything else for the agent's model, passed through to LiteLLM; VALUE is JSON or text. "
         "Repeatable.",
+    )
+    client: str = _option(
+        "direct", "--client", group="Agent", choices=("direct", "litellm"),
+        help="How models are asked: those behind OpenAI's protocol directly, which costs less time, or all "
+        "through LiteLLM.",
     )
     parallel_tool_calls: bool = _option(
         True, "--parallel-tool-calls/--no-parallel-tool-calls", group="Agent", kind=bool, fixed=True,
@@ -140,17 +151,17 @@ class EvaluationConfig:
     user: str | None = _option(
         None, "--user", "--user-strategy", group="Simulated user", metavar="NAME", fixed=True,
         help="A built-in user (llm, react, verify, reflection, human, none, replay:PATH) or module:factory. "
-        "Default: llm for rows with a sim_user_prompt; none for the agents gold and replay.",
+        "Default: llm for rows with a sim_user_prompt; none for the agent gold; a replay's is recorded.",
     )
     no_sim_user: bool = _option(
         False, "--no-sim-user", group="Simulated user", kind=bool, fixed=True, help="The same as --user none."
     )
     sim_model: str | None = _option(
         None, "--sim-model", "--user-model", group="Simulated user", metavar="NAME", env="MODEL_SIM",
-        fixed=True, help="The simulated user's model.",
+        fixed=True, help="The simulated user's model; named as --model.",
     )
     user_provider: str | None = _option(
-        None, "--user-provider", group="Simulated user", metavar="NAME", fixed=True,
+        None, "--user-provider", "--user-model-provider", group="Simulated user", metavar="NAME", fixed=True,
         help="The provider of the simulated user's model, if its name does not say it.",
     )
     user_model_args: Mapping[str, Any] = _option(
@@ -166,6 +177,15 @@ class EvaluationConfig:
     max_concurrency: int = _option(
         10, "--max-concurrency", group="Limits", kind=int, minimum=1,
         help="Rollouts that run at the same time.",
+    )
+    workers: int = _option(
+        1, "--workers", group="Limits", kind=int, minimum=1,
+        help="Processes that share the rollouts, for tools and agents that keep a processor busy.",
+    )
+    ray: str | None = _option(
+        None, "--ray", group="Limits", metavar="[ADDRESS]", bare="default",
+        help="Share the rollouts out over a Ray cluster: the one at this address (host:port, or auto: one "
+        "that runs on this machine). Without an address: that of RAY_ADDRESS, else one started for this run.",
     )
     max_steps: int | None = _option(
         None, "--max-steps", group="Limits", kind=int, minimum=1, fixed=True,
@@ -184,10 +204,32 @@ class EvaluationConfig:
         None, "--max-cost", group="Limits", kind=float, minimum=0, metavar="USD",
         help="Start no more rollouts once so much is spent; those that run are finished.",
     )
+    max_tokens: int | None = _option(
+        None, "--max-tokens", group="Limits", kind=int, minimum=1, metavar="N",
+        help="Start no more rollouts once the whole run has used so many tokens, input and output of agent "
+        "and user together. One answer is limited by --model-arg max_tokens=N.",
+    )
+    call_timeout: float = _option(
+        600, "--call-timeout", group="Limits", kind=float, minimum=0.001, metavar="SECONDS",
+        help="Time for one model call.",
+    )
+    rpm: int | None = _option(
+        None, "--rpm", group="Limits", kind=int, minimum=1, metavar="N",
+        help="Never send a provider more than so many requests in a minute.",
+    )
+    tpm: int | None = _option(
+        None, "--tpm", group="Limits", kind=int, minimum=1, metavar="N",
+        help="Never use more than so many tokens of a provider in a minute, input and output together.",
+    )
+    patience: float = _option(
+        900, "--patience", group="Limits", kind=float, minimum=0, metavar="SECONDS",
+        help="How long to wait for a provider that is down or refuses everything, before the run is stopped.",
+    )
 
     # -- Results
     output_dir: str = _option(
-        "runs", "-o", "--output-dir", group="Results", metavar="DIR", help="Where everything is written."
+        "runs", "-o", "--output-dir", "--log-dir", group="Results", metavar="DIR",
+        help="Where everything is written.",
     )
     eval_id: str | None = _option(
         None, "--eval-id", group="Results", metavar="NAME",
@@ -269,6 +311,10 @@ class EvaluationConfig:
             )
         if self.task_ids is not None and (self.start_index is not None or self.end_index is not None):
             raise UsageError("--task-ids does not go together with --start-index and --end-index")
+        if self.from_tau_bench is not None and self.agent != f"tau-bench:{self.from_tau_bench}":
+            given = [name for name in _OF_PLAYERS if getattr(self, name) is not None]
+            if given:
+                raise UsageError(f"--from-tau-bench runs nothing, so {flag_of(given[0])} does not go with it")
         if self.no_sim_user and self.user not in (None, "none"):
             raise UsageError(f"--no-sim-user contradicts --user {self.user}")
 
@@ -286,9 +332,15 @@ class EvaluationConfig:
         }
         for name in ("model_args", "user_model_args"):
             stated[name] = redacted(getattr(self, name))
+        if isinstance(self.agent, str):
+            stated["agent"] = without_password(self.agent)
         if "task_ids" in stated:
             stated["task_ids"] = list(self.task_ids or ())
         return stated
+
+    def secrets(self) -> frozenset[str]:
+        """What is in the options and must be in no text."""
+        return secrets_in([self.model_args, self.user_model_args, self.agent])
 
 
 def flag_of(name: str) -> str:
@@ -297,12 +349,16 @@ def flag_of(name: str) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """A copy of JSON values in which everything under a name such as ``api_key`` is replaced by ``***``."""
+    """A copy of JSON values in which ``***`` stands for everything under a name such as ``api_key``, for
+    what is sent as authorization, and for the account in an address.
+    """
     if isinstance(value, Mapping):
         return {
             name: REDACTED if SECRET_NAME.search(str(name)) else redacted(inner)
             for name, inner in value.items()
         }
+    if isinstance(value, str):
+        return REDACTED if value.startswith(("Bearer ", "Basic ")) else without_password(value)
     if isinstance(value, list | tuple):
         return [redacted(inner) for inner in value]
     return value

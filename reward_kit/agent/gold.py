@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.gold_reference import resolve_references
+from reward_kit.agent.tools.execution import broke_off
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -62,5 +63,8 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         arguments = resolve_references(action.arguments, results)
     except BundleError as error:
         return GoldCall(f"Error: {error}", "skipped", [])
-    result = await task.registry.call(action.name, arguments, db=database)
+    try:
+        result = await task.registry.call(action.name, arguments, db=database)
+    except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
+        result = broke_off(error)
     return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])

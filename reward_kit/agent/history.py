@@ -12,6 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.json_depth import is_too_deep
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | 
     try:
         parsed = json.loads(arguments, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
+        return None
+    if is_too_deep(parsed, arguments):
         return None
     return {} if parsed is None else parsed if isinstance(parsed, dict) else None
 

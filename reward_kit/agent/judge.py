@@ -6,10 +6,13 @@ import asyncio
 import functools
 import inspect
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
-from reward_kit.agent.worker_thread import in_thread
+from reward_kit.agent.tools.execution import is_cancelled
+from reward_kit.agent.worker_thread import InterruptedInThread, in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -37,14 +40,44 @@ async def judge(
     returns something else than a finite score, or takes longer than ``timeout`` seconds.
     """
     reward = rollout.task.reward
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(reward))
+    is_async = takes_async_faces(reward)
     given = {
-        **rollout.row.reward_fields(),
-        "messages": [dict(message) for message in rollout.messages],
+        **copied(rollout.row.reward_fields()),
+        "messages": copied(rollout.messages),
         "db": _face(rollout.database, is_async=is_async),
         "gold_db": None if gold_database is None else _face(gold_database, is_async=is_async),
         "rollout": rollout,
     }
+    return await call_reward(reward, given, timeout=timeout)
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain JSON values: what a reward does to it changes no record and no other rollout."""
+    if isinstance(value, dict):
+        return {name: copied(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [copied(inner) for inner in value]
+    return value
+
+
+def takes_async_faces(reward: Callable[..., Any]) -> bool:
+    """Whether the reward is an ``async def``, which holds the async faces of the databases."""
+    return inspect.iscoroutinefunction(inspect.unwrap(reward))
+
+
+def names_argument(reward: Callable[..., Any], name: str) -> bool:
+    """Whether the reward has a parameter of this name."""
+    return name in _parameters(reward)
+
+
+async def call_reward(
+    reward: Callable[..., Any], given: dict[str, Any], *, timeout: float | None = None
+) -> EvaluateResult | RewardOutput:
+    """Call a reward with those of the ``given`` arguments that it takes.
+
+    Raises ``RewardError`` as ``judge``.
+    """
+    is_async = takes_async_faces(reward)
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
     try:
@@ -64,11 +97,23 @@ async def _outcome(call: Callable[[], Any], *, is_async: bool) -> Any:
     The exception is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a
     ``SystemExit`` that leaves a task ends the event loop.
     """
+    process = os.getpid()
     try:
         result = call() if is_async else await in_thread(call)
         return await result if inspect.isawaitable(result) else result
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the reward's own code
+    except BaseException as error:  # the border to the reward's own code
+        if _is_ours(error):
+            raise
         return error
+    finally:
+        end_if_forked(process)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this is a person's Ctrl-C or the end of the waiting, not something that the reward raised."""
+    if isinstance(error, asyncio.CancelledError):
+        return is_cancelled()
+    return isinstance(error, KeyboardInterrupt | GeneratorExit) and not isinstance(error, InterruptedInThread)
 
 
 def _face(database: Database, *, is_async: bool) -> Any:
@@ -148,5 +193,8 @@ def _unfit(error: ValidationError) -> str:
 def _shown(value: Any) -> str:
     if value is None:
         return "None"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - foreign code as well
+        text = f"<repr() failed: {type(error).__name__}>"
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reward_kit.agent.completion import Usage
 
 
 @dataclass(slots=True)
 class Budget:
-    """US dollars that many rollouts share; ``spent`` grows as models answer."""
+    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer."""
 
-    max_cost: float
+    max_cost: float = math.inf
     spent: float = 0.0
+    max_tokens: float = math.inf
+    tokens: int = 0
+
+    def count(self, usage: Usage) -> None:
+        """Count calls; what came from the cache costs nothing."""
+        self.spent += usage.paid
+        self.tokens += usage.fresh_tokens
 
     @property
     def exhausted(self) -> bool:
-        return self.spent >= self.max_cost
+        return self.spent >= self.max_cost or self.tokens >= self.max_tokens
+
+    @property
+    def state(self) -> str:
+        """What of it is gone: ``5.02 of 5.00 USD are spent``."""
+        if self.tokens >= self.max_tokens:
+            return f"{self.tokens} of {self.max_tokens:.0f} tokens are used"
+        return f"{self.spent:.2f} of {self.max_cost:.2f} USD are spent"
 
 
 @dataclass(slots=True)

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
-import random
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.attempts import answered
 from reward_kit.agent.llm_address import base_from_environment, check_address, needs_no_key
 from reward_kit.agent.llm_answer import read_answer
-from reward_kit.agent.llm_errors import model_error
+from reward_kit.agent.llm_errors import headers_of, model_error
+from reward_kit.agent.providers.headers import of_litellm
+from reward_kit.agent.redaction import secrets_in
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.completion import Completion, Message
-
-LONGEST_WAIT = 60.0
-"""Seconds; a provider that asks to wait longer is asked again after this."""
+    from reward_kit.agent.providers import Gate, Gates
 
 
 class LiteLLMModel:
@@ -34,7 +34,8 @@ class LiteLLMModel:
     ``timeout`` is in seconds for one attempt; a fault that may pass is raised after ``retries`` further
     attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, on top of what the
     provider asks for. ``model_args`` are further arguments of ``litellm.acompletion``. A temperature, seed or
-    limit on parallel tool calls that the provider does not know is left out.
+    limit on parallel tool calls that the provider does not know is left out. With ``gates``, calls go through
+    the gate of the provider.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LiteLLMModel:
         timeout: float = 600.0,
         retries: int = 3,
         backoff: float = 1.0,
+        gates: Gates | None = None,
     ) -> None:
         self.name = name
         self.provider = provider
@@ -55,6 +57,7 @@ class LiteLLMModel:
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
+        self._gates = gates
 
     async def complete(
         self,
@@ -65,18 +68,28 @@ class LiteLLMModel:
         parallel_tool_calls: bool = True,
     ) -> Completion:
         """Ask the model; raises ``ModelError`` or one of its subclasses where it does not answer."""
-        clock = time.perf_counter()
         request = self._request(messages, tools, seed, parallel_tool_calls)
-        attempt = 0
-        answer = await self._attempt(request)
-        while isinstance(answer, ModelError):
-            if not answer.retryable or attempt >= self.retries:
-                raise answer
-            await asyncio.sleep(self._wait(attempt, answer.retry_after))
-            attempt += 1
-            answer = await self._attempt(request)
-        answer.seconds = time.perf_counter() - clock
-        return answer
+        gate = self._gate(request)
+        return await answered(
+            lambda: self._attempt(request, gate),
+            retries=self.retries,
+            backoff=self.backoff,
+            gate=gate,
+            size=_size(request) if gate is not None and gate.wants_size else 0,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What decides its answers besides the conversation; secrets in ``model_args`` are still in it."""
+        name, provider = resolve(self.name, self.provider)
+        prefix = provider.upper()
+        return {
+            "model": name,
+            "provider": provider,
+            "api_base": base_from_environment(provider) or os.environ.get(f"{prefix}_API_BASE"),
+            "api_version": os.environ.get(f"{prefix}_API_VERSION"),
+            "temperature": self.temperature,
+            "model_args": self.model_args,
+        }
 
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this event loop."""
@@ -115,6 +128,13 @@ class LiteLLMModel:
             request["api_key"] = "none"
         return {key: value for key, value in request.items() if value is not None}
 
+    def _gate(self, request: dict[str, Any]) -> Gate | None:
+        if self._gates is None:
+            return None
+        provider = request["custom_llm_provider"]
+        address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
+        return self._gates.of(provider, address)
+
     def _check_tools(self, name: str, provider: str) -> None:
         """LiteLLM would leave the tools out without a word, or paste them into the prompt."""
         if "tools" in _supported_parameters(name, provider) or "tools" in self.model_args.get(
@@ -127,7 +147,7 @@ class LiteLLMModel:
             remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
         )
 
-    async def _attempt(self, request: dict[str, Any]) -> Completion | ModelError:
+    async def _attempt(self, request: dict[str, Any], gate: Gate | None) -> Completion | ModelError:
         """One call; a fault is returned, because whether to raise it is not decided here."""
         litellm = import_litellm()
         model, provider = request["model"], request["custom_llm_provider"]
@@ -135,24 +155,35 @@ class LiteLLMModel:
         try:
             # LiteLLM's own limit is for silence; a server that drips its answer must end as well.
             answer = await asyncio.wait_for(litellm.acompletion(**request, **workarounds), self.timeout + 1.0)
+            if gate is not None:
+                gate.heed(of_litellm(answer))
             return read_answer(answer, model)
         except Exception as error:  # noqa: BLE001 - a malformed answer makes LiteLLM raise anything
             if "No module named 'mcp'" in str(error) and not workarounds:
                 # Some releases import an optional package for every call with tools, unless told otherwise.
                 _workarounds["_skip_mcp_handler"] = True
-                return await self._attempt(request)
+                return await self._attempt(request, gate)
+            if gate is not None:
+                gate.heed(headers_of(error))
             address = request.get("api_base") or base_from_environment(provider)
-            fault = model_error(error, model=model, provider=provider, address=address, timeout=self.timeout)
+            fault = model_error(
+                error,
+                model=model,
+                provider=provider,
+                address=address,
+                timeout=self.timeout,
+                secrets=secrets_in(self.model_args),
+            )
             fault.__cause__ = error
             return fault
 
-    def _wait(self, attempt: int, retry_after: float | None) -> float:
-        """Seconds until the next attempt: exponential backoff, full jitter, plus what the provider asks."""
-        spread = random.SystemRandom().uniform(0.0, self.backoff * 2**attempt)
-        return min(LONGEST_WAIT, (retry_after or 0.0) + spread)
-
 
 _workarounds: dict[str, Any] = {}
+
+
+def _size(request: dict[str, Any]) -> int:
+    """Characters of what is counted in tokens."""
+    return len(json.dumps([request["messages"], request.get("tools")], default=str))
 
 
 def check_model(name: str, provider: str | None = None, *, model_args: dict[str, Any] | None = None) -> None:

@@ -28,10 +28,12 @@ def check_address(provider: str, api_base: str | None, *, place: str) -> None:
     variable = f"{provider.upper()}_API_BASE"
     address = api_base or base_from_environment(provider) or os.environ.get(variable)
     if address and not address.lower().startswith(("http://", "https://")):
+        account, at, rest = address.rpartition("@")
+        shown = f"***@{rest}" if at and account else address
         raise ModelSetupError(
-            f"the server's address {address!r} has no http:// or https://",
+            f"the server's address {shown!r} has no http:// or https://",
             place=place,
-            remedy=f"Write http://{address}, for example." if "://" not in address else None,
+            remedy=f"Write http://{shown}, for example." if "://" not in address else None,
         )
 
 

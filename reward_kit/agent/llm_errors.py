@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import email.utils
 import os
 import re
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.providers.headers import retry_after
+from reward_kit.agent.redaction import redact, without_password
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 LONGEST_TEXT = 300
 
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
-_SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
-_SECRET_LOOK = re.compile(r"\b(?:sk|pk|rk|gsk|xai|fw|hf)[-_][\w\-.*]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )\S+")
 _QUOTA = re.compile(
     r"insufficient_quota|exceeded your current quota|credit balance is too low", re.IGNORECASE
 )
@@ -25,29 +26,41 @@ _REFUSED_INPUT = re.compile(
     re.IGNORECASE,
 )
 
+_NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
+"""How OpenAI says, with the status of a rate limit, that one request has more tokens than the limit."""
+
 
 def model_error(
-    error: BaseException, *, model: str, provider: str, address: str | None, timeout: float
+    error: BaseException,
+    *,
+    model: str,
+    provider: str,
+    address: str | None,
+    timeout: float,
+    secrets: Collection[str] = (),
 ) -> ModelError:
     """What ``error``, raised while ``model`` of ``provider`` (at ``address``) was asked, means for a person.
 
-    ``timeout`` is the limit in seconds that the attempt had.
+    ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
     status = _status(error, kinds)
-    text = redact(_short(str(error)))
+    text = _short(redact(str(error), secrets))  # in this order: half of a key would not be recognised
+    address = without_password(address) if address else None
     place = f"model {model} ({provider})"
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     if status in (400, 422) and _REFUSED_INPUT.search(raw):
+        return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
+    if status == 429 and _NEVER_FITS.search(raw):
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     setup = _setup_fault(status, raw, provider)
     if setup is not None:
         fault, remedy = setup
         return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
     if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
-        return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True)
+        return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
     return _other_fault(error, kinds, status, text, place, address)
 
 
@@ -72,22 +85,16 @@ def _other_fault(
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
         where = address or "the provider"
         remedy = f"Check that a server is running at {address}." if address else "Check the network."
-        return ModelError(f"cannot connect to {where}", place=place, remedy=remedy, retryable=True)
+        return ModelError(
+            f"cannot connect to {where}", place=place, remedy=remedy, retryable=True, no_answer="connection"
+        )
     if status is None:
         fault = f"the answer cannot be read: {text or type(error).__name__}"
         return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
     retryable = status in RETRYABLE_STATUS
     fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
-    retry_after = _retry_after(error) if retryable else None
-    return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=retry_after)
-
-
-def redact(text: str) -> str:
-    """``text`` without anything that is, or looks like, a key from the environment."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _SECRET_NAME.search(name):
-            text = text.replace(value, "[hidden]")
-    return _SECRET_LOOK.sub("[hidden]", text)
+    wait = retry_after(headers_of(error)) if retryable else None
+    return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:
@@ -96,27 +103,13 @@ def _status(error: BaseException, kinds: set[str]) -> int | None:
     if not isinstance(status, int):
         return None
     made_up = kinds & {"InternalServerError", "APIConnectionError", "Timeout"}
-    return None if made_up and not _headers(error) else status
+    return None if made_up and not headers_of(error) else status
 
 
-def _headers(error: BaseException) -> Any:
+def headers_of(error: BaseException) -> Any:
+    """The headers of the answer that an error stands for; empty where there are none."""
     headers = getattr(error, "litellm_response_headers", None)
     return headers or getattr(getattr(error, "response", None), "headers", None) or {}
-
-
-def _retry_after(error: BaseException) -> float | None:
-    """Seconds that the provider asks to wait, from ``Retry-After`` as a number or an HTTP date."""
-    value = _headers(error).get("retry-after")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
 
 
 def _short(text: str) -> str:

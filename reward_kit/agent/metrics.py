@@ -112,6 +112,25 @@ def pass_table(counts: Sequence[tuple[int, int]], *, seed: int = 0) -> PassTable
     return PassTable(pass_power=pass_power, pass_at=pass_at)
 
 
+def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
+    """The share of rollouts that had succeeded within k turns, for k from 1 to the latest turn of success.
+
+    Each task is its number of judged rollouts n and the turns (from 1) in which its successful ones
+    succeeded. The share is taken per task and then averaged over tasks with n > 0, so that at the last k it
+    equals Pass^1. Unlike Pass^k it draws nothing: k counts turns of one rollout, not rollouts. Empty where
+    none succeeded.
+    """
+    counted = [(n, Counter(turns)) for n, turns in tasks if n > 0]
+    latest = max((turn for _, turns in counted for turn in turns), default=0)
+    shares: dict[int, float] = {}
+    within = [0] * len(counted)
+    for k in range(1, latest + 1):
+        within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
+        total = math.fsum(number / n for number, (n, _) in zip(within, counted, strict=True))
+        shares[k] = total / len(counted)
+    return shares
+
+
 def mean_estimates(
     vectors: Sequence[tuple[float, ...]], *, seed: int = 0, left_out: int = 0, draws: int = BOOTSTRAP_DRAWS
 ) -> list[Estimate]:

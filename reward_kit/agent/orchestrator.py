@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
 from reward_kit.agent.judge import judge
@@ -113,10 +114,14 @@ async def _play(
     """Let the episode run until someone stops it or its time is up.
 
     It runs in a task of its own, so that an agent that swallows its cancellation cannot hold up the rest.
+    While a model call waits for its provider (``providers``), the time stands still.
     """
-    episode = asyncio.ensure_future(_episode(rollout, agent, user))
+    deadline = Deadline(timeout)
+    with deadline.applied():
+        episode = asyncio.ensure_future(_episode(rollout, agent, user))
+    either: set[asyncio.Future[Any]] = {episode, deadline.passed}
     try:
-        await asyncio.wait({episode}, timeout=timeout)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not episode.done():
             rollout.stop("timeout", f"not over after {timeout:g} s")
             episode.cancel()
@@ -127,8 +132,11 @@ async def _play(
         await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
         await rollout.finish()
         raise
+    finally:
+        deadline.close()
     await rollout.finish()
-    return episode.result() if episode.done() and not episode.cancelled() else None
+    raised = episode.result() if episode.done() and not episode.cancelled() else None
+    return raised or rollout.refused
 
 
 async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSetupError | None:

@@ -24,9 +24,11 @@ class RolloutOutcome:
 
     ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one; only the last try is
     ``final``. ``reward`` is None where nothing could be judged: ``stop_reason`` says why, or ``error`` if the
-    reward itself failed. ``failure`` is the class of a judged failure. ``turn_of_success`` is None unless the
-    rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and ``model_seconds`` (all model calls,
-    retries included) in seconds. ``file`` is the trajectory, relative to the runs folder.
+    reward itself failed. ``failure`` is the class of a failure, ``failure_step`` the first wrong step.
+    ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
+    ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
+    ``model_seconds`` (all model calls, retries included) in seconds. ``file`` is the trajectory, relative to
+    the runs folder.
     """
 
     id: str
@@ -49,6 +51,8 @@ class RolloutOutcome:
     model_seconds: float
     file: str
     usage: dict[str, Usage] = field(default_factory=dict)
+    failure_step: int | None = None
+    user_faults: list[str] | None = None
 
     @property
     def judged(self) -> bool:
@@ -80,6 +84,11 @@ class RolloutOutcome:
         """US dollars of the priced calls."""
         return sum(usage.cost for usage in self.usage.values())
 
+    @property
+    def paid(self) -> float:
+        """US dollars without those of answers that came from the cache."""
+        return sum(usage.paid for usage in self.usage.values())
+
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _FIELDS}
         plain["usage"] = {role: usage_to_json(usage) for role, usage in self.usage.items()}
@@ -87,13 +96,18 @@ class RolloutOutcome:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> RolloutOutcome:
-        """Read what ``to_json`` gave; raises ``KeyError`` or ``TypeError`` for anything else."""
-        known = {name: plain[name] for name in _FIELDS}
+        """Read what ``to_json`` gave, also that of earlier versions.
+
+        Raises ``KeyError`` or ``TypeError`` for anything else.
+        """
+        known = {name: plain[name] for name in _FIELDS if name in plain or name not in _LATER}
         known["usage"] = {role: Usage(**usage) for role, usage in plain["usage"].items()}
         return cls(**known)
 
 
 _FIELDS = tuple(item.name for item in fields(RolloutOutcome))
+_LATER = frozenset({"failure_step", "user_faults"})
+"""Fields that logs of before have not."""
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 
 

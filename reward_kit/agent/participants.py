@@ -7,26 +7,28 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import REDACTED, UsageError
+from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.faults import fault_line
+from reward_kit.agent.model_choice import find_models
 from reward_kit.agent.plugins import prepared
-from reward_kit.errors import ModelSetupError
+from reward_kit.agent.providers import Gates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.completion import Model
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.rollout import Role
+    from reward_kit.agent.runs.recording import Recordings
     from reward_kit.agent.users import User
 
 logger = logging.getLogger(__name__)
 
 NO_USER = "none"
-WITHOUT_MODEL = frozenset({"gold", "human", NO_USER})
-"""Agents and users that never ask a model; a recording (``replay:``) does not either."""
+WITHOUT_MODEL = frozenset({"fastworkflow", "gold", "human", NO_USER})
+"""Agents and users that never ask a model of ours; a recording (``replay:``) and an address do not either."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class Participants:
     """The agent and users of an evaluation; both are made anew for each rollout, the models are shared.
 
     ``user_specs`` holds the user of each row by row id. ``interactive`` says that a person takes part.
+    ``recordings`` are what the agent replays, if it does. ``gates`` stand between the models and their
+    providers.
     """
 
     agent_spec: str
@@ -41,11 +45,18 @@ class Participants:
     user_specs: dict[str, str]
     make_user: dict[str, Callable[[], User | None]]
     models: dict[Role, Model] = field(default_factory=dict)
+    gates: Gates = field(default_factory=Gates)
     interactive: bool = False
+    recordings: Recordings | None = None
 
     def user(self, task: Task) -> User | None:
         """A new user for a rollout of ``task``."""
         return self.make_user[self.user_specs[task.row.id]]()
+
+    def recorded_seed(self, row_id: str, index: int) -> int | None:
+        """The seed of the rollout that is replayed: its tools drew their random numbers from it."""
+        recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
+        return recording.seed if recording else None
 
     async def open(self) -> None:
         """Start what the players and models share (servers, processes); raises what they raise."""
@@ -85,15 +96,22 @@ def agent_spec(config: EvaluationConfig) -> str:
     )
 
 
-def find_participants(config: EvaluationConfig, tasks: Sequence[Task]) -> Participants:
+def find_participants(
+    config: EvaluationConfig, tasks: Sequence[Task], models: Mapping[Role, Model] | None = None
+) -> Participants:
     """Find agent, users and models, and check that they can play these tasks.
 
+    ``models`` take the place of those that the configuration names, and give it their names.
     Raises ``UsageError`` for a model that is not named, ``ModelSetupError`` for one that cannot be called (no
     key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a task.
     """
     from reward_kit.agent.agents import load_agent
     from reward_kit.agent.users import default_user, load_user
 
+    models = dict(models or {})
+    for role, option in (("agent", "model"), ("user", "sim_model")):
+        if role in models:
+            setattr(config, option, models[role].name)
     spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     config.agent = spec
@@ -109,16 +127,28 @@ def find_participants(config: EvaluationConfig, tasks: Sequence[Task]) -> Partic
     )
     _check_agent(participants, tasks, config)
     _check_users(participants, tasks, config)
-    _find_models(participants, config)
+    _drop_silent_users(participants)
+    participants.gates = Gates(
+        ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
+    )
+    participants.models = find_models(
+        config,
+        participants.gates,
+        agent=uses_model(spec) and "agent" not in models,
+        user=any(map(uses_model, participants.make_user)) and "user" not in models,
+    )
+    participants.models.update(models)
     return participants
 
 
 def uses_model(spec: str) -> bool:
     """Whether this agent or user may ask a model."""
-    return spec not in WITHOUT_MODEL and not spec.startswith("replay:")
+    return spec not in WITHOUT_MODEL and not spec.lower().startswith(("replay:", "http://", "https://"))
 
 
 def _check_agent(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    from reward_kit.agent.agents.replay import ReplayAgent
+
     agent = participants.make_agent()
     if getattr(agent, "needs_model", False) and not config.model:
         raise UsageError(
@@ -127,6 +157,8 @@ def _check_agent(participants: Participants, tasks: Sequence[Task], config: Eval
         )
     participants.interactive |= bool(getattr(agent, "interactive", False))
     _check_tasks(agent, tasks, config)
+    if isinstance(agent, ReplayAgent):
+        participants.recordings = agent.recordings
 
 
 def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
@@ -144,6 +176,18 @@ def _check_users(participants: Participants, tasks: Sequence[Task], config: Eval
         _check_tasks(user, [task for task in tasks if participants.user_specs[task.row.id] == name], config)
 
 
+def _drop_silent_users(participants: Participants) -> None:
+    """A replay of rollouts without a user has none either: waiting for its first line would end them."""
+    from reward_kit.agent.users import load_user
+    from reward_kit.agent.users.replay import ReplayUser
+
+    for row_id, name in participants.user_specs.items():
+        user = participants.make_user[name]()
+        if isinstance(user, ReplayUser) and not user.recordings.with_user(row_id):
+            participants.user_specs[row_id] = NO_USER
+            participants.make_user.setdefault(NO_USER, load_user(NO_USER))
+
+
 def _check_tasks(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -> None:
     from reward_kit.agent.agents.replay import ReplayAgent
     from reward_kit.agent.users.replay import ReplayUser
@@ -154,32 +198,3 @@ def _check_tasks(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -
             check(task)
         if isinstance(player, ReplayAgent | ReplayUser):
             player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
-
-
-def _find_models(participants: Participants, config: EvaluationConfig) -> None:
-    for flag, given in (("--model-arg", config.model_args), ("--user-model-arg", config.user_model_args)):
-        hidden = [name for name, value in given.items() if value == REDACTED]
-        if hidden:
-            raise ModelSetupError(
-                f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
-                remedy=f"Give it again: {flag} {hidden[0]}=...",
-            )
-    if config.model and uses_model(participants.agent_spec):
-        participants.models["agent"] = _model(
-            config.model,
-            config.provider,
-            config,
-            temperature=config.temperature,
-            model_args=dict(config.model_args),
-        )
-    if config.sim_model and any(map(uses_model, participants.make_user)):
-        participants.models["user"] = _model(
-            config.sim_model, config.user_provider, config, model_args=dict(config.user_model_args)
-        )
-
-
-def _model(name: str, provider: str | None, config: EvaluationConfig, **more: Any) -> Model:
-    from reward_kit.agent.llm import LiteLLMModel, check_model
-
-    check_model(name, provider, model_args=more.get("model_args"))
-    return LiteLLMModel(name, provider=provider, retries=config.retries, **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.metrics import (
@@ -15,6 +15,7 @@ from reward_kit.agent.metrics import (
     pass_power_k,
     pass_table,
     percentile,
+    success_within_turns,
 )
 from reward_kit.agent.outcome import RolloutOutcome, total_usage, usage_to_json
 
@@ -23,10 +24,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.completion import Usage
+    from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.runs.comparison import Comparison
+    from reward_kit.agent.tau_bench.agreement import Agreement
 
 FORMAT = "reward-kit.evaluation/1"
 Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by a fault to mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserFaults:
+    """In how many of the rollouts with a ``simulated`` user it misbehaved, and in how many in which way."""
+
+    simulated: int = 0
+    faulty: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: UserFaults) -> UserFaults:
+        return UserFaults(
+            self.simulated + other.simulated, self.faulty + other.faulty, self.kinds + other.kinds
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "simulated": self.simulated,
+            "faulty": self.faulty,
+            "kinds": dict(self.kinds.most_common()),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,22 @@ class RowResult:
         return Counter(outcome.failure for outcome in self.outcomes if outcome.failure and outcome.judged)
 
     @property
+    def user_faults(self) -> UserFaults:
+        """What the simulated user did wrong in these rollouts."""
+        simulated = [outcome.user_faults for outcome in self.outcomes if outcome.user_faults is not None]
+        kinds = Counter(kind for faults in simulated for kind in set(faults))
+        return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
+
+    @property
+    def turns_of_success(self) -> list[int]:
+        """The turn in which each successful rollout succeeded."""
+        return [
+            outcome.turns if outcome.turn_of_success is None else outcome.turn_of_success
+            for outcome in self.outcomes
+            if outcome.success
+        ]
+
+    @property
     def reward(self) -> float | None:
         """The mean reward of the judged rollouts."""
         return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
@@ -71,6 +112,7 @@ class RowResult:
             "reward": self.reward,
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
+            "user_faults": self.user_faults.to_json(),
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
             "cost": sum(outcome.cost for outcome in self.outcomes),
@@ -109,7 +151,10 @@ class EvaluationResult:
     """The results of an evaluation, as far as it got.
 
     ``passes`` holds Pass^k and Pass@k with intervals; ``usage`` the tokens and cost of agent and user,
-    attempts that were repeated or abandoned included; ``seconds`` the time this run took.
+    attempts that were repeated or abandoned included; ``seconds`` the time this run took. ``explanations``
+    are a model's judgements of the failures (``--explain``), whose cost is not in ``usage``. ``agreement`` is
+    that with the results file of tau-bench that was read (``--from-tau-bench``), ``compared_with`` says what
+    came out differently from the recording that was replayed.
     """
 
     eval_id: str
@@ -123,6 +168,9 @@ class EvaluationResult:
     usage: Mapping[str, Usage]
     seconds: float
     folder: Path
+    agreement: Agreement | None = None
+    explanations: Explanations | None = None
+    compared_with: Comparison | None = None
 
     @property
     def score(self) -> float | None:
@@ -152,14 +200,34 @@ class EvaluationResult:
         return sum((row.failures for row in self.rows), Counter())
 
     @property
+    def failure_breakdown(self) -> dict[str, dict[str, float]]:
+        """Judged failures by class, the most frequent first: ``count``, and ``percent`` of all of them."""
+        total = self.failures.total()
+        return {
+            kind: {"count": number, "percent": 100 * number / total}
+            for kind, number in self.failures.most_common()
+        }
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """What the simulated users did wrong."""
+        return sum((row.user_faults for row in self.rows), UserFaults())
+
+    @property
+    def success_within_turns(self) -> dict[int, float]:
+        """The share of rollouts that had succeeded within k turns, by k. It is no Pass^k."""
+        return success_within_turns([(row.n, row.turns_of_success) for row in self.rows])
+
+    @property
     def unjudged(self) -> Counter[str]:
         """Rollouts without a reward, by reason."""
         return sum((row.unjudged for row in self.rows), Counter())
 
     @property
     def complete(self) -> bool:
-        """Whether every planned rollout is over and judged."""
-        return self.status == "complete" and not self.unjudged
+        """Whether every planned rollout is over and judged, and explained where that was asked for."""
+        explained = self.explanations is None or self.explanations.complete
+        return self.status == "complete" and not self.unjudged and explained
 
     @property
     def results_path(self) -> Path:
@@ -186,10 +254,16 @@ class EvaluationResult:
             "judged": sum(row.n for row in self.rows),
             "successes": sum(row.c for row in self.rows),
             "failures": dict(self.failures.most_common()),
+            "failure_breakdown": self.failure_breakdown,
+            "user_faults": self.user_faults.to_json(),
             "unjudged": dict(self.unjudged.most_common()),
+            "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
+            **({"explanations": self.explanations.to_json()} if self.explanations is not None else {}),
             "averages": self.averages.to_json(),
             "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
+            **({"agreement": self.agreement.to_json()} if self.agreement is not None else {}),
+            **({"compared_with": self.compared_with.to_json()} if self.compared_with is not None else {}),
             "rows": [row.to_json() for row in self.rows],
         }
 

@@ -11,6 +11,7 @@ from reward_kit.agent.calls import ModelCall, Role, ToolCall
 from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import Budget, RolloutLimits
+from reward_kit.agent.tools.execution import broke_off
 from reward_kit.errors import AgentError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Rollout:
         self.turns = 0
         self.stop_reason: StopReason | None = None
         self.stop_detail: str | None = None
+        self.refused: ModelSetupError | None = None
         self._budget = limits.budget
         self._turn_has_steps = False
         self._in_flight: list[asyncio.Task[Any] | None] = []
@@ -154,7 +156,12 @@ class Rollout:
         clock = time.perf_counter()
         self._in_flight.append(task)
         try:
-            result = await self.task.registry.call(name, given, db=self.database, rollout=self)
+            try:
+                result = await self.task.registry.call(name, given, db=self.database, rollout=self)
+            except RolloutStopped:
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
+                result = broke_off(error)
             call.content, call.status = result.content, result.status
             call.changes = result.changes.to_json() if result.changes else []
         finally:
@@ -181,7 +188,7 @@ class Rollout:
         """
         self._check_running()
         if self._budget is not None and self._budget.exhausted:
-            self._end("budget", f"{self._budget.spent:.2f} of {self._budget.max_cost:.2f} USD are spent")
+            self._end("budget", self._budget.state)
         model = self.models.get(role)
         if model is None:
             option = "--model" if role == "agent" else "--sim-model"
@@ -191,9 +198,17 @@ class Rollout:
             tools = self.tools if tools is None else tools
         options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
         started = time.time()
-        completion = await model.complete(
-            self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
-        )
+        try:
+            completion = await model.complete(
+                self.messages if messages is None else messages,
+                tools=tools or None,
+                seed=self.seed,
+                **options,
+            )
+        except ModelSetupError as error:
+            self.refused = error  # all others will meet it too, even if this agent makes light of it
+            self.stop("infrastructure_error", str(error))
+            raise
         self.count_usage(
             completion.usage,
             model=completion.model,
@@ -224,7 +239,7 @@ class Rollout:
         """
         self.usage[role].add(usage)
         if self._budget is not None:
-            self._budget.spent += usage.cost
+            self._budget.count(usage)
         self.model_calls.append(
             ModelCall(
                 role=role,
@@ -236,6 +251,7 @@ class Rollout:
                 started=time.time() if started is None else started,
                 seconds=seconds,
                 answer=answer,
+                cached=usage.reused_calls > 0,
             )
         )
 

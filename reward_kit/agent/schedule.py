@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import EvaluationConfig
 
 LONGEST_BACKOFF = 60.0
+LOOK_EVERY = 0.01
+"""Seconds between two looks whether more jobs may begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +87,48 @@ async def run_jobs(
     *,
     concurrency: int,
     may_start: Callable[[], bool] = lambda: True,
+    room: Callable[[], int] | None = None,
 ) -> None:
     """Play the jobs in order, at most ``concurrency`` at a time; a job that waits is nothing but its place in
     the list.
 
-    No job is started any more once ``may_start`` says no; those that run are finished. The first error, or a
-    cancellation, cancels all others and is raised when they have ended.
+    ``room`` says how many more may begin just now: the number of those that run grows with it, up to
+    ``concurrency``. No job is started any more once ``may_start`` says no; those that run are finished. The
+    first error, or a cancellation, cancels all others and is raised when they have ended.
     """
     waiting = iter(jobs)
+    begun = 0
+    failed = asyncio.Event()
 
     async def work() -> None:
-        for job in waiting:
-            if not may_start():
-                return
-            await play(job)
+        nonlocal begun
+        try:
+            for job in waiting:
+                if not may_start():
+                    return
+                begun += 1
+                await play(job)
+        except BaseException:
+            failed.set()
+            raise
 
-    workers = [asyncio.ensure_future(work()) for _ in range(min(concurrency, len(jobs)))]
+    most = min(concurrency, len(jobs))
+    workers: list[asyncio.Future[None]] = []
     try:
+        while len(workers) < most and may_start() and not failed.is_set():
+            more = most - len(workers) if room is None else min(most - len(workers), room())
+            workers += [asyncio.ensure_future(work()) for _ in range(more)]
+            if len(workers) < most:
+                await _heard(failed, LOOK_EVERY)
+                if begun == len(jobs):
+                    break
         await asyncio.gather(*workers)
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def _heard(event: asyncio.Event, seconds: float) -> None:
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

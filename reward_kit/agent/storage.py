@@ -5,6 +5,7 @@
     runs/
     ├─ .bases/<seed key>.db      each seeded state once; an empty file <seed key>.<hash>.seeded
     │                            holds what its content should be
+    ├─ .cache/                   answers of models (``model_cache``)
     ├─ <row_id>/base.db          the row's seeded state, a link to the above
     │           gold.json        what the row's gold actions change; gold.dbd or gold.db is the state after
     │           roll_<id>.db     final state of a rollout (.dbd: as a delta from base.db)
@@ -26,6 +27,7 @@ from reward_kit.agent.runs.atomic_file import (
     json_bytes,
     link_or_copy,
     readable_json,
+    sync_folder,
     temporary_beside,
     write_file,
 )
@@ -88,7 +90,9 @@ class RunsFolder:
             return folder
         base, link = self._bases.path(task.seed.key), folder / "base.db"
         with as_storage_error(folder):
-            folder.mkdir(exist_ok=True)
+            if not folder.exists():
+                folder.mkdir(exist_ok=True)
+                sync_folder(self.root)
             if not (link.exists() and link.samefile(base)):
                 link_or_copy(base, link)
         self._linked.add(task.row.id)

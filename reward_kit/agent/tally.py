@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -20,14 +19,15 @@ class Tally:
 
     ``planned`` counts all rollouts, ``earlier`` those that were done before this run. ``spending`` grows as
     models answer, also for rollouts that are not over yet; it has no limit of its own, since reaching
-    ``max_cost`` (US dollars) ends no rollout that has begun. ``usage`` counts the rollouts that are over.
-    ``interactive`` says that a person at the terminal takes part.
+    ``max_cost`` (US dollars) or ``max_tokens`` ends no rollout that has begun. ``usage`` counts the rollouts
+    that are over. ``interactive`` says that a person at the terminal takes part.
     """
 
     eval_id: str
     planned: int
-    spending: Budget = field(default_factory=lambda: Budget(math.inf))
+    spending: Budget = field(default_factory=Budget)
     max_cost: float | None = None
+    max_tokens: int | None = None
     errors_as_failures: bool = False
     interactive: bool = False
     earlier: int = 0
@@ -64,8 +64,17 @@ class Tally:
 
     @property
     def may_start(self) -> bool:
-        """Whether there is money left to begin another rollout."""
-        return self.max_cost is None or self.spending.spent < self.max_cost
+        """Whether there is money and tokens left to begin another rollout."""
+        return self.used_up is None
+
+    @property
+    def used_up(self) -> str | None:
+        """Which budget leaves nothing to begin another rollout with, and the option that set it."""
+        if self.max_cost is not None and self.spending.spent >= self.max_cost:
+            return f"{self.spending.spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)"
+        if self.max_tokens is not None and self.spending.tokens >= self.max_tokens:
+            return f"{self.spending.tokens} of {self.max_tokens} tokens are used (--max-tokens)"
+        return None
 
     @property
     def seconds(self) -> float:
@@ -86,7 +95,11 @@ class Tally:
 
 
 class Progress(Protocol):
-    """Something that shows how far an evaluation is."""
+    """Something that shows how far an evaluation is.
+
+    It may also have ``noted(text)``: something happened that people should know, such as that a provider does
+    not answer.
+    """
 
     def started(self, tally: Tally) -> None:
         """The first rollout is about to start."""
@@ -96,6 +109,13 @@ class Progress(Protocol):
 
     def closed(self, tally: Tally) -> None:
         """No more rollouts will end."""
+
+
+def note(progress: Progress, text: str) -> None:
+    """Tell people something, where ``progress`` has a way to."""
+    noted = getattr(progress, "noted", None)
+    if noted is not None:
+        noted(text)
 
 
 class NoProgress:

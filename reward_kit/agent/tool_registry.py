@@ -13,17 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
 from reward_kit.agent.tools.schema import read_signature
-from reward_kit.errors import BundleError, ToolError
+from reward_kit.errors import BundleError, RewardKitError, ToolError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from mcp.server.lowlevel import Server
+
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout import Rollout
     from reward_kit.agent.tools.app import ToolApp
+    from reward_kit.agent.tools.mcp_server import McpServer
 
 __all__ = ["Tool", "ToolError", "ToolRegistry", "ToolResult"]
 
@@ -176,7 +180,7 @@ class ToolRegistry:
             known = list(self.tools)
             available = ", ".join(known) or "none"
             content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
-            return ToolResult(content, "unknown_tool")
+            return ToolResult(content_of(content), "unknown_tool")
         return await run_tool(tool, arguments, db=db, rollout=rollout, timeout=self.tool_timeout)
 
     async def execute_tool(
@@ -201,6 +205,25 @@ class ToolRegistry:
 
             self._app = ToolApp(self)
         return self._app
+
+    def create_mcp_server(self) -> Server[str]:
+        """The tools as a server of the official MCP SDK, for its ``run`` or ``streamable_http_app``.
+
+        Each session has a fork of the bundle's seed, which is gone when the session ends. Raises
+        ``RewardKitError`` where the package ``mcp`` is not installed. ``reward-kit mcp`` serves it.
+        """
+        return mcp_server_of(self).server
+
+
+def mcp_server_of(registry: ToolRegistry) -> McpServer:
+    """The MCP server of a registry, with its sessions; see ``ToolRegistry.create_mcp_server``."""
+    try:
+        from reward_kit.agent.tools.mcp_server import build_mcp_server
+    except ImportError as error:
+        raise RewardKitError(
+            f"MCP needs the package mcp, version 2: {error}", remedy="pip install 'reward-kit[mcp]'"
+        ) from error
+    return build_mcp_server(registry)
 
 
 def _make_tool(

@@ -17,6 +17,7 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
+from reward_kit.agent.tools.access import LocalOrTrusted
 from reward_kit.agent.tools.content import json_value
 from reward_kit.agent.tools.sessions import DEFAULT, Sessions, TooManySessionsError
 from reward_kit.errors import RewardKitError
@@ -32,6 +33,12 @@ MAX_BODY = 1024 * 1024
 
 MAX_SESSIONS = 256
 """Sessions held at once. One without changes makes room for a new one; if there is none, that is a 503."""
+
+TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
+"""Environment variable with the bearer token that clients must send.
+
+Without it only those of this machine may call.
+"""
 
 _SESSION = r"^[A-Za-z0-9._-]{1,64}$"
 SessionHeader = Annotated[
@@ -80,6 +87,7 @@ def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) ->
     """The server of the tools that ``registry`` has now."""
     sessions = Sessions(registry, max_sessions)
     app = FastAPIOffline(title=registry.name, description=registry.description)
+    app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
     definitions: dict[str, Any] = {}
     for tool in registry.tools.values():
         _add_tool(app, registry, sessions, tool, definitions)

@@ -23,6 +23,12 @@ IDLE_SECONDS = 2.0
 """A thread that had nothing to do for so long ends."""
 
 
+class InterruptedInThread(KeyboardInterrupt):
+    """Raised where code in a thread raised ``KeyboardInterrupt``: nobody pressed Ctrl-C, which only the main
+    thread hears of.
+    """
+
+
 class _Worker:
     """A thread that runs one job after the other; a job gives what tells its caller of the outcome."""
 
@@ -79,12 +85,18 @@ async def in_thread(function: Callable[[], T]) -> T:
     def run() -> Callable[[], None]:
         result: T | None = None
         error: BaseException | None = None
+        process = os.getpid()
         try:
             result = context.run(function)
+        except KeyboardInterrupt as raised:
+            error = InterruptedInThread(*raised.args).with_traceback(raised.__traceback__)
         except StopIteration as stopped:
             error = RuntimeError(f"StopIteration: {stopped}")  # a future cannot carry StopIteration
         except BaseException as raised:  # noqa: BLE001 - the caller waits for it in another thread
             error = raised
+
+        if os.getpid() != process:
+            os._exit(0)  # forked by the function: the parent goes on, one of them is enough
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed while the function ran

@@ -19,6 +19,7 @@ BUILT_IN = {
     "few-shot": "reward_kit.agent.agents.few_shot:FewShotAgent",
     "gold": "reward_kit.agent.agents.gold:GoldAgent",
     "human": "reward_kit.agent.agents.human:HumanAgent",
+    "fastworkflow": "reward_kit.agent.agents.fastworkflow.agent:FastWorkflowAgent",
 }
 REPLAY = "reward_kit.agent.agents.replay:ReplayAgent"
 

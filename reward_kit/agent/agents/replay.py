@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.history import INTERRUPTED, NOT_RUN, written_arguments
 
@@ -12,46 +13,73 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.completion import Message
     from reward_kit.agent.rollout import Rollout
-    from reward_kit.agent.runs.recording import Recordings
+    from reward_kit.agent.runs.recording import Recording, Recordings
 
 
 class ReplayAgent:
-    """Makes the recorded tool calls and says the recorded replies; each assistant message is one step."""
+    """Makes the recorded tool calls and says the recorded replies; each assistant message is one step.
+
+    Calls of one message are made in the order in which they ended, which is the order of their effects. Those
+    that were stopped or never run are not run now either.
+    """
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
-        self._recorded: Iterator[Message] | None = None
-        self._unrun: set[str] = set()
+        self._script: _Script | None = None
 
     def check(self, task: Task) -> None:
         """Raise ``BundleError`` where no rollout of the row was recorded."""
         self.recordings.check(task.row.id)
 
     async def respond(self, rollout: Rollout) -> str | Message:
-        """The next recorded reply; where the recording ends, the rollout ends."""
-        if self._recorded is None:
-            self._recorded = self._after_beginning(rollout)
-        for message in self._recorded:
+        """The next recorded reply; where the recording ends, the rollout ends as it did."""
+        if self._script is None:
+            self._script = _Script(self.recordings.find(rollout.row.id, rollout.index), rollout)
+        for message in self._script.messages:
             rollout.step()
             if not message.get("tool_calls"):
                 return message
-            announced = rollout.record(message)["tool_calls"]
-            for call, recorded in zip(announced, message["tool_calls"], strict=True):
-                if recorded["id"] not in self._unrun:
-                    function = recorded["function"]
-                    await rollout.call_tool(
-                        function["name"], written_arguments(function["arguments"]), call_id=call["id"]
-                    )
-        rollout.stop("agent_done", "the recording ends here")
+            await self._script.make_calls(message, rollout)
+        self._script.recording.end(rollout)
         return ""
 
-    def _after_beginning(self, rollout: Rollout) -> Iterator[Message]:
-        """The recorded assistant messages, without those that the row begins with."""
-        messages = self.recordings.messages(rollout.row.id, rollout.index)
-        self._unrun = {
-            message["tool_call_id"]
-            for message in messages
-            if message["role"] == "tool" and message["content"] in (INTERRUPTED, NOT_RUN)
-        }
+
+class _Script:
+    """A recording's assistant messages, without those that the row begins with, and how to make its calls."""
+
+    def __init__(self, recording: Recording, rollout: Rollout) -> None:
+        self.recording = recording
         given = sum(message["role"] == "assistant" for message in rollout.messages)
-        return iter([message for message in messages if message["role"] == "assistant"][given:])
+        spoken = [message for message in recording.messages if message["role"] == "assistant"][given:]
+        self.messages: Iterator[Message] = iter(spoken)
+        self._ended = {
+            message["tool_call_id"]: (number, message["content"])
+            for number, message in enumerate(recording.messages)
+            if message["role"] == "tool"
+        }
+        self._made = {call["id"]: call for call in recording.tool_calls}
+        if rollout.max_steps == rollout.row.max_steps:  # the row's limit was met when it was recorded
+            rollout.max_steps = max(rollout.max_steps, len(spoken))
+
+    async def make_calls(self, message: Message, rollout: Rollout) -> None:
+        """Announce the calls of a recorded message, and make those that were made."""
+        announced = rollout.record(copy.deepcopy(message))["tool_calls"]
+        pairs = [(call["id"], now["id"]) for call, now in zip(message["tool_calls"], announced, strict=True)]
+        functions = {call["id"]: call["function"] for call in message["tool_calls"]}
+        for recorded_id, call_id in sorted(pairs, key=lambda pair: self._place(pair[0])):
+            _, content = self._ended.get(recorded_id, (0, None))
+            if content == INTERRUPTED:
+                rollout.history.observe(call_id, INTERRUPTED)
+            elif content != NOT_RUN:
+                name, arguments = self._call(recorded_id, functions[recorded_id])
+                await rollout.call_tool(name, arguments, call_id=call_id)
+
+    def _place(self, recorded_id: str) -> float:
+        return self._ended[recorded_id][0] if recorded_id in self._ended else float("inf")
+
+    def _call(self, recorded_id: str, function: dict[str, Any]) -> tuple[str, dict[str, Any] | str]:
+        """What was called: the history holds names and arguments only in a form that providers accept."""
+        made = self._made.get(recorded_id)
+        if made is not None:
+            return made["name"], copy.deepcopy(made["arguments"])
+        return function["name"], written_arguments(function["arguments"])

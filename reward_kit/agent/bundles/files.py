@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "file:"
+LONGEST_SHOWN = 256
 
 
 class BundleFiles:
@@ -30,7 +31,9 @@ class BundleFiles:
             inside = path.is_relative_to(self.folder)
             exists = inside and path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
-            raise BundleError(f"file {name!r} cannot be opened: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
+            raise BundleError(f"file {shown!r} cannot be opened: {reason}") from None
         if not inside:
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
         if not exists:

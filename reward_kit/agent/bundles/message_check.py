@@ -116,7 +116,7 @@ def _is_name(value: Any) -> bool:
 def _is_json_object(value: Any) -> bool:
     try:
         return isinstance(value, str) and isinstance(json.loads(value), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -137,5 +137,7 @@ def show(value: Any, limit: int = 60) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     if len(text) > limit:
         text = text[:limit] + "…"
+    if not text.isprintable():  # it is shown on terminals, where some characters do things
+        text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
     kind = _KINDS.get(type(value))
     return f"{text} ({kind})" if kind else text

@@ -27,6 +27,7 @@ _EXPECTED: dict[Way, str] = {
     ("end_goal_sql",): "the text of a query whose first value is true on success",
     ("system_prompt",): 'text, or "file:NAME" for a file beside the dataset',
     ("sim_user_prompt",): 'text, or "file:NAME" for a file beside the dataset',
+    ("sim_user_template",): 'text with {instruction} in it, or "file:NAME" for a file beside the dataset',
     ("n_rollouts",): "a whole number >= 1",
     ("max_steps",): "a whole number >= 1",
     ("now",): 'an ISO 8601 time such as "2025-05-19T09:00:00"',

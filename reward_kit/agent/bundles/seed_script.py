@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.files import read_text
+from reward_kit.agent.bundles.ground import kept_ground
 from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
 
@@ -87,11 +88,11 @@ class SeedScript:
     def __call__(self, db: Any) -> None:
         """Fill ``db``."""
         try:
-            with _imported(self.path) as module:
+            with kept_ground(), _imported(self.path) as module:
                 getattr(module, ENTRY)(db)
-        except BundleError:
+        except (BundleError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # the border to the bundle's own code
+        except BaseException as error:  # the border to the bundle's own code
             fault = code_fault(error)
             if fault.startswith(f"{self.path.name}:"):  # the line is in the script itself
                 raise BundleError(f"{self.path.parent.name}/{fault}") from error

@@ -25,16 +25,18 @@ from reward_kit.agent.bundles.message_check import Fault, message_faults
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-FILE_FIELDS = frozenset({"seed_sql", "system_prompt", "sim_user_prompt"})
+FILE_FIELDS = frozenset({"seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template"})
 """Fields whose text may be ``file:NAME``, a file beside the dataset."""
 
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """What a reward gets from the rollout; a row cannot have fields of these names."""
 
-RESERVED_IDS = frozenset({"evals", ".bases"})
+RESERVED_IDS = frozenset({"evals", ".bases", ".cache"})
 """Folders of the output directory that do not belong to a row."""
 
 MAX_ID_LENGTH = 128
+MAX_ROLLOUTS = 1_000_000
+"""Of one row: each is planned before the first one runs."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 _DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -82,14 +84,14 @@ def _text(fault: Callable[[str], str | None]) -> AfterValidator:
 
 
 def _id_fault(value: str) -> str | None:
+    if len(value) > MAX_ID_LENGTH:
+        return f"has {len(value)} characters, at most {MAX_ID_LENGTH} fit into a folder name"
     if not _ID.fullmatch(value) or value in {".", ".."}:
         return (
             f'{value!r} cannot be a folder name; use letters, digits, ".", "_" and "-" (but not "." or "..")'
         )
     if value.casefold() in RESERVED_IDS:
         return f"{value!r} is a folder that the output directory uses itself; choose another id"
-    if len(value) > MAX_ID_LENGTH:
-        return f"has {len(value)} characters, at most {MAX_ID_LENGTH} fit into a folder name"
     return None
 
 
@@ -124,9 +126,14 @@ def _goal_fault(value: str) -> str | None:
 def _time_fault(value: str) -> str | None:
     try:
         parse_time(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return f'{value!r} is not an ISO 8601 time such as "2025-05-19T09:00:00"'
     return None
+
+
+def _too_many(value: int) -> Iterable[Fault]:
+    if value > MAX_ROLLOUTS:
+        yield (), f"is more than {MAX_ROLLOUTS} rollouts"
 
 
 def _conversation_faults(value: Any) -> Iterable[Fault]:
@@ -154,7 +161,8 @@ class TaskRow(BaseModel):
     end_goal_sql: Annotated[StrictStr, _text(_goal_fault)] | None = None
     system_prompt: StrictStr | None = None
     sim_user_prompt: StrictStr | None = None
-    n_rollouts: Annotated[StrictInt, Field(ge=1)] = 1
+    sim_user_template: StrictStr | None = None
+    n_rollouts: Annotated[StrictInt, Field(ge=1), AfterValidator(_checked(_too_many))] = 1
     actions: Annotated[list[Action], AfterValidator(_checked(_action_faults))] | None = None
     outputs: list[StrictStr] = []
     max_steps: Annotated[StrictInt, Field(ge=1)] = 30

@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.ground import kept_ground
 from reward_kit.agent.bundles.task_row import INJECTED
 from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
@@ -112,14 +113,15 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
     try:
-        return imports.module(name)
-    except BundleError:
+        with kept_ground():
+            return imports.module(name)
+    except (BundleError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error
         raise _not_found(imports, name, error.name, kind) from None
-    except (Exception, SystemExit) as error:  # the border to the bundle's own code
+    except BaseException as error:  # the border to the bundle's own code, which may exit or worse
         raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.database.statement import Answer
-from reward_kit.errors import DatabaseError, StorageError
+from reward_kit.errors import DatabaseError, QueryTimeoutError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,9 @@ _PRAGMAS = (
     "PRAGMA synchronous=OFF",
     "PRAGMA cache_size=-65536",
 )
-_STEPS_BETWEEN_SIGNALS = 100_000
+_STEPS_BETWEEN_LOOKS = 100_000
+STATEMENT_SECONDS = 600.0
+"""How long one statement of a seed may take: far above any real one, so that one without an end has one."""
 _OUT_OF_SPACE_OR_BROKEN = {10, 13, 14}
 """SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN."""
 
@@ -64,9 +67,30 @@ def open_seed_file(path: Path, *, frozen_clock: bool) -> SeedFile:
     return _ClockedSeedFile(path, connect_file(path, create=True))
 
 
+class _Clock:
+    """Stops a statement that runs past ``STATEMENT_SECONDS``; SQLite asks it from time to time."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._end = time.monotonic() + STATEMENT_SECONDS
+        self._stopped = False
+
+    def __call__(self) -> bool:
+        self._stopped = time.monotonic() > self._end
+        return self._stopped
+
+    def check(self) -> None:
+        """Raise ``QueryTimeoutError`` if it was this that stopped the statement."""
+        if self._stopped:
+            raise QueryTimeoutError(f"a statement of the seed ran longer than {STATEMENT_SECONDS:g} s")
+
+
 class _ClockedSeedFile:
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self._path = path
+        self._clock = _Clock()
         self._connection = connection
         for pragma in _PRAGMAS:
             connection.execute(pragma).fetchall()
@@ -85,6 +109,7 @@ class _ClockedSeedFile:
             return True
 
         before = self._connection.total_changes()
+        self._clock.start()
         cursor = self._connection.cursor()
         cursor.exec_trace = note_columns
         try:
@@ -92,6 +117,7 @@ class _ClockedSeedFile:
             cursor.execute(sql, parameters, can_cache=parameters is not None)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         except apsw.Error as error:
+            self._clock.check()
             raise _fault(self._path, str(error), getattr(error, "result", 0)) from error
         names = columns[-1] if columns else ()
         changed = self._connection.total_changes() - before
@@ -110,7 +136,7 @@ class _ClockedSeedFile:
         for name, function, arguments in functions:
             connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
         # Python looks at Ctrl-C only while it runs itself
-        connection.set_progress_handler(lambda: False, _STEPS_BETWEEN_SIGNALS)
+        connection.set_progress_handler(self._clock, _STEPS_BETWEEN_LOOKS)
 
     def unguard(self) -> None:
         self._connection.authorizer = None
@@ -122,6 +148,7 @@ class _ClockedSeedFile:
 class _PlainSeedFile:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._clock = _Clock()
         self._connection = sqlite3.connect(path, isolation_level=None)
         for pragma in _PRAGMAS:
             self._connection.execute(pragma).fetchall()
@@ -131,10 +158,12 @@ class _PlainSeedFile:
         return self._connection.in_transaction
 
     def run(self, sql: str, parameters: Parameters = None) -> Answer:
+        self._clock.start()
         try:
             cursor = self._connection.execute(sql, parameters or ())
             rows = cursor.fetchall()
         except sqlite3.Error as error:
+            self._clock.check()
             raise _fault(self._path, str(error), getattr(error, "sqlite_errorcode", 0)) from error
         columns = tuple(column[0] for column in cursor.description or ())
         return Answer(columns or None, rows, cursor.rowcount, cursor.lastrowid or 0)
@@ -143,7 +172,7 @@ class _PlainSeedFile:
         self._connection.set_authorizer(authorizer)
         self._connection.create_function("random", 0, randomness.integer)
         self._connection.create_function("randomblob", 1, randomness.blob)
-        self._connection.set_progress_handler(lambda: False, _STEPS_BETWEEN_SIGNALS)
+        self._connection.set_progress_handler(self._clock, _STEPS_BETWEEN_LOOKS)
 
     def unguard(self) -> None:
         # None takes an authorizer away only from Python 3.11 on

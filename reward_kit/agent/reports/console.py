@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.metrics import LEADERBOARD_KS, mean
 from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.failed_rollouts import (
+    chosen_failures,
+    explanation_facts,
+    failure_facts,
+    user_fault_facts,
+)
 from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
 from reward_kit.agent.reports.wording import (
     count,
+    dollars,
     duration,
     estimate,
+    from_here,
     money,
     one_line,
     score,
+    shares,
     tallied,
     tokens,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -30,8 +39,17 @@ if TYPE_CHECKING:
 SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
 SHOW_AT_MOST = 40
+LONGEST_NAME = 24
+"""Characters of a row's name for which other columns make room; longer ones are folded."""
+LEFT_OUT_FIRST = ("steps", "time", "cost")
+"""Columns that are left out, in this order, where there is no room."""
 ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
 """Stop reasons whose failures get an example, one for each group."""
+
+SOME_FAILURES, FEW_FAILURES = 3, 2
+"""So many failed rollouts are shown one by one: fewer where the table of rows is long already."""
+FIRST_TURNS = 4
+"""Success is told for so many turns, and for the last in which there was one."""
 
 Fact = tuple[str, str]
 
@@ -41,7 +59,7 @@ def print_report(result: EvaluationResult, console: Console) -> None:
     console.print()
     console.print(_title(result))
     console.print()
-    _print_table(_rows_table(result.rows), console)
+    _print_table(_rows_table(result.rows, console.width), console)
     for line in _folded(result.rows):
         console.print(line)
     console.print()
@@ -51,8 +69,13 @@ def print_report(result: EvaluationResult, console: Console) -> None:
     console.print()
     _print_table(_facts_table(result), console)
     console.print()
+    _print_failures(result, console)
     _print_table(_leaderboard_table(result), console)
     console.print()
+    if result.compared_with is not None:
+        for line in result.compared_with.lines():
+            console.print(line, soft_wrap=True)
+        console.print()
     for line in _files(result):
         console.print(line, soft_wrap=True)
 
@@ -89,23 +112,36 @@ def _title(result: EvaluationResult) -> str:
     )
 
 
-def _rows_table(rows: Sequence[RowResult]) -> Table:
-    table = _table("row", right=("passed", "reward", "steps", "time", "cost"))
+def _rows_table(rows: Sequence[RowResult], width: int) -> Table:
+    """A line for each row, without the columns that would leave no room to say what went wrong."""
+    shown = _shown(rows)
+    cells = {row.row_id: _cells(row) for row in shown}
+    headings = ["passed", "reward", "steps", "time", "cost"]
+    widths = {name: max([len(name), *(len(of[name]) for of in cells.values())]) + 2 for name in headings}
+    names = min(LONGEST_NAME, max((len(row.row_id) for row in shown), default=0))
+    kinds = max((len(kind) for row in shown for kind in row.failures), default=0)
+    for name in LEFT_OUT_FIRST:
+        if names + 2 + sum(widths[heading] for heading in headings) + kinds + 2 > width:
+            headings.remove(name)
+    table = _table("row", right=headings)
+    table.columns[0].min_width = names
     table.add_column("what went wrong", overflow="fold", ratio=1)
     table.columns[0].overflow = "fold"
-    for row in _shown(rows):
-        summary = row.to_json()
-        usage = total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())
-        table.add_row(
-            row.row_id,
-            f"{row.c}/{row.n}",
-            "-" if row.reward is None else f"{row.reward:.2f}",
-            "-" if summary["steps"] is None else f"{summary['steps']:.1f}",
-            duration(summary["seconds"]),
-            money(usage),
-            tallied(row.failures + row.unjudged) or _unfinished(row),
-        )
+    for row in shown:
+        values = [cells[row.row_id][name] for name in headings]
+        table.add_row(row.row_id, *values, tallied(row.failures + row.unjudged) or _unfinished(row))
     return table
+
+
+def _cells(row: RowResult) -> dict[str, str]:
+    steps = mean([outcome.steps for outcome in row.outcomes])
+    return {
+        "passed": f"{row.c}/{row.n}",
+        "reward": "-" if row.reward is None else f"{row.reward:.2f}",
+        "steps": "-" if steps is None else f"{steps:.1f}",
+        "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
+        "cost": money(total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())),
+    }
 
 
 def _unfinished(row: RowResult) -> str:
@@ -161,9 +197,32 @@ def _facts_table(result: EvaluationResult) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, fact in (*_averages(result), *_spending(result), *_troubles(result)):
+    for name, fact in (
+        *_averages(result),
+        *_spending(result),
+        *_troubles(result),
+        *user_fault_facts(result),
+        *explanation_facts(result),
+    ):
         table.add_row(name, fact)
     return table
+
+
+def _print_failures(result: EvaluationResult, console: Console) -> None:
+    """A few failed rollouts one by one, each with its file; which class, which step, what instead of what."""
+    from rich.table import Table
+
+    chosen = chosen_failures(result, FEW_FAILURES if len(result.rows) > SHOW_ALL_UP_TO else SOME_FAILURES)
+    for outcome in chosen:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True, min_width=len("explanations"))
+        table.add_column(overflow="fold")
+        for name, fact in failure_facts(result, outcome):
+            table.add_row(name, fact)
+        _print_table(table, console)
+        console.print(f"  file        {from_here(result.folder / outcome.file)}", soft_wrap=True)
+    if chosen:
+        console.print()
 
 
 def _averages(result: EvaluationResult) -> Iterator[Fact]:
@@ -173,10 +232,19 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     yield "reward", estimate(means.reward)
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
+    within = result.success_within_turns
+    if within:
+        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in _some_of(within))
     spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
     yield "time", ", ".join(spread)
     if means.model_call_seconds is not None:
         yield "", f"{duration(means.model_call_seconds)} for a model call"
+
+
+def _some_of(within: Mapping[int, float]) -> list[int]:
+    """The first turns, and the last one."""
+    last = max(within)
+    return [k for k in within if k <= FIRST_TURNS or k == last]
 
 
 def _spending(result: EvaluationResult) -> Iterator[Fact]:
@@ -187,11 +255,17 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
             read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
             yield role, f"{money(usage)}, {count(usage.calls, 'model call')}"
             yield "", f"{read} tokens in{cached}, {written} out{thought}"
+            if usage.reused_calls:
+                saved = dollars(usage.reused_cost)
+                yield (
+                    "",
+                    f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again",
+                )
 
 
 def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     if result.failures:
-        yield "failures", tallied(result.failures)
+        yield "failures", shares(result.failures)
         for reasons in ENDED_EARLY:
             ended = (each for each in result.outcomes if each.failure and each.stop_reason in reasons)
             example = next(ended, None)
@@ -217,9 +291,9 @@ def _leaderboard_table(result: EvaluationResult) -> Table:
 
 
 def _files(result: EvaluationResult) -> Iterator[str]:
-    yield f"results   {result.results_path}"
-    yield f"log       {result.log_path}"
-    yield f"rollouts  {result.folder}/<row id>/roll_<id>.json"
+    yield f"results   {from_here(result.results_path)}"
+    yield f"log       {from_here(result.log_path)}"
+    yield f"rollouts  {from_here(result.folder)}/<row id>/roll_<id>.json"
 
 
 def _table(first: str, *, right: Sequence[str], box: bool = False) -> Table:

@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, BinaryIO
 from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, temporary_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from reward_kit.agent.results import EvaluationResult, RowResult
 
 TO_OUTPUT = "-"
 
 
-def write_report(result: EvaluationResult, target: str, output: BinaryIO | None = None) -> None:
-    """Write the report to a file (whole or not at all) or, for ``-``, to ``output`` (standard output).
+def write_parts(parts: Iterable[bytes], target: str, output: BinaryIO | None = None) -> None:
+    """Write a document to a file (whole or not at all) or, for ``-``, to ``output`` (standard output).
 
-    It is ``EvaluationResult.to_json()`` with, in place of each rollout's outcome, that outcome and its
-    ``trajectory``. Raises ``StorageError``.
+    Raises ``StorageError``.
     """
     if target == TO_OUTPUT:
         stream = output or sys.stdout.buffer
         try:
-            for part in report_parts(result):
+            for part in parts:
                 stream.write(part)
             stream.flush()
         except BrokenPipeError:
@@ -38,7 +37,7 @@ def write_report(result: EvaluationResult, target: str, output: BinaryIO | None 
     temporary = temporary_beside(path)
     try:
         with temporary.open("xb") as file:
-            for part in report_parts(result):
+            for part in parts:
                 file.write(part)
         temporary.replace(path)
     except OSError as error:
@@ -47,7 +46,11 @@ def write_report(result: EvaluationResult, target: str, output: BinaryIO | None 
 
 
 def report_parts(result: EvaluationResult) -> Iterator[bytes]:
-    """The report piece by piece; trajectories are copied from their files, one in memory at a time."""
+    """The report piece by piece: ``EvaluationResult.to_json()`` with, beside each rollout's outcome, its
+    ``trajectory``.
+
+    Trajectories are copied from their files, one in memory at a time.
+    """
     head = result.to_json()
     del head["rows"]
     yield json_bytes(head)[:-1] + b', "rows": ['

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.reports.wording import count, duration, money, score, tokens
@@ -49,7 +50,7 @@ class PlainProgress:
     """Lines on ``stream``: at parts of the way, and for every rollout that could not be judged."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._given = stream
         self._next = 0
         self._said = 0.0
 
@@ -67,6 +68,9 @@ class PlainProgress:
             self._next = self._after(tally)
             self._said = tally.seconds
 
+    def noted(self, text: str) -> None:
+        self._say(text)
+
     def closed(self, tally: Tally) -> None:
         """All is said."""
 
@@ -75,8 +79,10 @@ class PlainProgress:
         return min(tally.planned, (tally.done // step + 1) * step)
 
     def _say(self, text: str) -> None:
-        self._stream.write(" ".join(text.split("\n")) + "\n")
-        self._stream.flush()
+        stream = self._given or sys.stderr  # asked now: code of a bundle may have closed the one before
+        with suppress(ValueError):
+            stream.write(" ".join(text.split("\n")) + "\n")
+            stream.flush()
 
 
 class LiveProgress:
@@ -112,6 +118,10 @@ class LiveProgress:
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         if not outcome.judged and self._live is not None:
             self._live.console.print(outcome_line(outcome), markup=False, highlight=False, emoji=False)
+
+    def noted(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False, emoji=False)
 
     def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Leave the last line standing."""

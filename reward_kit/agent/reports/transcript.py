@@ -6,12 +6,14 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.failures.first_fault import call_line
 from reward_kit.agent.history import text_of
 from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.failed_rollouts import row_line
 from reward_kit.agent.reports.wording import count, duration, money, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.calls import ToolCall
     from reward_kit.agent.runs.rollout_record import RolloutRecord
@@ -75,8 +77,24 @@ def _end(record: RolloutRecord) -> Iterator[str]:
     if record.reward is not None:
         reason = (record.result or {}).get("reason")
         yield f"reward {record.reward:g}{f': {reason}' if reason else ''}"
+    for fault in record.user_faults or ():
+        yield f"simulated user, turn {fault['turn']}: {fault['kind']} ({fault['detail']})"
     if record.failure:
-        yield f"failure: {record.failure['kind']} ({record.failure['detail']})"
+        yield from _failure(record.failure)
+
+
+def _failure(failure: Mapping[str, Any]) -> Iterator[str]:
+    yield f"failure: {failure['kind']} ({failure['detail']})"
+    if failure.get("step") is not None:
+        yield f"  first wrong step: {failure['step']}, in turn {failure.get('turn')}"
+    for name in ("expected", "made"):
+        call = failure.get(name)
+        if call:
+            yield f"  {name}: {call_line(call['name'], call['arguments'])}"
+    for row in failure.get("rows") or ():
+        yield f"  {row_line(row)}"
+    if failure.get("more_rows"):
+        yield f"  and {failure['more_rows']} more values differ"
 
 
 def _indented(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,6 +72,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def from_here(path: Path) -> Path:
+    """The path as a person in the working directory would type it."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, FileNotFoundError):
+        return path
+
+
 def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
     """Text of foreign code (an error's, a tool's) for a terminal: no line breaks, no control characters, at
     most ``limit`` characters.
@@ -78,6 +87,14 @@ def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
     words = " ".join(_ESCAPE_SEQUENCE.sub("", text).split())
     plain = "".join(character for character in words if character.isprintable())
     return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
+
+
+def shares(counter: Counter[str]) -> str:
+    """``wrong_tool 3 (75%), other 1 (25%)``, the most frequent first."""
+    total = counter.total()
+    return ", ".join(
+        f"{name} {number} ({100 * number / total:.0f}%)" for name, number in counter.most_common()
+    )
 
 
 def tallied(counter: Counter[str]) -> str:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _counter = itertools.count()
+_TAIL = 16
+"""Bytes at the end of a file that are looked at; white space may follow the object."""
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -45,6 +48,34 @@ def write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in ``folder`` are on the disk: a renamed file is there after a power cut, too."""
+    if sys.platform == "win32":
+        return  # has no such call; its file systems keep the order themselves
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such call
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def is_whole_json(path: Path) -> bool:
+    """Whether a file that holds one JSON object is there and has its beginning and its end.
+
+    It is not parsed: thousands are looked at before an evaluation goes on.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            begins = file.read(1) == b"{"
+            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+            return begins and file.read(_TAIL).rstrip().endswith(b"}")
+    except OSError:
+        return False
 
 
 def temporary_beside(path: Path) -> Path:

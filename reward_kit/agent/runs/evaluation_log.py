@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.outcome import RolloutOutcome
-from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, write_all
+from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder, write_all
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class LoggedEvaluation:
 class EvaluationLog:
     """Appends lines that are on the disk when ``append`` returns. Used by several threads at once.
 
-    Each line is written by one call, so a crash can tear only the last one. Threads that append at the same
-    time share one wait for the disk.
+    Each line is written by one call, so a crash can tear only the last one. The line of a rollout is written
+    when its trajectory is; ``append`` also waits until the name of that file is on the disk. Threads that
+    append at the same time share one wait.
     """
 
     def __init__(self, path: Path, *, keep: int = 0) -> None:
@@ -47,9 +48,12 @@ class EvaluationLog:
         self._sync_lock = threading.Lock()
         self._written = 0
         self._synced = 0
+        self._folders: set[Path] = set()
+        self._lost: OSError | None = None
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.ftruncate(self._descriptor, keep)
+            sync_folder(path.parent)
         except OSError as error:
             raise storage_error(error, path) from error
         self._size = keep
@@ -62,13 +66,34 @@ class EvaluationLog:
                 self._write(data)
                 self._written += 1
                 mine = self._written
+                if "file" in line:
+                    self._folders.add((self.path.parent.parent / line["file"]).parent)
             with self._sync_lock:
                 if self._synced < mine:  # else another thread has waited for our line as well
-                    reached = self._written
-                    os.fsync(self._descriptor)
-                    self._synced = reached
+                    self._sync()
         except OSError as error:
             raise storage_error(error, self.path) from error
+
+    def _sync(self) -> None:
+        if self._lost is not None:  # the system reports lost data once; after that it says that all is well
+            raise self._lost
+        with self._write_lock:
+            reached, folders, self._folders = self._written, self._folders, set()
+        try:
+            for folder in folders:
+                with contextlib.suppress(FileNotFoundError):  # resuming looks whether the trajectory is there
+                    sync_folder(folder)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._lost = error
+            raise
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise StorageError(
+                "was deleted while the evaluation runs",
+                place=str(self.path),
+                remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
+            )
+        self._synced = reached
 
     def _write(self, data: bytes) -> None:
         try:
@@ -113,6 +138,8 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
     if not isinstance(line, dict):
         raise TypeError("not an object")
     if line["kind"] == "rollout":
+        if not logged.headers:
+            raise ValueError("no line before it says what was evaluated")
         logged.outcomes.append(RolloutOutcome.from_json(line))
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:

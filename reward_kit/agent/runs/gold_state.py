@@ -30,7 +30,10 @@ class GoldState:
     @property
     def expected(self) -> list[ExpectedCall]:
         """The gold actions as the failure classes need them."""
-        return [ExpectedCall(call["name"], call["arguments"], bool(call["changes"])) for call in self.calls]
+        return [
+            ExpectedCall(call["name"], call["arguments"], bool(call["changes"]), call["changes"])
+            for call in self.calls
+        ]
 
 
 async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState:

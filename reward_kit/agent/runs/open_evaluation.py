@@ -61,20 +61,27 @@ class OpenEvaluation:
             eval_id=self._config.eval_id,
             planned=sum(self._planned.values()),
             max_cost=self._config.max_cost,
+            max_tokens=self._config.max_tokens,
             errors_as_failures=self._config.errors_as_failures,
         )
         for outcome in self._finished.values():
             tally.add(outcome)
         tally.earlier = tally.done
-        tally.spending.spent = sum(outcome.cost for outcome in self.earlier)
+        for outcome in self.earlier:
+            for usage in outcome.usage.values():
+                tally.spending.count(usage)
         return tally
 
     def row_results(self, outcomes: Sequence[RolloutOutcome]) -> tuple[RowResult, ...]:
         """The results of all rows, with the ``outcomes`` of this run.
 
-        Of each rollout the last final outcome counts.
+        Of each rollout the last final outcome counts, unless its trajectory is lost.
         """
-        latest = {(outcome.row_id, outcome.index): outcome for outcome in self.earlier if outcome.final}
+        latest = {
+            (outcome.row_id, outcome.index): outcome
+            for outcome in self.earlier
+            if outcome.final and not outcome.judged
+        }
         latest.update(self._finished)
         latest.update({(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final})
         by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in self._planned}

@@ -17,6 +17,7 @@ from reward_kit.agent.evaluation_config import (
     UsageError,
     flag_of,
 )
+from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Header:
     """What an evaluation is of: a line of its log.
 
     ``rows`` holds for each row id its number of rollouts and fingerprints of what its results depend on;
-    ``code`` a fingerprint of each module of the bundles.
+    ``code`` a fingerprint of each module of the bundles, of those that an agent or user of one's own is named
+    by, and of the file of few-shot displays.
     """
 
     eval_id: str
@@ -69,13 +71,14 @@ def make_header(
         fields = {name: value for name, value in task.row.reward_fields().items() if name != "n_rollouts"}
         rows[task.row.id] = {
             "n_rollouts": n_rollouts[task.row.id],
-            "row": _fingerprint(fields),
+            "row": _fingerprint([fields, dict(task.user_prompts)] if task.user_prompts else fields),
             "seed": task.seed.key[:16],
             "tools": schema,
         }
     code: dict[str, str] = {}
     for folder in {task.folder for task in tasks}:
         code.update(_code(folder))
+    code.update(_players(config))
     configuration = config.to_json()
     for name in ("dataset", "task_dir"):
         path = configuration[name]
@@ -110,11 +113,11 @@ def check_same(header: Header, logged: LoggedEvaluation) -> None:
 def finished_outcomes(logged: LoggedEvaluation, root: Path) -> dict[tuple[str, int], RolloutOutcome]:
     """The rollouts that need not be run again, by row id and index.
 
-    Those that could not be judged are run again, and so is one whose trajectory has not reached the disk.
+    Those that could not be judged are run again, and so is one whose trajectory is gone or torn.
     """
     finished = {}
     for outcome in logged.outcomes:
-        if outcome.judged and outcome.final and (root / outcome.file).is_file():
+        if outcome.judged and outcome.final and is_whole_json(root / outcome.file):
             finished[outcome.row_id, outcome.index] = outcome
     return finished
 
@@ -242,3 +245,14 @@ def _code(folder: Path) -> dict[str, str]:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
+
+
+def _players(config: EvaluationConfig) -> dict[str, str]:
+    """Fingerprints of the files that an agent and a user of one's own, and displays, come from."""
+    files = [Path(config.few_shot_displays)] if config.few_shot_displays is not None else []
+    for spec in (config.agent, config.user):
+        module = sys.modules.get(spec.partition(":")[0]) if spec is not None and ":" in spec else None
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py"):
+            files.append(Path(file))
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()}

@@ -29,7 +29,8 @@ class RolloutRecord:
     that a reward takes either. ``fields`` is the row as the reward got it, ``result`` what the reward
     returned, ``database`` the name of the file with the final state (None: not kept), ``gold_database`` the
     same for the state after the gold actions. ``base`` is the key of the seed. ``started`` is in Unix
-    seconds. ``path`` is where the record was read from.
+    seconds. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None where
+    there was none. ``path`` is where the record was read from.
     """
 
     id: str
@@ -53,12 +54,13 @@ class RolloutRecord:
     reward: float | None
     result: dict[str, Any] | None
     error: str | None
-    failure: dict[str, str] | None
+    failure: dict[str, Any] | None
     started: float
     seconds: float
     base: str
     database: str | None
     gold_database: str | None
+    user_faults: list[dict[str, Any]] | None = None
     format: str = FORMAT
     path: Path | None = None
     _opened: list[Database] = field(default_factory=list, repr=False)
@@ -141,6 +143,8 @@ _PLAIN = (
     *(item.name for item in fields(RolloutRecord) if item.name not in (*_LISTS, "format", "path", "_opened")),
 )
 
+_LATER = frozenset({"user_faults"})
+
 
 def as_json(value: Any) -> dict[str, Any]:
     """The fields of a dataclass with slots; unlike ``dataclasses.asdict`` nothing is copied."""
@@ -162,10 +166,13 @@ def load_rollout(path: str | Path) -> RolloutRecord:
 
 
 def record_from_json(plain: Mapping[str, Any], *, path: Path | None = None) -> RolloutRecord:
-    """The inverse of ``RolloutRecord.to_json``; raises ``StorageError`` if fields are missing."""
+    """The inverse of ``RolloutRecord.to_json``; raises ``StorageError`` if fields are missing.
+
+    Records of before ``_LATER`` fields were written are read as well.
+    """
     try:
         return RolloutRecord(
-            **{name: plain[name] for name in _PLAIN},
+            **{name: plain[name] for name in _PLAIN if name in plain or name not in _LATER},
             usage={role: Usage(**usage) for role, usage in plain["usage"].items()},
             messages=plain["messages"],
             tool_calls=[ToolCall(**call) for call in plain["tool_calls"]],

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError, PydanticSerializationError, to_jsonable_python
+from pydantic_core import (
+    PydanticCustomError,
+    PydanticSerializationError,
+    SchemaError,
+    to_jsonable_python,
+)
 from typing_extensions import NotRequired, TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError, data_path, pydantic_problems, schema_problems
@@ -106,7 +111,7 @@ def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool
 def _adapter(parameters: Sequence[Parameter]) -> TypeAdapter[dict[str, Any]]:
     try:
         return _typed_dict({parameter.name: parameter.field() for parameter in parameters})
-    except (PydanticUserError, TypeError, NameError, RecursionError) as error:
+    except (PydanticUserError, SchemaError, TypeError, NameError, RecursionError) as error:
         for parameter in parameters:
             _refuse_inexpressible(parameter)
         raise BundleError(str(error)) from error
@@ -116,7 +121,7 @@ def _refuse_inexpressible(parameter: Parameter) -> None:
     """Raise for the parameter that pydantic cannot read, so that the message names it."""
     try:
         _typed_dict({parameter.name: parameter.field()})
-    except (PydanticUserError, TypeError, NameError, RecursionError) as error:
+    except (PydanticUserError, SchemaError, TypeError, NameError, RecursionError) as error:
         reason = str(error).splitlines()[0].split(". ")[0]
         raise BundleError(
             f"the type of parameter {parameter.name!r} cannot be expressed in JSON ({reason})",

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import date, time
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 MAX_CHARACTERS = 1_000_000
@@ -73,7 +74,10 @@ def _other_json_value(value: Any) -> Any:
         return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if not getattr(value, "returns_rows", True):  # the result of a statement that only wrote
         return {"rowcount": value.rowcount}
-    return [json_value(item) for item in value] if isinstance(value, Iterable) else str(value)
+    if isinstance(value, Iterable):
+        # as many as would fill the content: some have no end
+        return [json_value(item) for item in islice(value, MAX_CHARACTERS)]
+    return str(value)
 
 
 def _key(key: Any) -> str:

@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
-from reward_kit.agent.tools.content import content_of
-from reward_kit.agent.worker_thread import in_thread
+from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
+from reward_kit.agent.worker_thread import InterruptedInThread, in_thread
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
@@ -84,14 +87,14 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
             content = content_of(value)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
-        return ToolResult(content, "invalid_arguments", given)
+        return ToolResult(content_of(content), "invalid_arguments", given)
     except ToolError as error:
         return ToolResult(content_of(_error_text(error)), "refused", given)
     except _OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
     except asyncio.CancelledError as error:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         return _failed(tool, given, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
@@ -102,9 +105,20 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
 
 async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
     if tool.is_async:
-        return await tool.function(**values)
-    value = await in_thread(partial(tool.function, **values))
+        process = os.getpid()
+        try:
+            return await tool.function(**values)
+        finally:
+            end_if_forked(process)
+    value = await in_thread(lambda: _listed(tool.function(**values)))
     return await value if inspect.isawaitable(value) else value
+
+
+def _listed(value: Any) -> Any:
+    """What an iterator gives, which is run here in the tool's thread and time; other values as they are."""
+    if isinstance(value, Iterator):
+        return list(islice(value, MAX_CHARACTERS))
+    return value
 
 
 def _injections(tool: Tool, db: Any, rollout: Any) -> dict[str, Any]:
@@ -169,12 +183,25 @@ class _Deadline:
             raise _OutOfTimeError from error
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether somebody has cancelled this task; else the tool itself raised ``CancelledError`` (3.10 cannot
     tell).
     """
     task: Any = asyncio.current_task()
     return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+
+
+def broke_off(error: BaseException) -> ToolResult:
+    """The result of a call that raised what ``run_tool`` lets pass, if that was the tool's own doing.
+
+    Raises ``error`` again where it is not: cancellation, Ctrl-C.
+    """
+    if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt) and not isinstance(
+        error, InterruptedInThread
+    ):
+        raise error
+    name = "KeyboardInterrupt" if isinstance(error, InterruptedInThread) else type(error).__name__
+    return ToolResult(f"Error: {name}", "failed", error="".join(traceback.format_exception(error)))
 
 
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
@@ -195,7 +222,10 @@ def _error_text(error: BaseException) -> str:
     elif isinstance(error, SystemExit):
         text = "the tool tried to exit"
     else:
-        text = str(error).strip()
+        try:
+            text = str(error).strip()
+        except Exception:  # noqa: BLE001 - the border to the tool's own code
+            text = ""
         if isinstance(error, KeyError) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return text if text.startswith("Error:") else f"Error: {text}"

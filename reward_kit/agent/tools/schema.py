@@ -109,6 +109,8 @@ def _refuse_unfit(
     names: Mapping[str, Any], taken: Mapping[str, inspect.Parameter], *, open_ended: bool
 ) -> None:
     for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise BundleError(f"parameters lists {name!r}, which is no name")
         if name in INJECTED:
             raise BundleError(f"parameters lists {name!r}, which is injected", remedy="Leave it out.")
         if name not in taken and not open_ended:
@@ -164,7 +166,9 @@ def _type_of_default(default: Any) -> Any:
 def _plain_json(schema: Mapping[str, Any]) -> Schema:
     """A copy of a hand-written schema that nobody else holds."""
     try:
-        copied = json.loads(json.dumps(schema))
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+        text.encode()  # half a character cannot be sent to a model
+        copied = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise BundleError(f"not a JSON schema: {schema!r} ({error})") from error
     assert isinstance(copied, dict)

@@ -1,0 +1,26 @@
+"""How deep JSON may be nested: far deeper than anything real, far from where Python's recursion ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_DEPTH = 100
+
+
+def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
+    """Whether ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is what it was read from."""
+    brackets: tuple[Any, Any] = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, brackets)) <= MAX_DEPTH:
+        return False  # the usual case, without a look at the value
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True

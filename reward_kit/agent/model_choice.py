@@ -1,0 +1,81 @@
+"""Which client asks a model: a local server, the direct path, or LiteLLM."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.evaluation_config import REDACTED
+from reward_kit.agent.local_models import LocalModel, ModelServers, names_local_model
+from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.completion import Model
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.providers import Gates
+    from reward_kit.agent.rollout import Role
+
+
+def find_models(config: EvaluationConfig, gates: Gates, *, agent: bool, user: bool) -> dict[Role, Model]:
+    """The models that agent and user ask, as far as they are wanted and named.
+
+    Their calls go through ``gates``, but for those of local servers.
+
+    Raises ``ModelSetupError`` for one that cannot be called: no key, no such provider, a wrong address.
+    """
+    for flag, given in (("--model-arg", config.model_args), ("--user-model-arg", config.user_model_args)):
+        hidden = [name for name, value in given.items() if REDACTED in json.dumps(value, default=str)]
+        if hidden:
+            raise ModelSetupError(
+                f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
+                remedy=f"Give it again: {flag} {hidden[0]}=...",
+            )
+    servers = ModelServers()
+    models: dict[Role, Model] = {}
+    if agent and config.model:
+        models["agent"] = _model(
+            config.model,
+            config.provider,
+            config,
+            servers,
+            gates,
+            temperature=config.temperature,
+            model_args=dict(config.model_args),
+        )
+    if user and config.sim_model:
+        models["user"] = _model(
+            config.sim_model,
+            config.user_provider,
+            config,
+            servers,
+            gates,
+            model_args=dict(config.user_model_args),
+        )
+    return models
+
+
+def _model(
+    name: str,
+    provider: str | None,
+    config: EvaluationConfig,
+    servers: ModelServers,
+    gates: Gates,
+    **more: Any,
+) -> Model:
+    model_args = more["model_args"]
+    more.update(retries=config.retries, timeout=config.call_timeout)
+    if names_local_model(name, provider=provider, model_args=model_args):
+        return LocalModel(servers.of(name), **more)
+    gates.used = True
+    if config.client == "direct":
+        from reward_kit.agent.openai_http.endpoint import find_endpoint
+
+        endpoint = find_endpoint(name, provider, model_args)
+        if endpoint is not None:
+            from reward_kit.agent.openai_http.model import OpenAIModel
+
+            return OpenAIModel(name, endpoint, gates=gates, **more)
+    from reward_kit.agent.llm import LiteLLMModel, check_model
+
+    check_model(name, provider, model_args=model_args)
+    return LiteLLMModel(name, provider=provider, gates=gates, **more)

@@ -1,0 +1,81 @@
+"""Keys and passwords, taken out of whatever is told or written."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+HIDDEN = "[hidden]"
+SHORTEST = 8
+"""Characters; what is shorter is no key, and would be found in ordinary words."""
+
+_SECRET_NAME = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTHORIZATION)(?:_|$)", re.IGNORECASE
+)
+_SECRET_LOOK = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|fw|hf)[-_][\w\-.*]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )\S+|(?<=Basic )[\w+/=-]{8,}"
+)
+_PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@\"']*@")
+_HEADERS = re.compile(r"headers?$", re.IGNORECASE)
+
+
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """``text`` without ``secrets``, keys from the environment, passwords in addresses, and what looks like a
+    key.
+    """
+    for secret in (*_of_environment(), *secrets):
+        text = text.replace(secret, HIDDEN)
+    return _SECRET_LOOK.sub(HIDDEN, _PASSWORD_IN_ADDRESS.sub(f"{HIDDEN}@", text))
+
+
+def without_password(value: str) -> str:
+    """An address without the user and password in it; any other text as it is."""
+    return _PASSWORD_IN_ADDRESS.sub("***@", value)
+
+
+def secrets_in(value: Any) -> frozenset[str]:
+    """The secrets in the settings of a model: what stands under a name such as ``api_key``, all headers, and
+    passwords in addresses.
+    """
+    return frozenset(secret for secret in _found(value, secret=False) if len(secret) >= SHORTEST)
+
+
+def _found(value: Any, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            named = _SECRET_NAME.search(str(name)) or _HEADERS.search(str(name))
+            yield from _found(inner, secret=secret or named is not None)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _found(inner, secret=secret)
+    elif isinstance(value, str):
+        if secret:
+            yield value
+            yield value.rpartition(" ")[2]  # of "Bearer key" the key alone
+        yield from _of_address(value)
+
+
+def _of_address(value: str) -> Iterator[str]:
+    """The password in an address, as it stands there, decoded, and as clients send it."""
+    if "://" not in value or "@" not in value:
+        return
+    account = urlsplit(value).netloc.rpartition("@")[0]
+    user, _, password = account.partition(":")
+    if not account:
+        return
+    yield from (account, password, unquote(password))
+    yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+
+def _of_environment() -> Iterator[str]:
+    for name, value in os.environ.items():
+        if len(value) < SHORTEST:
+            continue
+        if _SECRET_NAME.search(name):
+            yield value
+        elif "://" in value:
+            yield from (secret for secret in _of_address(value) if len(secret) >= SHORTEST)

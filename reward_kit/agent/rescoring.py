@@ -1,0 +1,293 @@
+"""Judging the rollouts of a finished evaluation again, by the bundle's reward as it is now.
+
+No model is asked and no tool is run: the reward gets the stored databases and messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.judge import call_reward, names_argument, takes_async_faces
+from reward_kit.agent.metrics import is_success
+from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
+from reward_kit.agent.results import passes_of, row_result
+from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
+from reward_kit.agent.runs.resume import resumed_options
+from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
+from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reward_kit.agent.bundle import Task, TaskBundle
+    from reward_kit.agent.metrics import PassTable
+    from reward_kit.agent.results import EvaluationResult, RowResult
+
+FORMAT = "reward-kit.rescoring/1"
+AT_A_TIME = 8
+REWARD_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """One rollout: ``before`` is its outcome as it was recorded, ``now`` as it is judged now.
+
+    ``result`` is what the reward returned, ``fields`` the row as the reward got it; both are None where it
+    was not called.
+    """
+
+    before: RolloutOutcome
+    now: RolloutOutcome
+    result: dict[str, Any] | None = None
+    fields: dict[str, Any] | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the reward is another."""
+        return self.before.reward != self.now.reward
+
+    @property
+    def reason(self) -> str:
+        """Why the reward is what it is, in the reward's own words."""
+        return str(self.now.error or (self.result or {}).get("reason") or "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "row_id": self.now.row_id,
+            "index": self.now.index,
+            "file": self.before.file,
+            "reward_before": self.before.reward,
+            "reward": self.now.reward,
+            "error": self.now.error,
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """A finished evaluation, judged again. ``written`` are the results of the new evaluation, if one was
+    made.
+    """
+
+    log: Path
+    config: EvaluationConfig
+    rollouts: tuple[Rejudged, ...]
+    planned: dict[str, int]
+    seconds: float
+    written: EvaluationResult | None = None
+
+    @property
+    def changed(self) -> list[Rejudged]:
+        """The rollouts whose reward is another, those that have none any more included."""
+        return [rollout for rollout in self.rollouts if rollout.changed]
+
+    @property
+    def failed(self) -> list[Rejudged]:
+        """The rollouts that could not be judged though they should."""
+        return [rollout for rollout in self.rollouts if rollout.now.unjudged_reason == "reward_error"]
+
+    @property
+    def before(self) -> PassTable:
+        """Pass^k as it was."""
+        return passes_of(self.rows(before=True), seed=self.config.seed)
+
+    @property
+    def now(self) -> PassTable:
+        """Pass^k as it is."""
+        return passes_of(self.rows(), seed=self.config.seed)
+
+    def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
+        """The rollouts row by row."""
+        by_row: dict[str, list[RolloutOutcome]] = {}
+        for rollout in self.rollouts:
+            outcome = rollout.before if before else rollout.now
+            by_row.setdefault(outcome.row_id, []).append(outcome)
+        return tuple(
+            row_result(
+                row_id,
+                max(self.planned.get(row_id, 0), len(found)),
+                found,
+                errors_as_failures=self.config.errors_as_failures,
+            )
+            for row_id, found in by_row.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "log": str(self.log),
+            "pass_power_before": {str(k): one.to_json() for k, one in self.before.pass_power.items()},
+            "pass_power": {str(k): one.to_json() for k, one in self.now.pass_power.items()},
+            "changed": len(self.changed),
+            "not_judged": len(self.failed),
+            "rollouts": [rollout.to_json() for rollout in self.rollouts],
+        }
+
+
+async def rescore(
+    log: str | Path,
+    *,
+    dataset: str | Path | None = None,
+    task_dir: str | Path | None = None,
+    eval_id: str | None = None,
+    timeout: float = REWARD_TIMEOUT,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Rescoring:
+    """Judge the rollouts that ``log`` (``runs/evals/ID.jsonl``) names again; nothing in it changes.
+
+    The rows are those of ``dataset`` as they are now; without it, of the dataset that was evaluated. With
+    ``eval_id`` the results become an evaluation of that name beside the old one. ``timeout`` is in seconds
+    for one reward. What hinders one rollout (no database, an error in the reward) is told in its outcome.
+    Raises ``UsageError``, ``BundleError`` and ``StorageError`` for what hinders all.
+    """
+    from reward_kit.agent.bundle import TaskBundle
+
+    log = Path(log)
+    started = time.perf_counter()
+    if eval_id is not None and log.with_name(f"{eval_id}.jsonl").exists():
+        raise UsageError(
+            f"there is an evaluation {eval_id} already",
+            place=str(log.parent),
+            remedy="Choose another --eval-id.",
+        )
+    logged = _read(log)
+    config = _config(log, dataset, task_dir, eval_id)
+    if config.dataset is None and config.task_dir is None:
+        raise UsageError("the evaluation names no dataset", place=str(log), remedy="Name one with --dataset.")
+    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        judge = _Judge(bundle, log.parent.parent, timeout, warn)
+        limit = asyncio.Semaphore(AT_A_TIME)
+
+        async def judged(outcome: RolloutOutcome) -> Rejudged:
+            async with limit:
+                return await judge.again(outcome)
+
+        rollouts = await asyncio.gather(*map(judged, _final(logged)))
+        done = Rescoring(log, config, tuple(rollouts), _planned(logged), time.perf_counter() - started)
+        if eval_id is None:
+            return done
+        from reward_kit.agent.rescored_evaluation import write_evaluation
+
+        return replace(done, written=write_evaluation(done, bundle.tasks))
+
+
+class _Judge:
+    """Finds the reward and the row of a rollout, and calls the one on the other."""
+
+    def __init__(self, bundle: TaskBundle, root: Path, timeout: float, warn: Callable[[str], None]) -> None:
+        self._tasks = {task.row.id: task for task in bundle.tasks}
+        self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
+        self._dataset = bundle.dataset
+        self._root = root
+        self._timeout = timeout
+        self._warn = warn
+        self._warned: set[str] = set()
+
+    async def again(self, outcome: RolloutOutcome) -> Rejudged:
+        if outcome.stop_reason in UNJUDGED_STOPS:
+            return Rejudged(outcome, outcome)
+        try:
+            with load_rollout(self._root / outcome.file) as record:
+                reward, record.fields = self._found(record)
+                arguments = record.reward_arguments(is_async=takes_async_faces(reward))
+                result = await call_reward(reward, arguments, timeout=self._timeout)
+        except RewardKitError as error:
+            now = replace(outcome, reward=None, error=str(error), failure=None, failure_detail=None)
+            return Rejudged(outcome, replace(now, failure_step=None, turn_of_success=None))
+        plain = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
+        now = _judged_outcome(outcome, record, float(result.score), str(plain.get("reason") or ""))
+        return Rejudged(outcome, now, plain, record.fields)
+
+    def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The reward as it is now, and the row: as it is now, or as recorded where it is no longer there."""
+        task = self._tasks.get(record.row_id)
+        if task is None:
+            reward = self._rewards.get((record.row.toolset, record.row.reward))
+            if reward is None:
+                raise BundleError(
+                    f"the dataset has no row {record.row_id}, and none with its toolset",
+                    place=str(self._dataset),
+                    remedy="Name the dataset that was evaluated with --dataset.",
+                )
+            return reward, record.fields
+        self._check_same_start(task, record)
+        return task.reward, task.row.reward_fields()
+
+    def _check_same_start(self, task: Task, record: RolloutRecord) -> None:
+        place = f"row {record.row_id}"
+        if task.row.reward_fields().get("actions") != record.fields.get("actions"):
+            if names_argument(task.reward, "gold_db"):
+                raise RewardError(
+                    "its gold actions have changed, so the stored gold_db is not what they lead to",
+                    place=place,
+                    remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:LOG.",
+                )
+            self._warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
+        if task.seed.key != record.base:
+            self._warn_once(
+                f"{place}: its seed has changed since; the stored databases begin with the former"
+            )
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            self._warn(warning)
+
+
+def _judged_outcome(
+    outcome: RolloutOutcome, record: RolloutRecord, reward: float, reason: str
+) -> RolloutOutcome:
+    from reward_kit.agent.record_keeping import outcome_of
+
+    record.reward, record.error = reward, None
+    if is_success(reward):
+        record.failure = None
+    elif record.failure is None:
+        record.failure = {"kind": "other", "detail": reason or "the reward judges it so now"}
+    return outcome_of(record, file=outcome.file, final=True)
+
+
+def _read(log: Path) -> LoggedEvaluation:
+    if log.suffix != ".jsonl" or not log.is_file():
+        raise UsageError(
+            "is not the log of an evaluation" if log.exists() else "there is no such file",
+            place=str(log),
+            remedy="Name one such as runs/evals/ID.jsonl.",
+        )
+    logged = read_log(log)
+    if not logged.headers or not logged.outcomes:
+        raise StorageError("holds no rollouts to judge", place=str(log))
+    return logged
+
+
+def _config(
+    log: Path, dataset: str | Path | None, task_dir: str | Path | None, eval_id: str | None
+) -> EvaluationConfig:
+    """The configuration of the evaluation, with the dataset that is to be read now."""
+    options = resumed_options({"resume": log.stem, "output_dir": str(log.parent.parent)})
+    options |= {"resume": None, "eval_id": eval_id or log.stem}
+    if dataset is not None or task_dir is not None:
+        options |= {
+            "dataset": None if dataset is None else str(dataset),
+            "task_dir": None if task_dir is None else str(task_dir),
+        }
+    return EvaluationConfig(**options)
+
+
+def _final(logged: LoggedEvaluation) -> Sequence[RolloutOutcome]:
+    """The last final outcome of each rollout, row by row."""
+    latest = {(outcome.row_id, outcome.index): outcome for outcome in logged.outcomes if outcome.final}
+    rows = list(dict.fromkeys([*_planned(logged), *(row_id for row_id, _ in latest)]))
+    return sorted(latest.values(), key=lambda outcome: (rows.index(outcome.row_id), outcome.index))
+
+
+def _planned(logged: LoggedEvaluation) -> dict[str, int]:
+    planned: dict[str, int] = {}
+    for header in logged.headers:
+        planned |= {row_id: row["n_rollouts"] for row_id, row in header["rows"].items()}
+    return planned

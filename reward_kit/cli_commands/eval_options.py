@@ -1,0 +1,83 @@
+"""The options of ``reward-kit agent-eval``, made from the fields of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class GroupedCommand(click.Command):
+    """Lists its options under the headings that the configuration gives them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                option = OPTIONS.get(parameter.name or "")
+                records[option.group if option else GROUPS[-1]].append(record)
+        for group, lines in records.items():
+            with formatter.section(group):
+                formatter.write_dl(lines, col_max=28)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, as_click_takes_it(args))
+
+
+def as_click_takes_it(args: list[str]) -> list[str]:
+    """``args`` with the two forms of tau-bench's flags that click does not know put into its own.
+
+    ``--task-ids 2 4 6`` becomes ``--task-ids 2,4,6``; after ``--shuffle``, ``1`` is dropped, and ``0`` with
+    the flag. The command takes no arguments besides its options, so nothing else can be meant.
+    """
+    taken: list[str] = []
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
+        if word == "--task-ids":
+            values = []
+            while waiting and not waiting[0].startswith("-"):
+                values.append(waiting.pop(0))
+            taken += [word, ",".join(values)] if values else [word]
+        elif word == "--shuffle" and waiting and waiting[0] in ("0", "1"):
+            taken += [word] * (waiting.pop(0) == "1")
+        else:
+            taken.append(word)
+    return taken
+
+
+def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Every field of the configuration as an option."""
+    for name, option in reversed(list(OPTIONS.items())):
+        command = click.option(*option.flags, name, default=None, help=_help(name, option), **_kind(option))(
+            command
+        )
+    return command
+
+
+def _help(name: str, option: Option) -> str:
+    default = DEFAULTS[name]
+    if option.env:
+        return f"{option.help} [environment: {option.env}]"
+    if default is None or default == () or isinstance(default, bool):
+        return option.help
+    return f"{option.help} Default: {default}."
+
+
+def _kind(option: Option) -> dict[str, Any]:
+    """The options' values are checked where the configuration is made: click only parses."""
+    if option.kind is bool:
+        return {} if "/" in option.flags[0] else {"is_flag": True}
+    if option.kind is dict:
+        return {"multiple": True, "metavar": option.metavar}
+    if option.choices:
+        return {"type": click.Choice(option.choices)}
+    if option.bare is not None:
+        return {"is_flag": False, "flag_value": option.bare, "metavar": option.metavar}
+    return {"type": option.kind, "metavar": option.metavar}

@@ -1,0 +1,138 @@
+"""What the command says and writes of an evaluation that is over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.results import EvaluationResult
+
+
+@contextmanager
+def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]:
+    """Standard output for what ``--json -`` writes; whatever else is printed goes to stderr meanwhile.
+
+    The file descriptor moves too, so that subprocesses of tools do not write into the document either.
+    """
+    if config.json != "-":
+        yield None
+        return
+    stdout = sys.stdout
+    stdout.flush()
+    try:
+        descriptor = stdout.fileno()
+        kept = os.dup(descriptor)
+    except (OSError, ValueError):  # a stream in memory, as tests put there
+        with redirect_stdout(sys.stderr):
+            yield stdout.buffer
+        return
+    output = os.fdopen(kept, "wb", closefd=False)
+    try:
+        os.dup2(sys.stderr.fileno(), descriptor)
+        with redirect_stdout(sys.stderr):
+            yield output
+    finally:
+        with suppress(OSError):  # a failed write has been raised where it happened
+            output.close()
+        with suppress(OSError):
+            stdout.flush()  # what was printed past the redirection
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def check_report_path(config: EvaluationConfig) -> None:
+    """Find out before the work, not after it, that there is no such folder."""
+    if config.json is None or config.json == "-":
+        return
+    path = Path(config.json)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        fault = "is a folder" if path.is_dir() else "lies in no folder"
+        raise UsageError(f"--json {config.json} {fault}")
+
+
+def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
+    """Print the report; raises ``StorageError`` where the output takes no more."""
+    from rich.console import Console
+
+    from reward_kit.agent.reports.console import print_report, scores_line
+
+    stream: Any = sys.stderr if config.json == "-" else sys.stdout
+    try:
+        if config.quiet:
+            click.echo(scores_line(result), file=stream)
+            if result.unjudged:
+                click.echo(_unjudged_line(result), err=True)
+            if result.explanations is not None and not result.explanations.complete:
+                explained = result.explanations
+                click.echo(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
+            return
+        # A stream that cannot write a character shows a substitute rather than fail after all the work.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+        print_report(result, Console(file=stream, markup=False, highlight=False, emoji=False))
+        if result.agreement is not None:
+            click.echo("\n" + "\n".join(result.agreement.lines()), file=stream)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"the report cannot be printed: {error.strerror or error}", remedy=_whereabouts(result)
+        ) from error
+
+
+def write_asked(
+    result: EvaluationResult, config: EvaluationConfig, numbers: Mapping[str, int], output: BinaryIO | None
+) -> bool:
+    """Write what ``--json`` and ``--format`` ask for; whether that worked."""
+    from reward_kit.agent.reports.json_report import report_parts, write_parts
+    from reward_kit.agent.tau_bench.results_file import results_parts
+
+    target = config.json
+    if config.format == "tau-bench":
+        target = target or str(result.results_path.with_suffix(".tau-bench.json"))
+        parts = results_parts(result, numbers)
+    else:
+        parts = report_parts(result)
+    if target is None:
+        return True
+    try:
+        write_parts(parts, target, output)
+    except StorageError as error:
+        fault = f"{error.place}: {error.fault}"
+        click.echo(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
+        return False
+    if config.json is None and not config.quiet:
+        click.echo(f"tau-bench's layout: {target}")
+    return True
+
+
+def _whereabouts(result: EvaluationResult) -> str:
+    from reward_kit.agent.reports.wording import from_here
+
+    state = "The evaluation is complete" if result.status == "complete" else "What is finished is kept"
+    return f"{state}; its results are in {from_here(result.results_path)}."
+
+
+def _unjudged_line(result: EvaluationResult) -> str:
+    from reward_kit.agent.reports.wording import count, tallied
+
+    example = next(outcome for outcome in result.outcomes if not outcome.judged)
+    number = result.unjudged.total()
+    line = (
+        f"{number} of {count(result.planned, 'rollout')} not judged: {tallied(result.unjudged)}; "
+        f"for instance {example.row_id} #{example.index + 1}: {example.trouble}"
+    )
+    return " ".join(line.split())

@@ -1,0 +1,112 @@
+"""``reward-kit rescore``: a changed reward on the databases and messages of a finished evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.rescoring import Rejudged, Rescoring
+
+SHOWN = 40
+DONE, INCOMPLETE = 0, 1
+
+
+@click.command("rescore")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option(
+    "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
+)
+@click.option("--task-dir", metavar="DIR", help="The bundle's folder, where the dataset lies elsewhere.")
+@click.option("--eval-id", metavar="NAME", help="Write the results as an evaluation of this name, too.")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="PATH",
+    help="Write both rewards of every rollout to a file (-: to the output).",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time for one reward. Default: 300.",
+)
+def rescore(
+    log: Path,
+    dataset: str | None,
+    task_dir: str | None,
+    eval_id: str | None,
+    json_path: str | None,
+    timeout: float | None,
+) -> int:
+    """Judge a finished evaluation again by a changed reward.
+
+    LOG is runs/evals/ID.jsonl. The bundle's reward as it is now gets the stored databases and
+    messages. No model is asked and no tool is run; the old evaluation stays as it is.
+    The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
+    """
+    from reward_kit.agent.rescoring import REWARD_TIMEOUT
+    from reward_kit.agent.rescoring import rescore as judge_again
+    from reward_kit.agent.runs.atomic_file import readable_json, write_file
+
+    if json_path not in (None, "-") and not Path(json_path).absolute().parent.is_dir():
+        raise click.UsageError(f"--json {json_path} lies in no folder")
+    done = asyncio.run(
+        judge_again(
+            log,
+            dataset=dataset,
+            task_dir=task_dir,
+            eval_id=eval_id,
+            timeout=REWARD_TIMEOUT if timeout is None else timeout,
+            warn=lambda warning: click.echo(f"warning: {warning}", err=True),
+        )
+    )
+    for line in report_lines(done):
+        click.echo(line, err=json_path == "-")
+    if json_path == "-":
+        sys.stdout.buffer.write(readable_json(done.to_json()))
+    elif json_path is not None:
+        write_file(Path(json_path), readable_json(done.to_json()))
+    return INCOMPLETE if done.failed else DONE
+
+
+def report_lines(done: Rescoring) -> Iterator[str]:
+    """The report for a person."""
+    from reward_kit.agent.reports.wording import count, score
+
+    yield f"{done.log.stem}: {count(len(done.rollouts), 'rollout')} judged again"
+    yield f"{'':8}{'before':>8}{'now':>8}"
+    before, now = done.before.pass_power, done.now.pass_power
+    for k in sorted({*before, *now}):
+        if k <= 4:
+            was, is_now = (score(table[k].value if k in table else None) for table in (before, now))
+            yield f"{f'Pass^{k}':8}{was:>8}{is_now:>8}"
+    changed = [rollout for rollout in done.changed if rollout not in done.failed]
+    yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
+    yield from _shown(changed)
+    if done.failed:
+        yield f"{count(len(done.failed), 'rollout')} could not be judged:"
+        yield from _shown(done.failed)
+    if done.written is not None:
+        yield f"results   {done.written.results_path}"
+
+
+def _shown(rollouts: list[Rejudged]) -> Iterator[str]:
+    from reward_kit.agent.reports.wording import one_line
+
+    for rollout in rollouts[:SHOWN]:
+        now, before = rollout.now, rollout.before
+        rewards = f"{_number(before.reward)} -> {_number(now.reward)}"
+        yield f"  {now.row_id} #{now.index + 1}: {rewards}  {one_line(rollout.reason, 160)}".rstrip()
+    if len(rollouts) > SHOWN:
+        yield f"  and {len(rollouts) - SHOWN} more"
+
+
+def _number(reward: float | None) -> str:
+    return "none" if reward is None else f"{reward:g}"
