@@ -48,11 +48,11 @@ class TestHelp:
         done = run(*arguments)
         assert done.returncode == 0
         for line in (
-            "agent-eval  Evaluate an agent",
-            "db          Open, export",
-            "preview     Try an evaluator",
+            "agent-eval Evaluate an agent",
+            "db Open, export",
+            "preview Try an evaluator",
         ):
-            assert line in done.stdout
+            assert line in " ".join(done.stdout.split())
         assert "deploy" not in done.stdout
 
     @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))

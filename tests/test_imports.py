@@ -18,6 +18,7 @@ HEAVY = {
     "fastapi",
     "litellm",
     "openai",
+    "opentelemetry",
     "pydantic",
     "requests",
     "rich",

@@ -65,6 +65,10 @@ def calls(*wanted: tuple[str, dict[str, Any] | str], content: str | None = None)
     )
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024  # with the usual 5, connections made at the same time are a second late
+
+
 class StubServer:
     """The server, its scripts by model name, and the requests that it has received."""
 
@@ -77,7 +81,7 @@ class StubServer:
         self._seeds: list[Any] = []
         self._issued = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        self._server = _Server(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()

@@ -15,6 +15,7 @@ from reward_kit.agent.metrics import (
     pass_power_k,
     pass_table,
     percentile,
+    success_within_turns,
 )
 
 
@@ -113,3 +114,12 @@ def test_percentile_lies_linearly_between_neighbours() -> None:
 def test_mean_of_nothing_is_none() -> None:
     assert mean([]) is None
     assert mean([1, 2]) == 1.5
+
+
+def test_success_within_turns_is_averaged_per_task_first() -> None:
+    assert success_within_turns([(4, [1, 3]), (1, [2]), (2, []), (0, [])]) == {
+        1: pytest.approx((1 / 4) / 3),
+        2: pytest.approx((1 / 4 + 1) / 3),
+        3: pytest.approx((2 / 4 + 1) / 3),
+    }
+    assert success_within_turns([(3, []), (0, [])]) == {}

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.metrics import mean_estimates, pass_at_k, pass_power_k, pass_table
+from reward_kit.agent.metrics import (
+    mean_estimates,
+    pass_at_k,
+    pass_power_k,
+    pass_table,
+    success_within_turns,
+)
 
 rollouts = st.lists(st.booleans(), min_size=1, max_size=9)
 
@@ -52,3 +58,20 @@ def test_an_interval_stays_within_the_values(vectors: list[tuple[float, float]],
         values = [vector[column] for vector in vectors]
         assert estimate.interval is not None
         assert min(values) - 1e-9 <= estimate.interval.low <= estimate.interval.high <= max(values) + 1e-9
+
+
+@given(st.lists(st.lists(st.none() | st.integers(1, 9), max_size=6), max_size=5))
+@settings(deadline=None)
+def test_success_within_turns_equals_counting_rollout_by_rollout(tasks: list[list[int | None]]) -> None:
+    """A rollout is the turn in which it succeeded, or None."""
+    shares = success_within_turns([(len(task), [turn for turn in task if turn]) for task in tasks])
+    judged = [task for task in tasks if task]
+    latest = max((turn for task in tasks for turn in task if turn), default=0)
+    assert list(shares) == list(range(1, latest + 1))
+    for k, share in shares.items():
+        per_task = [sum(turn is not None and turn <= k for turn in task) / len(task) for task in judged]
+        assert share == pytest.approx(sum(per_task) / len(judged), abs=1e-12)
+    assert list(shares.values()) == sorted(shares.values())
+    if shares:
+        table = pass_table([(len(task), sum(turn is not None for turn in task)) for task in tasks])
+        assert shares[latest] == pytest.approx(table.pass_power[1].value, abs=1e-12)

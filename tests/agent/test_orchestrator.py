@@ -176,6 +176,24 @@ async def test_a_fault_is_blamed_on_the_one_who_made_it(
     assert (by_agent.setup_error is not None) == isinstance(error, ModelSetupError)
 
 
+async def test_a_refused_key_is_told_even_by_an_agent_that_makes_light_of_it(tmp_path: Path) -> None:
+    class Refused:
+        name = "refused"
+
+        async def complete(self, messages: Any, **_: Any) -> Any:
+            raise ModelSetupError("the key is refused")
+
+    class Careless:
+        async def respond(self, rollout: Any) -> str:
+            with contextlib.suppress(Exception):
+                await rollout.complete()
+            return "All is well."
+
+    finished = await play(small_task(tmp_path), Careless(), models={"agent": Refused()})
+    assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
+    assert str(finished.setup_error) == "the key is refused"
+
+
 async def test_the_place_where_an_agent_failed_is_named(tmp_path: Path) -> None:
     class Broken:
         async def respond(self, rollout: Any) -> str:

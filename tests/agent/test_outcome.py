@@ -87,3 +87,13 @@ def test_costs_add_up() -> None:
     one = outcome(1.0)
     assert one.cost == pytest.approx(0.3)
     assert total_usage(one.usage.values()) == Usage(calls=2, cost=one.cost)
+
+
+def test_a_line_of_an_earlier_version_is_read_as_well() -> None:
+    plain = outcome(0.5, failure="other").to_json()
+    for name in ("failure_step", "user_faults"):
+        del plain[name]
+    assert RolloutOutcome.from_json(plain) == outcome(0.5, failure="other")
+    del plain["steps"]
+    with pytest.raises(KeyError):
+        RolloutOutcome.from_json(plain)

@@ -12,13 +12,14 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.completion import Usage
+from reward_kit.agent.explain import Explanation, Explanations
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.reports.console import print_report, scores_line
 from reward_kit.agent.reports.json_report import report_parts
 from reward_kit.agent.reports.leaderboard import leaderboard
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
-from reward_kit.agent.reports.wording import dollars, duration, money, tokens
+from reward_kit.agent.reports.wording import dollars, duration, from_here, money, tokens
 from reward_kit.agent.results import EvaluationResult, RowResult, averages_of, passes_of, row_result, usage_of
 from reward_kit.agent.tally import Tally
 
@@ -330,3 +331,89 @@ def test_the_json_report_is_one_valid_document_even_with_a_damaged_trajectory(bu
     assert first["trajectory"]["id"] == first["id"]
     assert second["trajectory"] is None
     assert report["score"] == 1.0
+
+
+def test_the_report_shows_a_failure_of_each_class_with_what_was_expected(bundle: Bundle) -> None:
+    (Path("wrong_agent.py")).write_text(
+        "class Wrong:\n"
+        "    async def respond(self, rollout):\n"
+        "        if rollout.index:\n"
+        "            return 'No.'\n"
+        "        await rollout.call_tool('create_booking', {'flight_id': 9, 'passenger': 'Alice'})\n"
+        "        return 'Booked.'\n"
+    )
+    bundle.rows({"actions": GOLD, "n_rollouts": 3})
+    result = agent_eval(bundle.dataset, agent="wrong_agent:Wrong", no_sim_user=True)
+    text = shown(result, 200)
+    for part in (
+        "failures  partially_completed 2 (67%), wrong_arguments 1 (33%)",
+        "flight.booking.001 #1: wrong_arguments in step 1: create_booking: flight_id: expected 1, got 9",
+        'expected    create_booking({"flight_id": 1, "passenger": "Alice"})',
+        'made        create_booking({"flight_id": 9, "passenger": "Alice"})',
+        "flight.booking.001 #2: partially_completed in step 1: 0 of 2 changes made",
+        f"file        {from_here(result.folder / result.outcomes[0].file)}",
+    ):
+        assert part in text
+    assert "data        bookings #" in text
+    log = transcript(load_rollout(result.folder / result.outcomes[0].file))
+    assert "first wrong step: 1, in turn 1" in log
+    assert 'made: create_booking({"flight_id": 9, "passenger": "Alice"})' in log
+    plain = json.loads(result.results_path.read_text())
+    assert plain["failure_breakdown"]["wrong_arguments"] == {
+        "count": 1,
+        "percent": pytest.approx(100 / 3),
+    }
+    for outcome_of_one in result.outcomes:
+        (result.folder / outcome_of_one.file).unlink()
+    assert "flight.booking.001 #1: wrong_arguments in step 1" in shown(result, 200)
+
+
+def test_faults_of_users_and_success_within_turns_have_their_lines() -> None:
+    faulty = outcome("a", 1, 0.0, failure="user_error", user_faults=["stopped_early", "stopped_early"])
+    rows = [row_result("a", 2, [outcome("a", 0, user_faults=[]), faulty])]
+    text = shown(result_of(*rows))
+    assert "the simulated user misbehaved in 1 of 2 rollouts" in text
+    assert "stopped_early 1" in text
+    assert "within 1 turn 0.00, within 2 turns 0.00, within 3 turns 0.50" in text
+    assert result_of(*rows).success_within_turns == {1: 0.0, 2: 0.0, 3: 0.5}
+    assert "misbehaved" not in shown(result_of(row_result("a", 1, [outcome("a", 0, user_faults=[])])))
+
+
+def test_explanations_are_summed_up_with_their_own_cost() -> None:
+    def explained(index: int, author: str | None, fault: str | None) -> Explanation:
+        return Explanation(
+            rollout=f"a{index}",
+            row_id="a",
+            index=index,
+            model="openai/judge",
+            prompt="v1",
+            author=author,  # type: ignore[arg-type]  # a text in tests
+            fault=fault,
+            sentence="It did [bold]this[/bold]." if author else None,
+            problem=None if author else "no JSON",
+            usage=Usage(calls=1, cost=0.01),
+            seconds=1.0,
+        )
+
+    made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
+    explanations = Explanations("openai/judge", made, 1, "the provider is down", Path("x"))
+    result = result_of(
+        row_result("a", 4, [failed("a", number) for number in range(4)]), explanations=explanations
+    )
+    flat = " ".join(shown(result).split())
+    assert "explanations 3 by openai/judge, $0.0300" in flat
+    assert "at fault: agent 1 (50%), user 1 (50%)" in flat
+    assert "agent: wrong_tool 1 (100%)" in flat
+    assert "1 answer could not be used" in flat
+    assert "1 missing: the provider is down; --resume e1 makes the rest" in flat
+    assert "judged agent, wrong_tool: It did [bold]this[/bold]." in flat
+    assert not result.complete
+    assert result.to_json()["explanations"]["authors"]["user"]["percent"] == 50.0
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_row_says_what_went_wrong_in_whole_words(width: int) -> None:
+    rows = [row_result("flight.booking.001", 1, [failed("flight.booking.001", 0, "wrong_arguments")])]
+    lines = shown(result_of(*rows), width).splitlines()
+    (line,) = [line for line in lines if line.startswith("flight.booking.001 ")]
+    assert "wrong_arguments" in line.split()

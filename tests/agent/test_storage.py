@@ -175,6 +175,16 @@ def test_a_record_read_back_equals_what_was_written(bundle: Bundle) -> None:
     assert [call.status for call in record.tool_calls] == ["ok", "ok"]
 
 
+def test_a_record_of_an_earlier_version_is_read_as_well(bundle: Bundle) -> None:
+    path = record_path(agent_eval(bundle.dataset, agent="gold"))
+    plain = json.loads(path.read_text())
+    del plain["user_faults"]
+    plain["failure"] = {"kind": "other", "detail": "short"}
+    path.write_text(json.dumps(plain))
+    record = load_rollout(path)
+    assert (record.user_faults, record.failure) == (None, {"kind": "other", "detail": "short"})
+
+
 def test_gold_json_tells_what_is_expected(bundle: Bundle) -> None:
     folder = run(bundle).folder / "flight.booking.001"
     gold = json.loads((folder / "gold.json").read_text())

@@ -77,7 +77,8 @@ def test_ids_that_can_be_folder_names_are_accepted(row_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "row_id", ["", ".", "..", "../x", "a/b", "a b", "ä", "a\n", "evals", "EVALS", ".bases", "x" * 129]
+    "row_id",
+    ["", ".", "..", "../x", "a/b", "a b", "ä", "a\n", "evals", "EVALS", ".bases", ".cache", "x" * 129],
 )
 def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
     (fault,) = faults(id=row_id)

@@ -32,7 +32,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 IDS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True).filter(
-    lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases"}
+    lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases", ".cache"}
 )
 OWN_FIELDS = st.dictionaries(TEXT.filter(lambda name: name not in {*KNOWN, *INJECTED}), JSON, max_size=3)
 VALID = st.fixed_dictionaries(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import GOLD, flight_bundle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from small_task import InProcessModel, play, small_task, wants
 
+from reward_kit.agent import agent_eval
+from reward_kit.agent.agents import BUILT_IN as AGENTS
 from reward_kit.agent.agents import load_agent
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.users import default_user, load_user
 from reward_kit.agent.users.llm import GREETING, LLMUser
 from reward_kit.errors import BundleError
@@ -172,5 +179,54 @@ def test_an_agent_that_cannot_be_made_is_told(own_module: str, attribute: str, f
 
 
 def test_the_names_of_built_in_agents_are_offered() -> None:
-    with pytest.raises(BundleError, match=r"tool-calling, gold, human, replay:PATH"):
+    with pytest.raises(BundleError, match=", ".join(["tool-calling", *list(AGENTS)[1:], "replay:PATH"])):
         load_agent("nonsense")
+
+
+ANSWERS = st.sampled_from(
+    [
+        "",
+        "###STOP###",
+        "true",
+        "false",
+        "Thought: hm",
+        "User Response: Hi",
+        "<think>hm",
+        "Hi",
+        {"content": None},
+    ]
+) | st.text(max_size=30)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    strategy=st.sampled_from(["llm", "react", "verify", "reflection"]), answers=st.lists(ANSWERS, min_size=1)
+)
+def test_whatever_the_users_model_answers_the_rollout_ends_by_its_rules(
+    tmp_path_factory: pytest.TempPathFactory, strategy: str, answers: list[Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("play")
+    models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(answers)}
+    task = small_task(folder, sim_user_prompt="You are {line}.", max_steps=4)
+    finished = asyncio.run(play(task, ToolCallingAgent(), user=load_user(strategy)(), models=models))
+    with finished.database:
+        assert finished.rollout.stop_reason in {"user_stop", "max_steps", "user_error"}
+        assert finished.rollout.usage["user"].calls == len(models["user"].seen)
+        assert all(line.text.strip() for line in finished.rollout.lines)
+
+
+@pytest.mark.parametrize("strategy", ["react", "verify", "reflection"])
+def test_a_user_that_a_model_plays_asks_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.delenv("MODEL_SIM", raising=False)
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD})
+    with pytest.raises(UsageError, match=rf"the simulated user \({strategy}\) needs a model of its own"):
+        agent_eval(str(bundle.dataset), agent="gold", user=strategy, output_dir=str(tmp_path / "runs"))
+
+
+def test_the_names_of_built_in_users_are_offered() -> None:
+    with pytest.raises(BundleError, match="llm, react, verify, reflection, human, none, replay:PATH"):
+        load_user("nonsense")

@@ -61,8 +61,11 @@ def test_no_model_for_the_user(agent_eval: Command) -> None:
         (["--eval-id", "../x"], ["--eval-id", "'../x'"]),
         (["--task-ids", "nobody"], ["nobody", "there is no row"]),
         (["--task-ids", "0", "--end-index", "1"], ["--task-ids does not go together with"]),
-        (["--agent", "unheard"], ["unheard", "tool-calling, gold"]),
-        (["--user", "unheard"], ["unheard", "llm, human"]),
+        (
+            ["--agent", "unheard"],
+            ["unheard", "tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH"],
+        ),
+        (["--user", "unheard"], ["unheard", "llm, react, verify, reflection, human, none, replay:PATH"]),
         (["--resume", "never-begun"], ["never-begun"]),
         (["--json", "nowhere/all.json"], ["--json nowhere/all.json lies in no folder"]),
         (["--model-arg", "top_p"], ["--model-arg", "KEY=VALUE"]),

@@ -1,0 +1,235 @@
+"""``--explain``: a model says of failed rollouts who was at fault; nothing is asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+from stub_server import Answer
+
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.evaluation import Evaluation
+from reward_kit.agent.explain.context import context_of
+from reward_kit.errors import ModelSetupError, StorageError
+
+AGENT = '''
+class BooksTheWrongOne:
+    """Right in rollout 0; then for somebody else."""
+
+    async def respond(self, rollout):
+        name = "Alice" if rollout.index == 0 else "Bob"
+        booked = await rollout.call_tool("create_booking", {"flight_id": 1, "passenger": name})
+        await rollout.call_tool("pay_booking", {"booking_id": booked.partition(': "')[2].partition('"')[0]})
+        return "Booked for " + name
+'''
+BLAMED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Bob."})
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("reward_kit.agent.attempts.LONGEST_WAIT", 0.0)
+    name = f"explained_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(AGENT)
+    made.agent = f"{name}:BooksTheWrongOne"  # type: ignore[attr-defined]
+    return made
+
+
+def run(bundle: Bundle, **options: Any) -> EvaluationResult:
+    given: dict[str, Any] = {
+        "agent": bundle.agent,  # type: ignore[attr-defined]
+        "no_sim_user": True,
+        "eval_id": "mine",
+        "explain": "openai/judge",
+        "retries": 0,
+    }
+    return agent_eval(bundle.dataset, **{**given, **options})
+
+
+def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    result = run(bundle)
+    assert result.explanations is not None
+    assert result.complete
+    assert [(one.author, one.fault, one.sentence) for one in result.explanations.made] == [
+        ("agent", "wrong_arguments", "It booked for Bob.")
+    ] * 2
+    shown = stub_llm.requests_for("judge")[0]["messages"][1]["content"]
+    for part in (
+        "You are Alice, a traveller.",
+        "Book what is asked for.",
+        'create_booking({"flight_id": 1, "passenger": "Alice"})',
+        'agent calls: create_booking({"flight_id": 1, "passenger": "Bob"})',
+        "booking_id",
+        "agent: Booked for Bob",
+        "wrong_arguments: create_booking: passenger",
+        "first wrong step: 1 (turn 1)",
+        '"expected"',
+    ):
+        assert part in shown
+    plain = json.loads(result.results_path.read_text())["explanations"]
+    assert plain["authors"] == {"agent": {"count": 2, "percent": 100.0, "faults": {"wrong_arguments": 2}}}
+    assert plain["usage"]["calls"] == 2
+    assert [one["index"] for one in plain["rollouts"]] == [1, 2]
+    assert result.usage["agent"].calls == 0
+
+
+def test_what_is_judged_is_not_asked_again_and_a_new_failure_is(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    run(bundle, n_rollouts=2)
+    assert len(stub_llm.requests_for("judge")) == 1
+    result = run(bundle, n_rollouts=3)
+    assert len(stub_llm.requests_for("judge")) == 2
+    assert result.explanations is not None
+    assert len(result.explanations.made) == 2
+
+
+def test_a_finished_evaluation_is_explained_afterwards_and_by_another_model(
+    bundle: Bundle, stub_llm: Any
+) -> None:
+    stub_llm.script("judge", [BLAMED])
+    stub_llm.script("other", [json.dumps({"author": "user", "fault": "other", "sentence": "x"})])
+    run(bundle, explain=None)
+    first = agent_eval(resume="mine", explain="openai/judge")
+    second = agent_eval(resume="mine", explain="openai/other")
+    assert first.explanations is not None
+    assert second.explanations is not None
+    assert first.explanations.authors == {"agent": 2}
+    assert second.explanations.authors == {"user": 2}
+    assert len(second.explanations.path.read_text().splitlines()) == 4
+
+
+def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", ["It was Bob's fault.", BLAMED])
+    result = run(bundle, n_rollouts=2)
+    assert result.explanations is not None
+    assert [one.author for one in result.explanations.made] == ["agent"]
+    again = stub_llm.requests_for("judge")[1]["messages"][-1]["content"]
+    assert "holds no JSON object" in again
+    assert result.explanations.usage.calls == 2
+
+
+def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", ["", '{"author": "nobody"}'])
+    result = run(bundle, n_rollouts=2)
+    assert result.explanations is not None
+    assert result.complete
+    (one,) = result.explanations.made
+    assert (one.author, one.problem) == (
+        None,
+        '2 answers could not be used, the last because "author" is none of user, agent, environment',
+    )
+    assert run(bundle, n_rollouts=2).explanations is not None
+    assert len(stub_llm.requests_for("judge")) == 2
+
+
+def test_a_provider_that_is_down_costs_no_results_and_resume_makes_up_for_it(
+    bundle: Bundle, stub_llm: Any
+) -> None:
+    stub_llm.script("judge", [BLAMED])
+    stub_llm.fail("judge", Answer(status=500), times=2)
+    result = run(bundle)
+    assert (result.status, result.planned, len(result.outcomes)) == ("complete", 3, 3)
+    assert not result.complete
+    assert result.explanations is not None
+    assert (len(result.explanations.made), result.explanations.missing) == (0, 2)
+    assert "500" in (result.explanations.reason or "")
+    again = agent_eval(resume="mine")
+    assert again.complete
+    assert again.explanations is not None
+    assert len(again.explanations.made) == 2
+
+
+def test_after_some_failed_calls_in_a_row_no_more_are_made(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.fail("judge", Answer(status=500), times=99)
+    result = run(bundle, n_rollouts=12, max_concurrency=1)
+    assert len(stub_llm.requests_for("judge")) == 3
+    assert result.explanations is not None
+    assert result.explanations.missing == 11
+
+
+def test_a_conversation_that_is_too_long_is_tried_with_shorter_results(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    too_long = Answer(status=400, error="maximum context length exceeded", code="context_length_exceeded")
+    stub_llm.fail("judge", too_long)
+    result = run(bundle, n_rollouts=2)
+    assert result.explanations is not None
+    assert [one.author for one in result.explanations.made] == ["agent"]
+
+
+def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    result = run(bundle, max_cost=0.0)
+    assert stub_llm.requests == []
+    assert len(result.outcomes) == 0
+    run(bundle, explain=None)
+    result = run(bundle, explain="openai/judge", max_cost=0.0)
+    assert result.explanations is not None
+    assert (result.explanations.missing, stub_llm.requests) == (2, [])
+    assert "--max-cost" in (result.explanations.reason or "")
+
+
+def test_a_missing_key_is_found_before_the_first_rollout(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+    with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
+        run(bundle)
+    assert not Path("runs").exists()
+
+
+def test_a_torn_last_line_is_asked_for_again_and_a_damaged_file_is_named(
+    bundle: Bundle, stub_llm: Any
+) -> None:
+    stub_llm.script("judge", [BLAMED])
+    result = run(bundle)
+    assert result.explanations is not None
+    path = result.explanations.path
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:40])
+    run(bundle)
+    assert len(stub_llm.requests_for("judge")) == 3
+    path.write_text("{}\n" + "".join(lines))
+    with pytest.raises(StorageError, match=r"mine\.explanations\.jsonl:1"):
+        run(bundle)
+
+
+async def test_what_is_judged_before_an_interruption_is_kept(bundle: Bundle, stub_llm: Any) -> None:
+    slow = Answer(content=BLAMED, delay=20.0)
+    stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
+    config = EvaluationConfig(
+        dataset=str(bundle.dataset),
+        agent=bundle.agent,  # type: ignore[attr-defined]
+        no_sim_user=True,
+        eval_id="cut",
+        explain="openai/judge",
+        max_concurrency=1,
+    )
+    evaluation = Evaluation(config)
+    running = asyncio.ensure_future(evaluation.run())
+    for _ in range(3000):
+        if len(stub_llm.requests) == 2:
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert evaluation.result is not None
+    assert evaluation.result.explanations is not None
+    assert (len(evaluation.result.explanations.made), evaluation.result.explanations.missing) == (1, 1)
+    assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
+
+
+def test_long_results_of_tools_can_be_cut(bundle: Bundle) -> None:
+    result = run(bundle, explain=None)
+    record = load_rollout(result.folder / result.outcomes[1].file)
+    record.messages[3]["content"] = "x" * 5000
+    assert "x" * 5000 in context_of(record)
+    assert "x" * 10 + "… (4990 more characters)" in context_of(record, longest_result=10)

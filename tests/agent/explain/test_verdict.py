@@ -1,0 +1,56 @@
+"""Reading what a model answers, however it writes it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reward_kit.agent.explain.verdict import Verdict, read_verdict
+
+PLAIN: dict[str, Any] = {"author": "agent", "fault": "wrong_tool", "sentence": "It cancelled."}
+EXPECTED = Verdict("agent", "wrong_tool", "It cancelled.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(PLAIN),
+        f"<think>Perhaps {{the user}}?</think>\n```json\n{json.dumps(PLAIN, indent=2)}\n```\nI am sure.",
+        "{'author': 'Agent', 'fault': 'Wrong Tool', 'sentence': 'It cancelled.',}",
+        '{"Fault_Author": "AGENT.", "type": "called_wrong_tool", "why": "It\\ncancelled."}',
+        f'First {{"author": "user", "fault": "other", "sentence": "x"}}, no: {json.dumps(PLAIN)}',
+        f'{json.dumps(PLAIN)} (in the form {{"author": "...", "fault": "...", "sentence": "..."}})',
+    ],
+)
+def test_a_verdict_is_found_in_many_wrappings(text: str) -> None:
+    assert read_verdict(text) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "no JSON object"),
+        ("{", "no JSON object"),
+        ("[1, 2]", "no JSON object"),
+        (json.dumps({**PLAIN, "author": "nobody"}), '"author" is none of user, agent, environment'),
+        (json.dumps({**PLAIN, "fault": "bad"}), '"fault" is none of wrong_tool, '),
+        (json.dumps({**PLAIN, "sentence": " "}), '"sentence" is missing'),
+        (json.dumps({**PLAIN, "author": ["agent"]}), '"author" is none'),
+    ],
+)
+def test_what_is_wrong_is_told(text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        read_verdict(text)
+
+
+@given(st.text(alphabet="{}[]:,\"'\\ aut\n", max_size=60))
+def test_any_text_is_a_verdict_or_a_value_error(text: str) -> None:
+    try:
+        read_verdict(text)
+    except ValueError:
+        return
+    raise AssertionError(text)

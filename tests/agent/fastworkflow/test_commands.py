@@ -1,0 +1,243 @@
+"""``reward-kit fastworkflow`` and ``agent-eval --agent fastworkflow``, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_home import make_home
+
+from reward_kit.cli import main
+
+EXAMPLE = {
+    "_commands/book.py": "# declares a command\n",
+    "_commands/_context.py": "",
+    "tools/tool.py": "class Tool:\n    pass\n",
+    "tools/book.py": (
+        "from .tool import Tool\n\n\nclass Book(Tool):\n"
+        "    @staticmethod\n    def invoke(data, seat):\n        data[seat] = 1\n"
+    ),
+    "seat_data/__init__.py": "def load_data():\n    return {}\n",
+    "seat_data/seats.json": "{}",
+    "description.txt": "Seats",
+}
+EVALUATION = ["agent-eval", "--agent", "fastworkflow", "--no-sim-user", "--retries", "1", "-o", "runs"]
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """A wheel that pip installs, with nothing to do for anybody but these tests."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: training\n"
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """What `setup` installs, with a small package in FastWorkflow's place."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    package = {"fastworkflow/__init__.py": "", "fastworkflow/examples/other/_commands/look.py": ""}
+    package |= {f"fastworkflow/examples/seats/{path}": text for path, text in EXAMPLE.items()}
+    wheel(folder, "fastworkflow", "2.30.7", package)
+    wheel(folder, "dspy", "3.4.1", {"dspy.py": ""})
+    wheel(folder, "litellm", "1.106.2", {"litellm.py": ""})
+    return folder
+
+
+def test_setup_makes_an_environment_and_prepares_the_example(
+    tmp_path: Path, wheels: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    setup = ["fastworkflow", "setup", "--dir", str(home), "--python", sys.executable, "--workflow", "seats"]
+    assert main([*setup, "--", "--quiet", "--no-index", "--find-links", str(wheels)]) == 0
+    prepared = home / "workflows" / "seats"
+    out = capfd.readouterr().out
+    assert f"FastWorkflow 2.30.7 is in {home}" in out
+    assert f"workflow: {prepared}" in out
+    kept = ("_commands/book.py", "_commands/_context.py", "tools/tool.py", "description.txt")
+    assert {path: (prepared / path).read_text() for path in kept} == {path: EXAMPLE[path] for path in kept}
+    assert 'return data.call("book", arguments)' in (prepared / "tools" / "book.py").read_text()
+    assert "class Book(Tool):" in (prepared / "tools" / "book.py").read_text()
+    assert [path.name for path in (prepared / "seat_data").iterdir()] == ["__init__.py"]
+    assert 'context["reward_kit_tools"]' in (prepared / "seat_data" / "__init__.py").read_text()
+
+    trained = prepared / "___command_info" / "global"
+    trained.mkdir(parents=True)
+    (trained / "threshold.json").write_text("{}")
+    (prepared / "tools" / "book.py").write_text("broken")
+    assert main(setup) == 0, "no index is needed for what is installed"
+    assert (trained / "threshold.json").exists(), "what was trained is kept"
+    assert 'data.call("book"' in (prepared / "tools" / "book.py").read_text()
+
+    capfd.readouterr()
+    assert main([*setup[:-1], "nowhere"]) == 2
+    assert "no example workflow 'nowhere'. There are other, seats." in capfd.readouterr().err
+    assert main([*setup[:-1], "other"]) == 2
+    assert "the example other has no tools of its own" in capfd.readouterr().err
+
+
+def test_setup_says_that_pip_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(tmp_path / "home"))
+    (tmp_path / "empty").mkdir()
+    offline = ["--", "--quiet", "--no-index", "--find-links", str(tmp_path / "empty")]
+    assert main(["fastworkflow", "setup", "--python", sys.executable, *offline]) == 2
+    assert "pip cannot install FastWorkflow (exit code 1). The reason is in its output above." in (
+        capfd.readouterr().err
+    )
+
+
+def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastworkflow", "setup", "--dir", str(tmp_path), "--python", "python9.9"]) == 2
+    assert "--python python9.9: there is no such program" in capfd.readouterr().err
+
+
+def test_training_gets_its_keys_without_any_being_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = make_home(tmp_path / "home")
+    (home / "venv/bin/python").write_text(
+        '#!/bin/sh\necho "$@"\ncat "$5" "$6"\necho key is $LITELLM_API_KEY_SYNDATA_GEN\n'
+    )
+    monkeypatch.setenv("LLM_SYNDATA_GEN", "openai/gpt-4o-mini")
+    monkeypatch.setenv("LITELLM_API_KEY_SYNDATA_GEN", "sk-0123456789abcdef")
+    assert main(["fastworkflow", "train", "--dir", str(home)]) == 0
+    program, *files, key = capfd.readouterr().out.splitlines()
+    assert program.startswith(f"-I -m fastworkflow.train {home / 'workflows/airline'} ")
+    assert 'NOT_FOUND="NOT_FOUND"' in files
+    assert "LLM_SYNDATA_GEN=${LLM_SYNDATA_GEN}" in files
+    assert "LITELLM_API_KEY_SYNDATA_GEN=${LITELLM_API_KEY_SYNDATA_GEN}" in files
+    assert not any("sk-" in line for line in files)
+    assert key == "key is sk-0123456789abcdef"
+
+
+def test_training_says_what_it_needs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastworkflow", "train", "--dir", str(make_home(tmp_path / "home"))]) == 2
+    assert "LLM_SYNDATA_GEN is not set: name a model" in capfd.readouterr().err
+
+
+def test_check_finds_everything_in_place(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastworkflow", "check"]) == 0
+    assert f"FastWorkflow 2.30.1 is ready: {home / 'workflows/airline'}" in capfd.readouterr().out
+
+
+def test_check_compares_commands_with_a_bundles_tools(
+    home: Path, small_bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["fastworkflow", "check", "-d", str(small_bundle)]) == 2
+    assert (
+        "without a tool in the bundle: create_booking, pay_booking, search_flights" in capfd.readouterr().err
+    )
+
+
+@pytest.fixture
+def small_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bundle with the tool `take`; its rows say what the fake worker does. It lies where the test works."""
+    folder = tmp_path / "seat_task"
+    folder.mkdir()
+    (folder / "seed.sql").write_text(
+        "CREATE TABLE seats (number INTEGER PRIMARY KEY, taken INT DEFAULT 0);\n"
+        "INSERT INTO seats (number) VALUES (1), (2);\n"
+    )
+    (folder / "tools.py").write_text(
+        "from reward_kit.agent import ToolRegistry\n\nR = ToolRegistry('seats')\n\n\n"
+        "@R.tool('Take a seat', {'number': int})\nasync def take(number, db):\n"
+        "    await db.execute('UPDATE seats SET taken = 1 WHERE number = ?', [number])\n    return 'taken'\n"
+    )
+    lines = [
+        ("both", 'use [["take", {"number": 1}, "a"], ["take", {"number": 2}, "b"]]'),
+        ("one", 'use [["take", {"number": 1}]]'),
+        ("dies", "die ."),
+    ]
+    rows = [
+        {
+            "id": name,
+            "toolset": "seat_task.tools",
+            "initial_messages": [{"role": "user", "content": line}],
+            "end_goal_sql": "SELECT min(taken) FROM seats",
+        }
+        for name, line in lines
+    ]
+    (folder / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def results(folder: Path) -> dict[str, Any]:
+    (path,) = (folder / "runs" / "evals").glob("*.json")
+    return json.loads(path.read_text())
+
+
+def test_an_evaluation_runs_from_the_command_line(
+    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["take"])))
+    options = ["-d", "seat_task", "--n-rollouts", "3", "--fastworkflow-workers", "2"]
+    assert main([*EVALUATION, *options, "--task-ids", "both,one", "--debug"]) == 0
+    found = results(tmp_path)
+    assert found["configuration"]["agent"] == "fastworkflow"
+    assert found["configuration"]["fastworkflow_policy"] == "none"
+    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/roll_*.json")]
+    assert sorted((record["row_id"], record["reward"]) for record in records) == [
+        *[("both", 1.0)] * 3,
+        *[("one", 0.0)] * 3,
+    ]
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("runs/**/*") if path.is_file())
+    assert b"sk-test-0123456789abcdef" not in everything
+
+
+def test_rollouts_of_dead_workers_are_tried_again_then_reported_apart(
+    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["take"])))
+    assert main([*EVALUATION, "-d", "seat_task", "--task-ids", "dies"]) == 1
+    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("dies/roll_*.json")]
+    assert [record["stop_reason"] for record in records] == ["infrastructure_error"] * 2
+    assert all("out of memory, key [hidden]" in record["stop_detail"] for record in records)
+
+
+def test_an_evaluation_that_cannot_start_exits_with_the_list(
+    tmp_path: Path, small_bundle: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*EVALUATION, "-d", "seat_task"]) == 2
+    error = capfd.readouterr().err
+    assert (
+        "Error: --agent fastworkflow: commands of the workflow airline without a tool in the bundle" in error
+    )
+
+
+def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, small_bundle: Path) -> None:
+    home = make_home(tmp_path / "home", commands=["take"])
+    waits = json.loads((small_bundle / "task.jsonl").read_text().splitlines()[0])
+    waits["initial_messages"][0]["content"] = "hang ."
+    (small_bundle / "task.jsonl").write_text(json.dumps(waits))
+    pid_file = tmp_path / "pid"
+    program = home / "venv/bin/python"
+    program.write_text(program.read_text().replace("exec", f'echo $$ > "{pid_file}"\nexec'))
+    evaluation = subprocess.Popen(
+        [sys.executable, "-m", "reward_kit", *EVALUATION, "-d", "seat_task"],
+        env={**os.environ, "REWARD_KIT_FASTWORKFLOW": str(home)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("runs/both/base.db")) or not pid_file.exists():
+        assert evaluation.poll() is None
+        time.sleep(0.02)
+    evaluation.send_signal(signal.SIGINT)
+    _, error = evaluation.communicate(timeout=60)
+    assert evaluation.returncode == 130, error
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)

@@ -1,0 +1,140 @@
+"""What is missing before a run is told in one message, each with its remedy."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_home import COMMANDS, make_home
+from small_task import BOOKED, small_task
+
+from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
+from reward_kit.agent.agents.fastworkflow.environment import FastWorkflowHome
+from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.errors import ModelSetupError
+
+
+async def fault_of(*tasks: Any, **options: Any) -> str:
+    """What keeps an evaluation from starting."""
+    factory = FastWorkflow(EvaluationConfig(agent="fastworkflow", **options), tasks)
+    try:
+        with pytest.raises(ModelSetupError) as caught:
+            await factory.open()
+    finally:
+        await factory.close()
+    return str(caught.value)
+
+
+async def test_without_an_environment_setup_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(tmp_path / "none"))
+    fault = await fault_of()
+    assert (
+        f"there is no environment in {tmp_path / 'none'}: `reward-kit fastworkflow setup` makes it" in fault
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("", "has no fastworkflow"),
+        ("2.24.1", "fastworkflow 2.24.1 is installed"),
+        ("2.3.0", "2.30 is needed"),
+    ],
+)
+async def test_another_version_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, told: str
+) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", version=version)))
+    assert told in await fault_of()
+
+
+async def test_an_untrained_workflow_is_sent_to_its_training(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_UNTRAINED", "1")
+    assert "the workflow is not trained (*): `reward-kit fastworkflow train` does it" in await fault_of()
+
+
+async def test_models_that_are_not_named_are_told_together(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLM_AGENT")
+    monkeypatch.setenv("LLM_PLANNER", "")
+    fault = await fault_of()
+    assert "LLM_AGENT, LLM_PLANNER are not set: name a model" in fault
+    assert "LLM_PARAM_EXTRACTION" not in fault
+    assert "--model NAME stands for all of them" in fault
+
+
+async def test_a_model_of_the_command_line_is_enough(
+    home: Path, monkeypatch: pytest.MonkeyPatch, opened: Any
+) -> None:
+    for role in ("AGENT", "PLANNER", "PARAM_EXTRACTION"):
+        monkeypatch.delenv(f"LLM_{role}")
+    await opened(model="openai/gpt-4o")
+
+
+async def test_a_key_that_a_model_lacks_is_named_with_both_its_variables(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LACKING", json.dumps({"AGENT": ["MISTRAL_API_KEY"], "PLANNER": []}))
+    fault = await fault_of()
+    assert "the model of LLM_AGENT needs MISTRAL_API_KEY: set it, or LITELLM_API_KEY_AGENT," in fault
+    assert "PLANNER" not in fault
+
+
+async def test_a_model_that_lies_in_a_folder_has_to_be_served(home: Path) -> None:
+    assert "--model ./model is a file or folder: serve it" in await fault_of(model="./model")
+
+
+async def test_a_command_without_a_tool_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_home(tmp_path / "home", commands=[*COMMANDS, "upgrade"])
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(folder))
+    fault = await fault_of(small_task(tmp_path))
+    assert "commands of the workflow airline without a tool in the bundle: upgrade." in fault
+
+
+async def test_a_tool_without_a_command_is_a_fault_where_the_rows_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_home(tmp_path / "home", commands=["search_flights", "create_booking"])
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(folder))
+    fault = await fault_of(small_task(tmp_path, actions=BOOKED))
+    assert "tools that the rows' actions need and the workflow has no command for: pay_booking" in fault
+
+
+async def test_another_tool_without_a_command_is_worth_a_warning(
+    opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await opened()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == ["tools that FastWorkflow has no command for, and never calls: hang, ping, transfer"]
+
+
+async def test_everything_that_is_missing_is_in_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["upgrade"])))
+    monkeypatch.setenv("FAKE_UNTRAINED", "1")
+    monkeypatch.setenv("FAKE_LACKING", json.dumps({"PLANNER": ["OPENAI_API_KEY"]}))
+    monkeypatch.delenv("LLM_AGENT")
+    fault = await fault_of(small_task(tmp_path, actions=BOOKED))
+    head, *listed = fault.splitlines()
+    assert head == "--agent fastworkflow: FastWorkflow is not ready:"
+    assert len(listed) == 5
+    assert all(line.startswith("  - ") for line in listed)
+
+
+def test_it_lives_where_the_environment_says_or_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", "/there")
+    assert FastWorkflowHome.find("/here").folder == Path("/here")
+    assert FastWorkflowHome.find().folder == Path("/there")
+    monkeypatch.delenv("REWARD_KIT_FASTWORKFLOW")
+    assert FastWorkflowHome.find().folder == Path("/cache/reward-kit/fastworkflow")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert FastWorkflowHome.find().folder == Path("/home/ann/.cache/reward-kit/fastworkflow")

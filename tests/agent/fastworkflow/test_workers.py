@@ -1,0 +1,153 @@
+"""Workers that die, hang, freeze or do not start, and that none outlives its evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.agents.fastworkflow.workers import Patience
+from reward_kit.errors import ModelSetupError
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pid_of(factory: Any) -> int:
+    (worker,) = factory.workers
+    return worker.pid
+
+
+async def until_gone(pid: int) -> None:
+    """Returns when the process is gone; the time limit of the test ends it otherwise."""
+    while exists(pid):  # noqa: ASYNC110 - the kernel sets no event of ours
+        await asyncio.sleep(0.02)
+
+
+async def test_a_worker_that_dies_is_replaced_and_its_rollouts_are_infrastructure_errors(
+    opened: Any, talk: Any
+) -> None:
+    factory = await opened()
+    first = pid_of(factory)
+    dead, other = await asyncio.gather(talk(factory, "say Hello", "die ."), talk(factory, "wait ."))
+    for finished in (dead, other):
+        assert finished.rollout.stop_reason == "infrastructure_error"
+        assert "a worker ended by itself (exit code 3): out of memory" in finished.rollout.stop_detail
+        assert "sk-test-0123456789abcdef" not in finished.rollout.stop_detail
+        assert finished.reward is None
+    after = await talk(factory, "count .")
+    assert after.rollout.lines[1].text == f"turn 1 in process {pid_of(factory)}"
+    assert pid_of(factory) != first
+
+
+async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any, talk: Any) -> None:
+    factory = await opened(patience=Patience(turn=0.3, farewell=0.1))
+    first = pid_of(factory)
+    finished = await talk(factory, "hang .")
+    assert finished.rollout.stop_reason == "infrastructure_error"
+    assert "no model call and no tool call of a turn ended within 0.3 s" in finished.rollout.stop_detail
+    await until_gone(first)
+    assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
+
+
+async def test_the_other_rollouts_of_a_worker_that_hangs_can_be_played_again(opened: Any, talk: Any) -> None:
+    factory = await opened(patience=Patience(turn=0.5, farewell=0.1))
+    _, other = await asyncio.gather(talk(factory, "hang ."), talk(factory, "work 20"))
+    assert other.rollout.stop_reason == "infrastructure_error"
+    assert "a turn of another rollout had hung" in other.rollout.stop_detail
+
+
+async def test_a_long_turn_that_goes_on_asking_models_is_left_alone(opened: Any, talk: Any) -> None:
+    factory = await opened(patience=Patience(turn=2.0))
+    finished = await talk(factory, "work 30")  # three seconds
+    assert finished.rollout.lines[1].text == "Worked."
+
+
+async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(opened: Any, talk: Any) -> None:
+    factory = await opened()
+    first = pid_of(factory)
+    finished = await talk(factory, "wait .", timeout=0.3)
+    assert finished.rollout.stop_reason == "timeout"
+    assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
+    assert pid_of(factory) == first
+
+
+async def test_a_frozen_process_is_noticed(opened: Any, talk: Any) -> None:
+    factory = await opened(patience=Patience(silence=5.0))
+    first = pid_of(factory)
+    finished = await talk(factory, "freeze .")
+    assert finished.rollout.stop_reason == "infrastructure_error"
+    assert "gave no sign of life for 5 s" in finished.rollout.stop_detail
+    await until_gone(first)
+
+
+async def test_a_worker_that_writes_something_else_is_ended(opened: Any, talk: Any) -> None:
+    finished = await talk(await opened(), "babble .")
+    assert finished.rollout.stop_reason == "infrastructure_error"
+    assert "wrote what cannot be read" in finished.rollout.stop_detail
+
+
+async def test_a_worker_that_does_not_start_is_told_with_its_last_words(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_BROKEN", "1")
+    with pytest.raises(ModelSetupError, match=r"a worker does not start: .*No module named 'torch'"):
+        await opened(fastworkflow_workers=2)
+
+
+async def test_nothing_is_left_when_the_evaluation_is_over(
+    opened: Any, talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    factory = await opened(fastworkflow_workers=2)
+    pids = [worker.pid for worker in factory.workers]
+    assert any((tmp_path / "temporary").iterdir())
+    unfinished = asyncio.ensure_future(talk(factory, "hang ."))
+    await asyncio.sleep(0.1)
+    await factory.close()
+    assert (await unfinished).rollout.stop_reason == "infrastructure_error"
+    assert [exists(pid) for pid in pids] == [False, False]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+PARENT = """
+import asyncio, os, signal
+from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
+from reward_kit.agent.evaluation_config import EvaluationConfig
+
+async def main():
+    factory = FastWorkflow(EvaluationConfig(agent="fastworkflow", fastworkflow_workers=2), [])
+    await factory.open()
+    print(*(worker.pid for worker in factory.workers), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("home")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -9, done.stderr
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    while any(exists(pid) for pid in pids):
+        time.sleep(0.02)

@@ -1,0 +1,197 @@
+"""A stand-in for the programs that serve models, put on the PATH under their names by ``install``.
+
+It writes down how it was called, takes its time, and answers like an OpenAI-compatible server; or it
+misbehaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+HELP = "Usage: transformers serve [OPTIONS] [FORCE_MODEL]"
+OLD_HELP = "Usage: transformers serve [OPTIONS]\n  --force-model TEXT"
+
+
+@dataclass
+class Behaviour:
+    """What the fake does.
+
+    ``delay``: seconds until it is ready, and as long it answers 503. ``dies``: its last words; it ends before
+    it is ready. ``port_taken``: so many starts end for want of the port. ``flood``: megabytes that it prints,
+    before it is ready and with every answer. ``stubborn``: SIGTERM does not end it. ``dies_after``: it ends
+    instead of giving this answer (counted from 1). ``child``: it has a child process. ``answers``: as in
+    ``StubServer.script``; "flight": it plays agent and user of the small flight bundle.
+    """
+
+    delay: float = 0.0
+    never: bool = False
+    dies: str | None = None
+    port_taken: int = 0
+    flood: int = 0
+    stubborn: bool = False
+    dies_after: int | None = None
+    child: bool = False
+    answers: Any = field(default_factory=lambda: ["Hello."])
+    help: str = HELP
+
+
+def install(folder: Path, name: str, behaviour: Behaviour) -> Path:
+    """Write the program ``name`` into ``folder``; returns the file that gets a line per start."""
+    folder.mkdir(exist_ok=True)
+    record = folder / f"{name}.starts"
+    program = folder / name
+    here = Path(__file__).parent
+    settings = json.dumps(asdict(behaviour))
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        f"sys.path[:0] = [{str(here)!r}, {str(here.parent)!r}]\n"
+        "import fake_server\n"
+        f"fake_server.main(fake_server.Behaviour(**json.loads({settings!r})), {str(record)!r})\n"
+    )
+    program.chmod(0o755)
+    return record
+
+
+def starts(record: Path) -> list[dict[str, Any]]:
+    """How a program was started: its arguments, its process and that of its child."""
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, whoever has yet to take notice of it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+    return state == "Z"
+
+
+def all_gone(record: Path) -> bool:
+    """Wait until everything that was started has ended; whether that came true within a generous time."""
+    pids = [pid for start in starts(record) for pid in (start["pid"], start["child"]) if pid]
+    deadline = time.monotonic() + 30
+    while not all(map(gone, pids)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def main(behaviour: Behaviour, record: str) -> None:
+    if "--help" in sys.argv:
+        print(behaviour.help)
+        return
+    child = subprocess.Popen(["sleep", "1000"]).pid if behaviour.child else None
+    earlier = len(starts(Path(record)))
+    with Path(record).open("a") as file:
+        file.write(json.dumps({"arguments": sys.argv[1:], "pid": os.getpid(), "child": child}) + "\n")
+    if behaviour.stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    flood(behaviour)
+    if earlier < behaviour.port_taken:
+        sys.exit("OSError: [Errno 98] Address already in use")
+    if behaviour.dies is not None:
+        print("loading weights\r\x1b[32m100%\x1b[0m", file=sys.stderr)
+        sys.exit(behaviour.dies)
+    if behaviour.never:
+        time.sleep(1000)
+    port = int(after("--port"))
+    load(port, behaviour.delay)
+    serve(port, behaviour)
+
+
+def load(port: int, seconds: float) -> None:
+    """Say 503 to everybody for some time."""
+
+    class Loading(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503, "Loading model")
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    if seconds:
+        with HTTPServer(("127.0.0.1", port), Loading) as server:
+            Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            time.sleep(seconds)
+            server.shutdown()
+
+
+def serve(port: int, behaviour: Behaviour) -> None:
+    from stub_server import StubServer
+
+    stub = StubServer(port)
+    answered = [0]
+
+    def answer(request: dict[str, Any], place: int) -> Any:
+        answered[0] += 1
+        if answered[0] == behaviour.dies_after:
+            print("CUDA error: out of memory", flush=True)
+            os._exit(3)
+        flood(behaviour)
+        if behaviour.answers == "flight":
+            return flight(request, place)
+        return behaviour.answers[min(place, len(behaviour.answers) - 1)]
+
+    stub.script(served_name(), scripted(answer))
+    signal.pause()
+
+
+def scripted(answer: Any) -> Any:
+    from stub_server import Answer
+
+    def choose(request: dict[str, Any], place: int) -> Any:
+        chosen = answer(request, place)
+        return Answer(**chosen) if isinstance(chosen, dict) else chosen
+
+    return choose
+
+
+def flight(request: dict[str, Any], place: int) -> Any:
+    """The agent (who has tools) books and pays; the user is content."""
+    from stub_server import call
+
+    if not request.get("tools"):
+        return "Thanks! ###STOP###"
+    if place == 0:
+        return call("create_booking", flight_id=1, passenger="Alice")
+    if place == 1:
+        booking = json.loads(request["messages"][-1]["content"])["booking_id"]
+        return call("pay_booking", booking_id=booking)
+    return "Booked and paid."
+
+
+def flood(behaviour: Behaviour) -> None:
+    for _ in range(behaviour.flood):
+        sys.stdout.write("noise " * 170_000 + "\n")
+        sys.stderr.write("NOISE " * 170_000 + "\n")
+    sys.stdout.flush()
+
+
+def served_name() -> str:
+    """The name under which the real programs would know the model."""
+    for flag in ("--served-model-name", "--alias", "--force-model"):
+        if flag in sys.argv:
+            return after(flag)
+    return sys.argv[2]
+
+
+def after(flag: str) -> str:
+    return sys.argv[sys.argv.index(flag) + 1]

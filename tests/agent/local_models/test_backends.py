@@ -1,0 +1,146 @@
+"""Which program serves a model, how it is called, and what is said where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_server import OLD_HELP
+from model_files import model_folder
+
+from reward_kit.agent.local_models import LocalFile
+from reward_kit.agent.local_models.backends import find_backend, tool_call_parser
+from reward_kit.errors import ModelSetupError
+
+Install = Callable[..., Path]
+
+
+def command(path: Path) -> list[str]:
+    """The command line without the program's folder."""
+    file = LocalFile.find(str(path))
+    backend, program = find_backend(file)
+    line = backend.command(program, file, Path("/link"), 4321)
+    return [Path(line[0]).name, *line[1:]]
+
+
+ADDRESS = ["--host", "127.0.0.1", "--port", "4321"]
+
+
+def test_vllm_comes_first_for_a_folder(folder: Path, installed: Install) -> None:
+    installed("vllm")
+    installed("transformers")
+    installed("llama-server")
+    assert command(folder) == ["vllm", "serve", str(folder), "--served-model-name", "local-model", *ADDRESS]
+
+
+def test_transformers_serves_a_folder_where_there_is_no_vllm(folder: Path, installed: Install) -> None:
+    installed("transformers")
+    assert command(folder) == ["transformers", "serve", "/link", *ADDRESS]
+
+
+def test_earlier_releases_of_transformers_take_the_model_as_an_option(
+    folder: Path, installed: Install
+) -> None:
+    installed("transformers", help=OLD_HELP)
+    assert command(folder) == ["transformers", "serve", "--force-model", "/link", *ADDRESS]
+
+
+def test_llama_server_serves_a_file(gguf: Path, installed: Install) -> None:
+    installed("vllm")
+    installed("llama-server")
+    expected = ["llama-server", "--model", str(gguf), "--alias", "local-model", *ADDRESS, "--jinja"]
+    assert command(gguf) == expected
+
+
+def test_the_python_package_serves_a_file_where_there_is_no_llama_server(
+    gguf: Path, installed: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "llama_cpp").mkdir(parents=True)
+    (tmp_path / "site" / "llama_cpp" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    program = ["-m", "llama_cpp.server"]
+    model = ["--model", str(gguf), "--model_alias", "local-model"]
+    assert command(gguf)[1:] == [*program, *model, *ADDRESS, "--n_ctx", "0"]
+
+
+def test_further_arguments_come_last(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--max-model-len 8192 --dtype 'bfloat16'")
+    assert command(folder)[-4:] == ["--max-model-len", "8192", "--dtype", "bfloat16"]
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--dtype 'half")
+    with pytest.raises(ModelSetupError, match=r"REWARD_KIT_LOCAL_MODEL_ARGS=.* cannot be split"):
+        command(folder)
+
+
+@pytest.mark.parametrize(
+    ("template", "model_type", "parser"),
+    [
+        ("<tool_call>{{ call | tojson }}</tool_call>", "qwen2", "hermes"),
+        ("<tool_call><function={{ name }}>", "qwen3_moe", "qwen3_xml"),
+        ("<tool_call>{{ name }}<arg_key>", "glm4_moe", "glm45"),
+        ("[TOOL_CALLS]", "llama", "mistral"),
+        ("<|python_tag|>", "llama", "llama3_json"),
+        ("{{ messages }}", "gpt_oss", "openai"),
+        ("{{ messages }}", "llama", None),
+    ],
+)
+def test_vllm_is_told_how_the_model_writes_tool_calls(
+    tmp_path: Path, installed: Install, template: str, model_type: str, parser: str | None
+) -> None:
+    installed("vllm")
+    folder = model_folder(tmp_path / "model", template=template, model_type=model_type)
+    assert tool_call_parser(LocalFile.find(str(folder))) == parser
+    told = ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
+    assert command(folder)[9:] == told
+
+
+def test_ones_own_parser_is_the_only_one(
+    tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    folder = model_folder(tmp_path / "model", template="<tool_call>")
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--enable-auto-tool-choice --tool-call-parser=pythonic")
+    assert command(folder)[9:] == ["--enable-auto-tool-choice", "--tool-call-parser=pythonic"]
+
+
+def fault_of(path: Path) -> str:
+    with pytest.raises(ModelSetupError) as caught:
+        find_backend(LocalFile.find(str(path)))
+    return str(caught.value)
+
+
+def test_nothing_installed_says_what_to_install_for_that_kind(
+    folder: Path, gguf: Path, installed: Install
+) -> None:
+    assert fault_of(folder) == (
+        "model tiny-chat: nothing that serves a folder of Hugging Face is installed. "
+        "Install vllm (pip install vllm), "
+        'or transformers (pip install "transformers[serving]" torch accelerate).'
+    )
+    said = fault_of(gguf)
+    assert "nothing that serves a .gguf file is installed" in said
+    assert 'llama.cpp, for instance: brew install llama.cpp), or llama-cpp-python (pip install "' in said
+
+
+def test_one_program_can_be_asked_for(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    installed("transformers")
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "transformers")
+    assert command(folder)[0] == "transformers"
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "llama-server")
+    assert "serves no such model. For a folder there are vllm, transformers." in fault_of(folder)
+
+
+def test_a_model_that_cannot_converse_is_refused(
+    tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    folder = model_folder(tmp_path / "base", template=None)
+    assert "there is no chat template in the folder" in fault_of(folder)
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--chat-template chatml.jinja")
+    assert command(folder)[-2:] == ["--chat-template", "chatml.jinja"]

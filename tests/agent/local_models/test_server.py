@@ -1,0 +1,302 @@
+"""The life of a model's server: it starts, is waited for, is shared, and ends, whatever it does itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import all_gone, gone, starts
+from stub_server import StubServer
+
+from reward_kit.agent.completion import Completion
+from reward_kit.agent.local_models import LocalModel, ModelServers, server, shown_on
+from reward_kit.errors import ModelError, ModelSetupError
+
+Install = Callable[..., Path]
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+def model_at(path: Path, **options: Any) -> LocalModel:
+    return LocalModel(ModelServers().of(str(path)), **options)
+
+
+async def ask(path: Path, **options: Any) -> Completion:
+    """Start, ask once, stop."""
+    model = model_at(path, **options)
+    try:
+        await model.open()
+        return await model.complete(HELLO)
+    finally:
+        await model.close()
+
+
+def kept_logs(tmp_path: Path) -> list[Path]:
+    return list(tmp_path.glob("reward-kit-model-*"))
+
+
+async def test_a_model_answers_and_its_server_is_gone_afterwards(
+    folder: Path, installed: Install, tmp_path: Path
+) -> None:
+    record = installed("vllm", delay=0.5, child=True)
+    answer = await ask(folder)
+    assert answer.message["content"] == "Hello."
+    assert all_gone(record)
+    assert len(starts(record)) == 1
+    assert not kept_logs(tmp_path)
+
+
+async def test_local_answers_are_free_and_named_after_the_folder(folder: Path, installed: Install) -> None:
+    installed("vllm")
+    answer = await ask(folder)
+    assert answer.model == "tiny-chat"
+    assert (answer.usage.calls, answer.usage.input_tokens, answer.usage.output_tokens) == (1, 100, 10)
+    assert (answer.usage.cost, answer.usage.unpriced_calls) == (0.0, 0)
+
+
+async def test_transformers_is_asked_by_a_path_without_signs_of_its_own(
+    folder: Path, installed: Install
+) -> None:
+    record = installed("transformers")
+    odd = folder.rename(folder.parent / "tiny@v2:chat")
+    assert (await ask(odd)).model == "tiny@v2:chat"
+    (start,) = starts(record)
+    assert not {"@", ":"} & set(start["arguments"][1])
+
+
+async def test_two_models_at_one_path_share_a_server_until_the_last_is_closed(
+    folder: Path, installed: Install
+) -> None:
+    record = installed("vllm")
+    servers = ModelServers()
+    agent, user = LocalModel(servers.of(str(folder))), LocalModel(servers.of(f"{folder}/../tiny-chat"))
+    await agent.open()
+    await user.open()
+    await agent.close()
+    await agent.close()  # harmless
+    assert (await user.complete(HELLO)).message["content"] == "Hello."
+    await user.close()
+    assert all_gone(record)
+    assert len(starts(record)) == 1
+
+
+async def test_closing_what_was_never_opened_does_nothing(folder: Path, installed: Install) -> None:
+    record = installed("vllm")
+    model = model_at(folder)
+    await model.close()
+    with pytest.raises(ModelSetupError, match=r"open\(\) comes first"):
+        await model.complete(HELLO)
+    assert not starts(record)
+
+
+async def test_it_is_told_what_is_going_on(
+    folder: Path,
+    installed: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    installed("vllm", delay=1.5)
+    monkeypatch.setattr(server, "SECONDS_BETWEEN_WORDS", 0.5)
+    with shown_on(sys.stderr):
+        await ask(folder)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("starting a server for tiny-chat (vllm); its log is ")
+    assert any(line.startswith("still loading tiny-chat, ") for line in lines)
+    assert lines[-1].startswith("tiny-chat is ready after ")
+
+
+async def test_a_server_that_ends_at_once_is_quoted(folder: Path, installed: Install, tmp_path: Path) -> None:
+    record = installed("vllm", dies="ValueError: no kernel image is available for sk-abcdefghij")
+    with pytest.raises(ModelSetupError) as caught:
+        await ask(folder)
+    said = str(caught.value)
+    (log,) = kept_logs(tmp_path)
+    assert "model tiny-chat (vllm): its server has ended (exit code 1). The last lines of" in said
+    assert said.endswith(
+        f"{log}/server.log:\n  100%\n  ValueError: no kernel image is available for [hidden]"
+    )
+    assert all_gone(record)
+
+
+async def test_a_server_that_never_gets_ready_is_ended(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = installed("vllm", never=True, child=True)
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_TIMEOUT", "1.5")
+    with pytest.raises(ModelSetupError) as caught:
+        await ask(folder)
+    assert "its server is not ready after 1.5 s (more time: REWARD_KIT_LOCAL_MODEL_TIMEOUT" in str(
+        caught.value
+    )
+    assert len(starts(record)) == 1
+    assert all_gone(record)
+
+
+async def test_a_flood_of_output_holds_nothing_up(folder: Path, installed: Install) -> None:
+    record = installed("vllm", flood=4)
+    assert (await ask(folder)).message["content"] == "Hello."
+    assert all_gone(record)
+
+
+async def test_a_server_that_ignores_being_asked_to_end_is_killed(folder: Path, installed: Install) -> None:
+    record = installed("vllm", stubborn=True)
+    await ask(folder)
+    assert all_gone(record)
+
+
+async def test_another_port_is_taken_if_somebody_was_faster(folder: Path, installed: Install) -> None:
+    record = installed("vllm", port_taken=1)
+    assert (await ask(folder)).message["content"] == "Hello."
+    assert len(starts(record)) == 2
+
+
+async def test_it_is_not_tried_for_ever(folder: Path, installed: Install) -> None:
+    record = installed("vllm", port_taken=99)
+    with pytest.raises(ModelSetupError, match="Address already in use"):
+        await ask(folder)
+    assert len(starts(record)) == 3
+
+
+async def test_a_server_that_dies_later_fails_the_call_with_its_last_words(
+    folder: Path, installed: Install
+) -> None:
+    installed("vllm", dies_after=2)
+    for retries in (0, 3):
+        with pytest.raises(ModelError) as caught:
+            await ask(folder, retries=retries)
+        assert not isinstance(caught.value, ModelSetupError)
+        assert not caught.value.retryable
+        assert "its server has ended (exit code 3): CUDA error: out of memory (log: /" in str(caught.value)
+
+
+async def test_a_server_that_cannot_answer_is_found_out_before_the_rollouts(
+    folder: Path, installed: Install
+) -> None:
+    record = installed("vllm", answers=[{"status": 500, "error": "template wants another role"}])
+    with pytest.raises(ModelSetupError) as caught:
+        await ask(folder)
+    assert "its server cannot answer: HTTP 500: " in str(caught.value)
+    assert "template wants another role" in str(caught.value)
+    assert "(log: " in str(caught.value)
+    assert all_gone(record)
+
+
+async def test_vllm_without_a_parser_for_tool_calls_is_explained(folder: Path, installed: Install) -> None:
+    fault = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    refusal = {"status": 400, "error": fault}
+    record = installed("vllm", answers=["Hello.", refusal])
+    model = model_at(folder)
+    await model.open()
+    try:
+        conversation = [*HELLO, {"role": "assistant", "content": "Hello."}, *HELLO]
+        # The stub counts the answers of a conversation that it has seen the beginning of.
+        await model.complete(HELLO)
+        with pytest.raises(ModelSetupError, match="--tool-call-parser NAME"):
+            await model.complete(conversation)
+    finally:
+        await model.close()
+    assert all_gone(record)
+
+
+async def test_a_key_of_a_provider_does_not_reach_the_server(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer
+) -> None:
+    installed("vllm")
+    await ask(folder)
+    assert not stub_llm.requests, "the environment's server is another one"
+
+
+async def test_a_tool_call_that_comes_as_text_is_pointed_out_once(
+    folder: Path, installed: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed("vllm", answers=['<tool_call>\n{"name": "ping"}\n</tool_call>'])
+    tools = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
+    model = model_at(folder)
+    with shown_on(sys.stderr):
+        await model.open()
+        try:
+            await model.complete(HELLO)
+            assert "warning" not in capsys.readouterr().err, "who has no tools may write what it likes"
+            await model.complete(HELLO, tools=tools)
+            await model.complete(HELLO, tools=tools)
+        finally:
+            await model.close()
+    said = capsys.readouterr().err
+    assert said.count("warning: an answer of tiny-chat holds <tool_call> as text") == 1
+
+
+async def test_a_temperature_that_changes_nothing_is_pointed_out(
+    folder: Path, installed: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed("transformers")
+    with shown_on(sys.stderr):
+        await ask(folder, temperature=0.0)
+        assert "warning" not in capsys.readouterr().err
+        await ask(folder, temperature=0.7)
+        assert "always takes the likeliest token" in capsys.readouterr().err
+        (folder / "generation_config.json").write_text('{"do_sample": true}')
+        await ask(folder, temperature=0.7)
+        assert "warning" not in capsys.readouterr().err
+
+
+async def test_a_proxy_is_not_asked(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "intranet")
+    monkeypatch.setenv("no_proxy", "intranet")
+    assert (await ask(folder)).message["content"] == "Hello."
+    assert os.environ["NO_PROXY"] == "intranet,127.0.0.1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+async def test_not_even_without_its_guard_does_the_server_stay(folder: Path, installed: Install) -> None:
+    record = installed("vllm")
+    model = model_at(folder)
+    await model.open()
+    try:
+        guard = int(Path(f"/proc/{starts(record)[0]['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(guard, signal.SIGKILL)
+        assert all_gone(record)
+        with pytest.raises(ModelError, match="its server has ended"):
+            await model.complete(HELLO)
+    finally:
+        await model.close()
+
+
+def test_other_weights_server_or_settings_are_another_identity(
+    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("vllm")
+    installed("transformers")
+    first = model_at(folder).identity()
+    assert model_at(folder).identity() == first
+    assert model_at(folder, temperature=0.5).identity() != first
+    assert model_at(folder, model_args={"top_p": 0.9}).identity() != first
+    with monkeypatch.context() as other:
+        other.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--seed 3")
+        assert model_at(folder).identity() != first
+    with monkeypatch.context() as other:
+        other.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "transformers")
+        assert model_at(folder).identity() != first
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    assert model_at(folder).identity() != first
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+def test_a_time_limit_that_is_none(folder: Path, installed: Install, text: str, monkeypatch: Any) -> None:
+    installed("vllm")
+    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_TIMEOUT", text)
+    with pytest.raises(ModelSetupError, match="is no number of seconds"):
+        model_at(folder)
+
+
+def test_what_is_gone_can_be_told() -> None:
+    assert not gone(os.getpid())
+    assert gone(2**22 + 1)

@@ -1,0 +1,276 @@
+"""Exchange by exchange, the direct path and LiteLLM's: the same request, completion, and error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from stub_server import Answer, StubServer
+
+from reward_kit.agent.completion import Completion, Message
+from reward_kit.agent.llm import LiteLLMModel
+from reward_kit.agent.openai_http.endpoint import find_endpoint
+from reward_kit.agent.openai_http.model import OpenAIModel
+from reward_kit.errors import ModelError
+
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
+HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Löök",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
+]
+HISTORY: list[Message] = [
+    {"role": "system", "content": 'Be kind.\n\u2028 "So" ☃ 🛫'},
+    {"role": "user", "content": "Hello"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+        ],
+        "reasoning_content": "hm",
+        "thinking_blocks": [{"type": "thinking", "thinking": "x", "signature": "s"}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "Error: é"},
+    {"role": "assistant", "content": "Nothing there."},
+    {"role": "user", "content": "Look again"},
+]
+
+
+def body(message: dict[str, Any], usage: Any = USAGE, *, reason: Any = "stop", **more: Any) -> Answer:
+    """An answer as a server might write it."""
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4o-mini", "usage": usage}
+    return Answer(body=json.dumps({**answer, "choices": [choice], **more}).encode())
+
+
+def says(content: str | None = "Hi", **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def wants(*functions: dict[str, Any], **more: Any) -> dict[str, Any]:
+    calls = [{"id": f"c{n}", "type": "function", "function": it, **more} for n, it in enumerate(functions)]
+    return says(None, tool_calls=calls)
+
+
+LOOK = {"name": "look", "arguments": '{"where": "up"}'}
+ANSWERS = {
+    "text": body(says()),
+    "empty text": body(says("")),
+    "nothing": body(says(None)),
+    "a field more": body(says(mood="fine")),
+    "refusal": body(says(None, refusal="I must not")),
+    "no refusal": body(says(refusal=None, annotations=[])),
+    "reasoning": body(says(reasoning_content="I think")),
+    "reasoning under another name": body(says(reasoning="I think")),
+    "thoughts in the text": body(says("<think>I am</think>Hi")),
+    "a tag that is no thought": body(says("<b>Hi</b>")),
+    "annotated": body(
+        says(
+            annotations=[
+                {
+                    "type": "url_citation",
+                    "url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1},
+                }
+            ]
+        )
+    ),
+    "one call": body(wants(LOOK), reason="tool_calls"),
+    "calls and text": body({**wants(LOOK, LOOK), "content": "Let me see"}, reason="tool_calls"),
+    "calls, and stop": body(wants(LOOK)),
+    "no calls": body(says(tool_calls=[])),
+    "calls are null": body(says(tool_calls=None)),
+    "broken arguments": body(wants({"name": "look", "arguments": "{broken"}), reason="tool_calls"),
+    "arguments as an object": body(wants({"name": "look", "arguments": {"where": "up"}})),
+    "no arguments": body(wants({"name": "look", "arguments": None})),
+    "no name": body(wants({"name": None, "arguments": "{}"})),
+    "calls with an index": body(wants(LOOK, index=0)),
+    "calls with more": body(wants(LOOK, extra_content={"google": {"thought_signature": "x"}})),
+    "cut off": body(says("Hi, I am"), reason="length"),
+    "filtered": body(says(""), reason="content_filter"),
+    "another reason": body(says(), reason="eos"),
+    "no reason": body(says(), reason=None),
+    "native reason": body(says(), reason="end_turn"),
+    "fields of the answer": body(says(), service_tier="default", system_fingerprint="fp"),
+    "logprobs": body(
+        says(), choices=[{"index": 0, "message": says(), "finish_reason": "stop", "logprobs": None}]
+    ),
+    "two choices": body(
+        says(), choices=[{"index": n, "message": says(f"{n}"), "finish_reason": "stop"} for n in (0, 1)]
+    ),
+    "cached and reasoning tokens": body(
+        says(),
+        {
+            **USAGE,
+            "prompt_tokens_details": {"cached_tokens": 400, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 50,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+            },
+        },
+    ),
+    "details are null": body(
+        says(), {**USAGE, "prompt_tokens_details": None, "completion_tokens_details": None}
+    ),
+    "tokens of sound": body(says(), {**USAGE, "prompt_tokens_details": {"audio_tokens": 10}}),
+    "all tokens cached": body(says(), {**USAGE, "prompt_tokens_details": {"cached_tokens": 1000}}),
+    "no tokens": body(says(), {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
+    "no usage": body(says(), None),
+    "usage of another server": body(
+        says(), {**USAGE, "prompt_cache_hit_tokens": 10, "prompt_cache_miss_tokens": 990}
+    ),
+    "another model answers": body(says(), model="gpt-4o-2024-08-06"),
+    "an unknown model answers": body(says(), model="local-7b"),
+    "no model answers": body(says(), model=None),
+    "an empty error": body(says(), error={"message": "", "code": None}),
+    "an error in it": body(says(), error={"message": "overloaded", "code": 502}),
+    "no choices": body(says(), choices=[]),
+    "choices are null": body(says(), choices=None),
+    "not JSON": Answer(body=b"<html>Bad gateway</html>"),
+    "no object": Answer(body=b"[1, 2]"),
+    "nothing at all": Answer(body=b""),
+    "cut JSON": Answer(body=b'{"id": "x", "choices": [{"mess'),
+}
+FAULTS = {
+    "rate limit": Answer(status=429, error="Slow down", headers={"Retry-After": "7"}),
+    "rate limit until": Answer(
+        status=429, error="Slow down", headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    ),
+    "quota": Answer(status=429, error="You exceeded your current quota", code="insufficient_quota"),
+    "key": Answer(status=401, error="Incorrect API key provided: sk-abcdefghijkl"),
+    "access": Answer(status=403, error="Not yours"),
+    "model": Answer(status=404, error="The model does not exist", code="model_not_found"),
+    "payment": Answer(status=402, error="Pay"),
+    "too long": Answer(
+        status=400, error="This model's maximum context length is 8 tokens", code="context_length_exceeded"
+    ),
+    "policy": Answer(status=400, error="content management policy", code="content_filter"),
+    "bad request": Answer(status=400, error="Invalid 'tools[0]'"),
+    "unprocessable": Answer(status=422, error="No such field"),
+    "too large": Answer(status=413, error="Too large"),
+    "server": Answer(status=500, error="Ouch"),
+    "unavailable": Answer(status=503, error="Overloaded"),
+    "gateway": Answer(status=502, body=b"<html>Bad gateway</html>"),
+    "overloaded": Answer(status=529, error="Overloaded"),
+    "conflict": Answer(status=409, error="Conflict"),
+    "odd": Answer(status=418, error="I am a teapot"),
+    "hangs up": Answer(drop=True),
+}
+
+
+async def both(
+    stub: StubServer,
+    answer: Answer,
+    messages: list[Message] = HELLO,
+    name: str = "gpt-4o-mini",
+    **options: Any,
+) -> tuple[list[Completion | ModelError], list[dict[str, Any]]]:
+    """What both paths make of an exchange, LiteLLM's first; and the requests that they sent."""
+    stub.script(name, [answer])
+    made: dict[str, Any] = {key: options.pop(key) for key in ("temperature", "model_args") if key in options}
+    endpoint = find_endpoint(f"openai/{name}", None, made.get("model_args") or {})
+    assert endpoint is not None
+    found: list[Completion | ModelError] = []
+    for model in (
+        LiteLLMModel(f"openai/{name}", retries=0, timeout=20.0, **made),
+        OpenAIModel(f"openai/{name}", endpoint, retries=0, timeout=20.0, **made),
+    ):
+        try:
+            completion = await model.complete(messages, **options)
+            completion.seconds = 0.0
+            for call in completion.message.get("tool_calls", ()):
+                if len(call["id"]) == 36:
+                    call["id"] = "made up"
+            found.append(completion)
+        except ModelError as error:  # noqa: PERF203 - each client is asked, whatever the one before did
+            found.append(error)
+        finally:
+            await model.close()
+    return found, stub.requests[-2:]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_an_answer_means_the_same(stub_llm: StubServer, name: str) -> None:
+    (slow, direct), _ = await both(stub_llm, ANSWERS[name], tools=TOOLS)
+    if isinstance(slow, Completion):
+        assert direct == slow
+    else:
+        assert isinstance(direct, ModelError)
+        assert (type(direct), direct.retryable, direct.status) == (type(slow), slow.retryable, slow.status)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_means_the_same(stub_llm: StubServer, name: str) -> None:
+    (slow, direct), _ = await both(stub_llm, FAULTS[name])
+    assert isinstance(slow, ModelError)
+    assert isinstance(direct, ModelError)
+    assert str(direct) == str(slow)
+    assert type(direct) is type(slow)
+    assert (direct.status, direct.retryable, direct.retry_after) == (
+        slow.status,
+        slow.retryable,
+        slow.retry_after,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tools": TOOLS},
+        {"tools": TOOLS, "seed": 7, "parallel_tool_calls": False},
+        {"seed": 7, "temperature": 0.0},
+        {"temperature": 0.3, "model_args": {"top_p": 0.5, "stop": ["a"], "max_tokens": 5, "user": "me"}},
+        {
+            "model_args": {"tool_choice": "auto", "frequency_penalty": 0.1, "logit_bias": {"5": 1}},
+            "tools": TOOLS,
+        },
+        {
+            "model_args": {
+                "max_completion_tokens": 9,
+                "presence_penalty": 0.2,
+                "extra_headers": {"X-Mine": "1"},
+            }
+        },
+    ],
+)
+@pytest.mark.parametrize("messages", [HELLO, HISTORY], ids=["hello", "history"])
+async def test_a_request_says_the_same(
+    stub_llm: StubServer, messages: list[Message], options: dict[str, Any]
+) -> None:
+    _, (slow, direct) = await both(stub_llm, ANSWERS["text"], messages, **options)
+    assert direct == slow
+    headers = [
+        {name.lower(): value for name, value in given.items()} for given in stub_llm.request_headers[-2:]
+    ]
+    for name in ("authorization", "content-type", "accept", "x-mine"):
+        assert headers[0].get(name) == headers[1].get(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt-4o",
+        "gpt-4.1-nano",
+        "gpt-3.5-turbo",
+        "gpt-4",
+        "gpt-4-turbo-2024-04-09",
+        "home-made",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "qwen3",
+        "deepseek-chat",
+    ],
+)
+async def test_a_call_costs_the_same(stub_llm: StubServer, name: str) -> None:
+    usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 300}}
+    (slow, direct), _ = await both(stub_llm, body(says(), usage, model=name), name=name)
+    assert isinstance(slow, Completion)
+    assert direct == slow

@@ -1,0 +1,333 @@
+"""How many calls go to a provider at once, and when: simulated to the end, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from virtual_provider import Provider, WindowLimit, now, refused, rollouts, unreachable
+from virtual_time import simulate
+
+from reward_kit.agent.providers import Gate, Gates, Visit
+from reward_kit.agent.providers.concurrency import START, Concurrency
+from reward_kit.errors import ModelError, ModelSetupError, ProviderDownError
+
+
+def gate(**options: Any) -> Gate:
+    return Gate("stub at home", **{"ceiling": 500, **options})
+
+
+def served(results: list[Any]) -> bool:
+    return all(result is None for result in results)
+
+
+class TestHealthy:
+    def test_it_starts_modestly_and_soon_lets_everybody_through(self) -> None:
+        provider = Provider(latency=0.2)
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(), 500, 10))
+            return now() - begin
+
+        seconds = simulate(main())
+        assert len([time for time in provider.arrivals if time == provider.arrivals[0]]) == START
+        assert provider.peak == 500
+        assert seconds < 3.05  # ten answers after one another take 2.0 s
+
+    def test_there_are_never_more_calls_than_the_ceiling(self) -> None:
+        provider = Provider()
+        simulate(rollouts(provider, gate(ceiling=7), 50, 4))
+        assert provider.peak == 7
+
+    def test_calls_that_wait_go_in_the_order_in_which_they_came(self) -> None:
+        gone: list[int] = []
+
+        async def main() -> None:
+            one = gate(ceiling=1)
+
+            async def call(number: int) -> None:
+                visit = Visit()
+                await one.enter(visit)
+                gone.append(number)
+                await asyncio.sleep(0.1)
+                one.left(visit)
+
+            await asyncio.gather(*map(call, range(20)))
+
+        simulate(main())
+        assert gone == list(range(20))
+
+    def test_calls_that_are_cancelled_leave_their_places_to_others(self) -> None:
+        provider = Provider(latency=1.0)
+
+        async def main() -> None:
+            one = gate(ceiling=2)
+            tasks = [asyncio.ensure_future(provider.ask(one)) for _ in range(6)]
+            await asyncio.sleep(0.5)
+            for task in (tasks[0], tasks[3]):  # one is under way, one waits
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (one.in_flight, one.waiting) == (0, 0)
+            await provider.ask(one)
+
+        simulate(main())
+        assert len(provider.accepted) == 5
+
+    def test_a_call_cancelled_in_the_moment_of_its_turn_gives_the_turn_back(self) -> None:
+        async def main() -> None:
+            one = gate(ceiling=1)
+            first = Visit()
+            await one.enter(first)
+            waiting = asyncio.ensure_future(one.enter(Visit()))
+            await asyncio.sleep(0)
+            one.left(first)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
+            assert one.in_flight == 0
+
+        simulate(main())
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("most", "seconds"), [(5, 1.0), (20, 2.0), (60, 60.0), (300, 10.0)])
+    @pytest.mark.parametrize("say_when", [True, False])
+    def test_a_limit_per_window_is_found_with_few_refusals_and_no_call_lost(
+        self, most: int, seconds: float, say_when: bool
+    ) -> None:
+        provider = Provider(latency=0.05, verdict=WindowLimit(most, seconds, say_when=say_when))
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(), 60, 10))
+            return now() - begin
+
+        taken = simulate(main())
+        windows = taken / seconds
+        assert len(provider.accepted) == 600
+        assert provider.refusals <= 60 + (4 if say_when else 15) * windows
+        assert windows <= 600 / most * 1.6 + 3  # most of what is allowed is used
+
+    def test_one_burst_of_refusals_is_answered_once(self) -> None:
+        concurrency = Concurrency(64)
+        while concurrency.limit < 64:
+            concurrency.grow(concurrency.generation)
+        sent = concurrency.generation
+        assert [concurrency.shrink(sent, 0.5, 40) for _ in range(40)] == [True] + [False] * 39
+        assert concurrency.limit == 20  # half of those that were under way
+        concurrency.grow(sent)  # a late answer to a call of before says nothing
+        assert concurrency.limit == 20
+        for _ in range(20):
+            concurrency.grow(concurrency.generation)
+        assert 20.9 < concurrency.limit < 21.1
+
+    def test_nobody_asks_before_the_time_that_the_provider_named(self) -> None:
+        named: list[float] = []
+
+        def verdict() -> ModelError | None:
+            if len(provider.arrivals) in range(30, 40):
+                named.append(now() + 7.0)
+                return refused(retry_after=7.0)
+            return None
+
+        provider = Provider(verdict=verdict)
+        assert served(simulate(rollouts(provider, gate(), 40, 5)))
+        first, last = min(named) - 7.0, max(named)
+        assert named
+        assert not [time for time in provider.arrivals if first + 0.3 < time < last - 0.3]
+        after = [time for time in provider.arrivals if time >= last - 0.3]
+        assert after[0] >= first + 7.0
+        assert len([time for time in after if time < after[0] + 0.05]) <= 6  # no stampede
+
+    def test_a_request_per_header_that_nothing_is_left_holds_the_others_back(self) -> None:
+        limit = WindowLimit(10, 5.0)
+        provider = Provider(
+            latency=0.1,
+            verdict=limit,
+            headers=lambda: {
+                "x-ratelimit-remaining-requests": str(limit.left),
+                "x-ratelimit-reset-requests": f"{5.0 - now() % 5.0:.3f}s",
+            },
+        )
+        assert served(simulate(rollouts(provider, gate(ceiling=8), 20, 5)))
+        assert provider.refusals == 0
+
+    def test_tokens_that_do_not_suffice_for_another_call_hold_it_back(self) -> None:
+        left = iter([500, 50])
+
+        async def main() -> list[float]:
+            one = gate(ceiling=1)
+            provider = Provider(
+                latency=0.1,
+                headers=lambda: {
+                    "anthropic-ratelimit-tokens-remaining": str(next(left, 9999)),
+                    "anthropic-ratelimit-tokens-reset": "9s",
+                },
+            )
+            for _ in range(3):
+                await provider.ask(one)
+            return [second - first for first, second in pairwise(provider.arrivals)]
+
+        first, second = simulate(main())
+        assert first == pytest.approx(0.1)
+        assert 9.1 <= second <= 10.2
+
+    def test_a_provider_that_refuses_from_the_start_costs_each_call_its_retries_only(self) -> None:
+        provider = Provider(verdict=lambda: refused(retry_after=0.0))
+        results = simulate(rollouts(provider, gate(), 1, 1, retries=1))
+        assert isinstance(results[0], ModelError)
+        assert len(provider.arrivals) == 2
+
+    def test_a_call_that_others_overtake_for_ever_is_given_up(self) -> None:
+        async def main() -> int:
+            one = gate(patience=120.0)
+            good = Provider(latency=0.1)
+            bad = Provider(verdict=refused)
+
+            async def others() -> None:
+                while True:
+                    await good.ask(one)
+
+            running = asyncio.ensure_future(others())
+            with pytest.raises(ModelError):
+                await bad.ask(one)
+            running.cancel()
+            return len(bad.arrivals)
+
+        assert simulate(main()) > 10
+
+
+class TestOutage:
+    def outage(self, begin: float, end: float, fault: ModelError | None = None) -> Provider:
+        """A provider that is down between two moments, in seconds after the start."""
+
+        def verdict() -> ModelError | None:
+            return (fault or unreachable()) if begin <= now() - 1000.0 < end else None
+
+        return Provider(latency=0.1, verdict=verdict)
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            unreachable(),
+            refused(500),
+            refused(503),
+            ModelError("no answer within 5 s", retryable=True, no_answer="time"),
+            ModelError("the answer cannot be read", retryable=True),
+        ],
+    )
+    def test_all_wait_while_one_tries_again_and_none_fails(self, fault: ModelError) -> None:
+        told: list[str] = []
+        provider = self.outage(1.0, 121.0, fault)
+        results = simulate(rollouts(provider, gate(tell=told.append, ceiling=50), 50, 20))
+        assert served(results)
+        tries = [time for time in provider.arrivals if 1003.0 < time < 1121.0]
+        assert 4 <= len(tries) <= 60  # one at a time, further and further apart
+        assert provider.refusals <= 50 + 30 + len(tries)
+        assert any(text.startswith("stub at home does not answer since ") for text in told)
+        assert "trying again in" in told[0]
+        assert told[-1].startswith("stub at home answers again after ")
+        back = min(time for time in provider.arrivals if time >= 1121.0)
+        assert len([time for time in provider.arrivals if back <= time < back + 0.05]) <= 6
+
+    def test_tries_are_at_most_a_minute_apart_and_jittered(self) -> None:
+        provider = self.outage(0.0, 1500.0)
+        assert served(simulate(rollouts(provider, gate(patience=3600.0), 1, 1)))
+        apart = [second - first for first, second in pairwise(provider.arrivals[4:])]
+        assert all(gap <= 60.5 for gap in apart)
+        assert max(apart) > 25.0
+        assert len({round(gap, 3) for gap in apart}) == len(apart)
+
+    def test_patience_ends(self) -> None:
+        provider = self.outage(1.0, 1e9)
+
+        async def main() -> tuple[list[Any], float]:
+            results = await rollouts(provider, gate(patience=100.0), 30, 20)
+            return results, now() - 1001.0
+
+        results, waited = simulate(main())
+        assert all(isinstance(result, ProviderDownError) for result in results)
+        assert 100.0 <= waited <= 101.0
+        text = str(results[0])
+        assert "stub at home: no good answer since " in text
+        assert "cannot connect" in text
+        assert "--patience" in text
+
+    def test_without_retries_a_call_fails_and_the_others_still_wait(self) -> None:
+        provider = self.outage(0.5, 60.0)
+        results = simulate(rollouts(provider, gate(ceiling=20), 20, 20, retries=0))
+        failed = [result for result in results if result is not None]
+        assert 0 < len(failed) <= 20
+        assert all(type(result) is ModelError for result in failed)
+
+    def test_a_single_call_that_always_breaks_the_server_is_not_an_outage(self) -> None:
+        async def main() -> list[str]:
+            told: list[str] = []
+            one = gate(tell=told.append)
+            bad = Provider(verdict=lambda: refused(500))
+            with pytest.raises(ModelError, match="HTTP 500"):
+                await bad.ask(one)
+            assert len(bad.arrivals) == 4
+            return told
+
+        assert simulate(main()) == []
+
+    def test_a_fault_now_and_then_costs_a_retry_and_no_pause(self) -> None:
+        chance = random.Random(3)
+        provider = Provider(latency=0.2, verdict=lambda: refused(503) if chance.random() < 0.05 else None)
+        told: list[str] = []
+        assert served(simulate(rollouts(provider, gate(ceiling=30, tell=told.append), 30, 30)))
+        assert told == []
+
+    def test_a_refused_key_stops_at_once(self) -> None:
+        def verdict() -> ModelError | None:
+            if len(provider.arrivals) <= 40:
+                return None
+            return ModelSetupError("the provider refuses the key (HTTP 401)", status=401)
+
+        provider = Provider(verdict=verdict)
+
+        async def main() -> None:
+            one = gate(ceiling=10)
+            running = asyncio.gather(*(provider.ask(one) for _ in range(100)))
+            with pytest.raises(ModelSetupError):
+                await running
+
+        simulate(main())
+
+
+class TestGates:
+    def test_the_same_place_has_one_gate(self) -> None:
+        gates = Gates()
+        openai = gates.of("openai", None)
+        assert gates.of("openai", "https://api.openai.com/v1/") is openai
+        assert gates.of("openai", "http://localhost:8000/v1") is not openai
+        assert gates.of("anthropic", None) is not openai
+
+    def test_secrets_in_an_address_are_not_told(self) -> None:
+        assert Gates().of("openai", "http://me:word@host:1/v1?key=x").name == "openai at http://host:1/v1"
+
+    def test_rollouts_begin_as_calls_are_let_through(self) -> None:
+        async def main() -> list[int]:
+            gates = Gates(ceiling=500)
+            one = gates.of("openai", None)
+            found = [gates.room()]
+            visits = [Visit() for _ in range(START + 5)]
+            entering = [asyncio.ensure_future(one.enter(visit)) for visit in visits]
+            await asyncio.sleep(0.01)
+            found.append(gates.room())
+            for visit in visits[:5]:
+                one.left(visit)
+            await asyncio.sleep(0.01)
+            found.append(gates.room())
+            await asyncio.gather(*entering)
+            return found
+
+        first, full, again = simulate(main())
+        assert first == START
+        assert full == 0
+        assert again > 0

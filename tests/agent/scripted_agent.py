@@ -1,0 +1,51 @@
+"""An agent that makes the calls it is told to, and the judgement of what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from reward_kit.agent.bundle import Task
+from reward_kit.agent.database import Database
+from reward_kit.agent.failures import Failure
+from reward_kit.agent.orchestrator import RolloutLimits, run_rollout
+from reward_kit.agent.record_keeping import find_failure, find_faults
+from reward_kit.agent.runs.gold_state import replay_row_gold
+
+Turn = Sequence[Any]
+
+
+class ScriptedAgent:
+    """A turn is a list of calls ``(name, arguments)``; a text in it is what it says in the end."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self.turns = [list(turn) for turn in turns]
+
+    async def respond(self, rollout: Any) -> str:
+        said = "Done."
+        for part in self.turns.pop(0) if self.turns else []:
+            if isinstance(part, str):
+                said = part
+            else:
+                await rollout.call_tool(*part)
+        return said
+
+
+async def failure_of(
+    task: Task, base: Database, *turns: Turn, user: Any = None, agent: Any = None, **limits: Any
+) -> Failure | None:
+    """Play the turns with the real orchestrator and say why it failed; None for a success."""
+    gold = None if task.row.actions is None else await replay_row_gold(task, base, seed=0)
+    finished = await run_rollout(
+        task,
+        0,
+        base=base,
+        agent=agent or ScriptedAgent(turns),
+        user=user,
+        limits=RolloutLimits(**limits),
+        gold_database=gold.database if gold else None,
+    )
+    with finished.database, gold.database if gold else nullcontext():
+        faults = find_faults(finished, "llm" if user else "none")
+        return find_failure(finished, gold, faults or ())

@@ -1,0 +1,227 @@
+"""``--from-tau-bench``: recorded calls are made again on the bundle's data, and judged anew."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, flight_bundle
+from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pass_power, write
+
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.agent.gold import replay_gold_calls
+from reward_kit.agent.storage import RunsFolder
+from reward_kit.errors import BundleError
+
+CLASSIC = RETAIL / "task_classic.jsonl"
+
+
+@pytest.fixture(scope="session")
+def observations(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """What the tools answer to the gold calls of some tasks."""
+    import asyncio
+
+    folder = RunsFolder(tmp_path_factory.mktemp("gold"))
+    found = {}
+    with TaskBundle.load(CLASSIC) as bundle:
+        folder.ensure_base(bundle.tasks[0].seed)
+        with folder.open_base(bundle.tasks[0].seed, mode=bundle.tasks[0].registry.database) as base:
+            for index in (0, 2, 5, 12, 24):
+                replay = asyncio.run(replay_gold_calls(bundle.tasks[index], base))
+                with replay.database:
+                    found[index] = [call.content or "Transfer successful" for call in replay.calls]
+    return found
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Callable[..., EvaluationResult]]:
+    """Judge a file of these entries with a dataset."""
+
+    def run(entries: Any, dataset: Path = CLASSIC, **options: Any) -> EvaluationResult:
+        path = write(tmp_path / "results.json", entries)
+        return agent_eval(dataset, from_tau_bench=path, output_dir=str(tmp_path / "runs"), **options)
+
+    yield run
+    sys.modules.pop("tau_retail_task", None)
+
+
+def outcomes(result: EvaluationResult) -> list[tuple[str, int, float | None, str]]:
+    return [(one.row_id, one.index, one.reward, one.stop_reason) for one in result.outcomes]
+
+
+@pytest.mark.parametrize("written", [native, text])
+def test_recorded_calls_are_made_again_and_judged(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], written: Callable[..., Any]
+) -> None:
+    said = " and ".join(row_of(2)["outputs"])
+    result = judge(
+        [
+            entry(0, written(row_of(0), observations[0]), 1.0),
+            entry(2, written(row_of(2), observations[2], said=said), 1.0),
+            entry(2, written(row_of(2), observations[2], said="Done."), 0.0, trial=1),
+        ]
+    )
+    assert outcomes(result) == [
+        ("retail.classic.000", 0, 1.0, "user_stop"),
+        ("retail.classic.002", 0, 1.0, "user_stop"),
+        ("retail.classic.002", 1, 0.0, "user_stop"),
+    ]
+    assert result.agreement is not None
+    assert (result.agreement.compared, result.agreement.disagreements) == (3, ())
+    assert result.agreement.different_results == ()
+    assert result.agreement.tool_results == len(observations[0]) + 2 * len(observations[2])
+    assert result.failures == {"missing_output": 1}
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert [call.name for call in record.tool_calls] == [action["name"] for action in row_of(0)["actions"]]
+    assert record.tool_calls[-1].changes
+    assert record.user.startswith("tau-bench:")
+
+
+def test_a_reward_that_the_bundle_does_not_give_is_reported(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+) -> None:
+    row = row_of(0)
+    short = {**row, "actions": row["actions"][:-1]}
+    changed = [*observations[0][:-1], "something else"]
+    result = judge(
+        [
+            entry(0, native(short, observations[0][:-1]), 1.0, row=row),
+            entry(0, native(row, changed), 1.0, trial=3),
+        ]
+    )
+    assert result.agreement is not None
+    (disagreement,) = result.agreement.disagreements
+    assert (disagreement.task_id, disagreement.trial) == (0, 0)
+    assert (disagreement.recorded, disagreement.reward) == (1.0, 0.0)
+    assert "exchange_delivered_order_items" in disagreement.why
+    (difference,) = result.agreement.different_results
+    assert difference.startswith(
+        "task 0, trial 3, exchange_delivered_order_items: 'something else' in the file"
+    )
+    lines = "\n".join(result.agreement.lines())
+    assert "agree with them in 1 of 2 judged rollouts" in lines
+    assert "task 0, trial 0: 1 in the file, 0 here" in lines
+    stored = json.loads(result.results_path.read_text())
+    assert stored["agreement"]["disagreements"][0]["row_id"] == "retail.classic.000"
+
+
+def test_a_handover_ends_the_rollout(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+) -> None:
+    (only,) = judge([entry(12, native(row_of(12), observations[12], last=""), 1.0)]).outcomes
+    assert (only.reward, only.stop_reason) == (1.0, "terminal_tool")
+
+
+def test_a_trajectory_without_a_reward_was_cut_off(judge: Callable[..., EvaluationResult]) -> None:
+    row = row_of(0)
+    looking = {"actions": [row["actions"][0]] * 45}
+    traj = native(looking, ["yusuf_rossi_9620"] * 45, last="")
+    result = judge([entry(0, traj, 0.0, reward_info=None)])
+    (only,) = result.outcomes
+    assert (only.reward, only.stop_reason, only.failure, only.steps) == (0.0, "max_steps", "max_steps", 45)
+    assert result.agreement is not None
+    assert result.agreement.tool_results == 45
+
+
+def test_a_run_that_broke_down_is_left_out_or_counted_as_failed(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+) -> None:
+    entries = [
+        entry(0, native(row_of(0), observations[0]), 1.0),
+        crash(0, "rate limit", "Traceback\nlitellm.RateLimitError: rate limit", trial=1),
+        crash(5, "Expecting value", "Traceback\njson.decoder.JSONDecodeError: Expecting value"),
+        entry(5, native(row_of(5), observations[5]), 1.0, trial=1),
+    ]
+    left_out = judge(entries, eval_id="out")
+    assert outcomes(left_out)[1:3] == [
+        ("retail.classic.000", 1, None, "infrastructure_error"),
+        ("retail.classic.005", 0, 0.0, "agent_error"),
+    ]
+    assert "rate limit" in left_out.outcomes[1].trouble
+    assert left_out.pass_power[1].value == pytest.approx(0.75)
+    counted = judge(entries, eval_id="counted", errors_as_failures=True)
+    theirs = their_pass_power(entries)
+    assert {k: counted.pass_power[k].value for k in (1, 2)} == pytest.approx(theirs)
+    assert counted.agreement is not None
+    assert counted.agreement.pass_power == pytest.approx(theirs)
+
+
+def test_another_task_under_the_same_number_is_refused(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+) -> None:
+    entries = [
+        entry(0, native(row_of(0), observations[0]), 1.0),
+        entry(5, native(row_of(5), observations[5]), 1.0),
+    ]
+    entries[1]["info"]["task"]["user_id"] = "somebody_else_1"
+    with pytest.raises(BundleError) as error:
+        judge(entries)
+    assert str(error.value).count("\n") == 0
+    assert "$[1].info.task.user_id: task 5 is about the user somebody_else_1, row retail.classic.005" in str(
+        error.value
+    )
+    with pytest.raises(BundleError, match=r"\$\[0\]\.task_id: the dataset has no task 115"):
+        judge([{**entries[0], "task_id": 115}])
+
+
+def test_tasks_that_were_corrected_since_are_named(
+    judge: Callable[..., EvaluationResult],
+    observations: dict[int, list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entries = [
+        entry(0, native(row_of(0), observations[0]), 1.0),
+        entry(12, native(row_of(12), observations[12], last=""), 1.0),
+    ]
+    judge(entries, RETAIL / "task.jsonl")
+    assert "expects other actions or outputs than the file of task 12" in caplog.text
+
+
+def test_only_the_chosen_rows_are_judged(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+) -> None:
+    entries = [entry(index, native(row_of(index), observations[index]), 1.0) for index in (0, 5)]
+    assert [one.row_id for one in judge(entries, task_ids="5,7").outcomes] == ["retail.classic.005"]
+    with pytest.raises(BundleError, match="has no result of the chosen rows"):
+        judge(entries, task_ids="7")
+
+
+def test_it_can_be_resumed_by_name(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], tmp_path: Path
+) -> None:
+    judge([entry(0, native(row_of(0), observations[0]), 1.0)], eval_id="again")
+    result = agent_eval(resume="again", output_dir=str(tmp_path / "runs"))
+    assert outcomes(result) == [("retail.classic.000", 0, 1.0, "user_stop")]
+    assert result.configuration["agent"] == f"tau-bench:{tmp_path / 'results.json'}"
+
+
+@pytest.mark.parametrize(
+    "option", [{"agent": "gold"}, {"model": "gpt-4o"}, {"n_rollouts": 2}, {"user": "llm"}]
+)
+def test_what_would_run_something_does_not_go_with_it(
+    judge: Callable[..., EvaluationResult], option: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="--from-tau-bench runs nothing"):
+        judge([crash(0, "x", "")], **option)
+
+
+def test_a_bundle_of_ones_own_goes_by_positions(
+    judge: Callable[..., EvaluationResult], tmp_path: Path
+) -> None:
+    bundle = flight_bundle(tmp_path)
+    first, second = {"id": "a", "actions": []}, {"id": "b", "actions": GOLD}
+    bundle.rows(first, second)
+    calls = {"actions": [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}}]}
+    traj = native(calls, ["{}"])[1:]
+    info = {"row": {"actions": GOLD}}
+    result = judge([entry(1, traj, 0.0, **info)], bundle.dataset)
+    assert outcomes(result) == [("b", 0, 0.0, "user_stop")]
+    assert result.failures == {"partially_completed": 1}
+    with pytest.raises(BundleError, match="task 0 has another instruction and other actions than row a"):
+        judge([entry(0, traj, 0.0, **info)], bundle.dataset)

@@ -1,0 +1,159 @@
+"""``--format tau-bench``: the shapes that the benchmark's scripts read, and what stands in them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_server import Answer, StubServer, call
+from tau_bench_file import RETAIL, EnvInfo, RewardResult, RunResult, row_of, their_pass_power
+
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.tau_bench.results_file import results_parts
+from reward_kit.agent.tau_bench.task_numbers import task_numbers
+
+MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
+
+
+@pytest.fixture(autouse=True)
+def _forget_the_bundle() -> Iterator[None]:
+    yield
+    sys.modules.pop("tau_retail_task", None)
+
+
+def written(result: EvaluationResult, numbers: dict[str, int]) -> list[dict[str, Any]]:
+    document: list[dict[str, Any]] = json.loads(b"".join(results_parts(result, numbers)))
+    return document
+
+
+def numbers_of(dataset: str) -> dict[str, int]:
+    with TaskBundle.load(RETAIL / dataset) as bundle:
+        return task_numbers(bundle.tasks)
+
+
+@pytest.fixture
+def played(stub_llm: StubServer, tmp_path: Path) -> EvaluationResult:
+    """Two tasks in four trials: done, not done, used up, broken down; in one the outputs are said."""
+    gold = [call(action["name"], **action["arguments"]) for action in row_of(5)["actions"]]
+    looking = [call("list_all_product_types")]
+
+    def agent(request: dict[str, Any], place: int) -> Any:
+        trial = stub_llm.trial_of(request)  # type: ignore[attr-defined] # put there below
+        if trial == 3:
+            return Answer(status=400, error="no such thing", code="invalid_request_error")
+        steps = {0: [*gold, "All done."], 1: ["I cannot do that."], 2: looking}[trial]
+        return steps[min(place, len(steps) - 1)]
+
+    seeds: list[int] = []
+
+    def trial_of(request: dict[str, Any]) -> int:
+        if request["seed"] not in seeds:
+            seeds.append(request["seed"])
+        return seeds.index(request["seed"]) // 2
+
+    stub_llm.trial_of = trial_of  # type: ignore[attr-defined] # for the script above
+    stub_llm.script("gpt-4o-mini", agent)
+    stub_llm.script("gpt-3.5-turbo", ["Hello, I need help.", "###STOP###"])
+    return agent_eval(
+        RETAIL / "task_classic.jsonl",
+        task_ids="5,6",
+        n_rollouts=4,
+        max_steps=12,
+        retries=0,
+        max_concurrency=1,
+        errors_as_failures=True,  # as in the file
+        output_dir=str(tmp_path / "runs"),
+        **MODELS,
+    )
+
+
+def test_every_entry_has_the_shape_and_the_order_of_a_run_result(played: EvaluationResult) -> None:
+    entries = written(played, numbers_of("task_classic.jsonl"))
+    assert [list(entry) for entry in entries] == [["task_id", "reward", "info", "traj", "trial"]] * 8
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
+        (trial, task) for trial in range(4) for task in (5, 6)
+    ]
+    for entry in entries:
+        RunResult.model_validate(entry, strict=True)
+        EnvInfo.model_validate(entry["info"])
+        assert all({"role", "content"} <= message.keys() for message in entry["traj"])
+        assert entry["traj"][0]["role"] == "system"
+
+
+def test_the_task_is_the_rows(played: EvaluationResult) -> None:
+    task = written(played, numbers_of("task_classic.jsonl"))[0]["info"]["task"]
+    row = row_of(5)
+    assert task["user_id"] == row["metadata"]["user_id"]
+    assert task["actions"] == [
+        {"name": action["name"], "kwargs": action["arguments"]} for action in row["actions"]
+    ]
+    assert task["instruction"] == row["sim_user_prompt"]
+    assert task["outputs"] == row["outputs"]
+
+
+def test_how_a_rollout_ended_is_told_as_there(played: EvaluationResult) -> None:
+    done, other, refused, _, used_up, _, broken, _ = written(played, numbers_of("task_classic.jsonl"))
+    assert (done["reward"], done["info"]["source"]) == (1.0, "user")
+    assert done["info"]["reward_info"]["info"] == {"r_actions": 1.0, "gt_data_hash": ""}
+    assert done["info"]["user_cost"] > 0
+    assert done["traj"][-1]["content"] == "###STOP###"
+    assert (other["reward"], refused["reward"]) == (0.0, 0.0)
+    assert refused["info"]["reward_info"]["info"]["r_actions"] == 0.0
+    assert (used_up["reward"], used_up["info"]["reward_info"]) == (0.0, None)
+    assert used_up["info"]["source"] == "list_all_product_types"
+    assert broken["reward"] == 0.0
+    assert "no such thing" in broken["info"]["error"]
+    assert broken["info"]["traceback"] == ""
+
+
+def test_their_pass_power_of_the_file_is_ours(played: EvaluationResult) -> None:
+    theirs = their_pass_power(written(played, numbers_of("task_classic.jsonl")))
+    assert theirs[1] == pytest.approx(1 / 8)
+    assert {k: played.pass_power[k].value for k in theirs} == pytest.approx(theirs)
+
+
+def test_outputs_are_told_one_by_one(tmp_path: Path) -> None:
+    result = agent_eval(
+        RETAIL / "task_classic.jsonl", agent="gold", task_ids="2", output_dir=str(tmp_path / "runs")
+    )
+    (entry,) = written(result, numbers_of("task_classic.jsonl"))
+    found = RewardResult.model_validate(entry["info"]["reward_info"])
+    outputs = row_of(2)["outputs"]
+    assert found.info.model_dump() == {"r_outputs": 1.0, "outputs": dict.fromkeys(outputs, True)}
+    assert entry["info"]["user_cost"] is None
+
+
+def test_the_file_is_indented_by_two(tmp_path: Path) -> None:
+    result = agent_eval(
+        RETAIL / "task_dev.jsonl", agent="gold", max_tasks=2, output_dir=str(tmp_path / "runs")
+    )
+    text = b"".join(results_parts(result, numbers_of("task_dev.jsonl"))).decode()
+    assert text == json.dumps(json.loads(text), indent=2) + "\n"
+
+
+def test_a_lost_trajectory_spoils_no_other(tmp_path: Path) -> None:
+    result = agent_eval(
+        RETAIL / "task_dev.jsonl", agent="gold", max_tasks=2, output_dir=str(tmp_path / "runs")
+    )
+    (result.folder / result.outcomes[0].file).unlink()
+    lost, kept = written(result, numbers_of("task_dev.jsonl"))
+    assert (lost["reward"], lost["traj"]) == (1.0, [])
+    assert "no such rollout file" in lost["info"]["error"]
+    assert kept["traj"] == load_rollout(result.folder / result.outcomes[1].file).messages
+
+
+def test_rows_without_an_index_go_by_their_position(tmp_path: Path) -> None:
+    rows = [row_of(5), row_of(6)]
+    assert numbers_of("task_train.jsonl")["retail.train.499"] == 499
+    for row in rows:
+        row.pop("metadata")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "task.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with TaskBundle.load(folder / "task.jsonl", task_dir=RETAIL) as bundle:
+        assert task_numbers(bundle.tasks) == {"retail.classic.005": 0, "retail.classic.006": 1}

@@ -1,0 +1,92 @@
+"""Asking a model again: what counts as a retry, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from virtual_provider import answer, now, refused, unreachable
+from virtual_time import simulate
+
+from reward_kit.agent.attempts import answered
+from reward_kit.agent.completion import Completion
+from reward_kit.agent.providers import Gate
+from reward_kit.errors import ModelError, ModelInputError
+
+
+class Model:
+    """Gives the outcomes in order; the last one again and again."""
+
+    def __init__(self, *outcomes: ModelError | None) -> None:
+        self._outcomes: Iterator[ModelError | None] = iter(outcomes)
+        self._last: ModelError | None = None
+        self.asked: list[float] = []
+
+    async def attempt(self) -> Completion | ModelError:
+        self.asked.append(now())
+        self._last = next(self._outcomes, self._last)
+        await asyncio.sleep(0.1)
+        return self._last or answer()
+
+
+def ask(model: Model, *, retries: int = 3, gate: bool = False, before: int = 0) -> Completion:
+    async def main() -> Completion:
+        through = Gate("stub", ceiling=4) if gate else None
+        for _ in range(before):
+            await answered(Model(None).attempt, retries=0, backoff=1.0, gate=through)
+        return await answered(model.attempt, retries=retries, backoff=1.0, gate=through)
+
+    return simulate(main())
+
+
+@pytest.mark.parametrize("gate", [False, True])
+class TestEitherWay:
+    def test_the_first_good_answer_is_taken(self, gate: bool) -> None:
+        model = Model(refused(500), refused(503), None)
+        assert ask(model, gate=gate).message["content"] == "Hi"
+        assert len(model.asked) == 3
+
+    def test_a_fault_that_stays_is_raised_after_the_last_retry(self, gate: bool) -> None:
+        model = Model(refused(500))
+        with pytest.raises(ModelError, match="HTTP 500"):
+            ask(model, retries=2, gate=gate)
+        assert len(model.asked) == 3
+
+    def test_a_fault_that_cannot_pass_is_raised_at_once(self, gate: bool) -> None:
+        model = Model(ModelInputError("refuses the conversation", status=400))
+        with pytest.raises(ModelInputError):
+            ask(model, gate=gate)
+        assert len(model.asked) == 1
+
+    def test_a_wait_that_is_asked_for_is_kept(self, gate: bool) -> None:
+        model = Model(refused(429, retry_after=20.0), None)
+        ask(model, gate=gate)
+        assert 20.0 <= model.asked[1] - model.asked[0] <= 23.2
+
+    def test_the_seconds_are_those_of_all_attempts(self, gate: bool) -> None:
+        assert ask(Model(refused(500), None), gate=gate).seconds >= 0.0
+
+
+class TestWithAGate:
+    def test_being_refused_by_a_provider_that_answers_others_is_no_retry(self) -> None:
+        model = Model(*[refused(429, retry_after=1.0)] * 9, None)
+        ask(model, retries=1, gate=True, before=1)
+        assert len(model.asked) == 10
+
+    def test_being_refused_by_one_that_never_answered_is_a_retry(self) -> None:
+        model = Model(refused(429))
+        with pytest.raises(ModelError, match="HTTP 429"):
+            ask(model, retries=1, gate=True)
+        assert len(model.asked) == 2
+
+    def test_an_outage_is_waited_out_whatever_the_number_of_retries(self) -> None:
+        model = Model(*[unreachable()] * 12, None)
+        ask(model, retries=2, gate=True)
+        assert len(model.asked) == 13
+
+    def test_without_retries_nothing_is_asked_twice(self) -> None:
+        model = Model(refused(429, retry_after=1.0), None)
+        with pytest.raises(ModelError):
+            ask(model, retries=0, gate=True, before=1)
+        assert len(model.asked) == 1

@@ -1,0 +1,377 @@
+"""Answers of models that are kept, and come back when the same evaluation runs again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from small_task import InProcessModel
+from stub_server import Answer, StubServer, call
+
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.llm import LiteLLMModel
+from reward_kit.agent.model_cache import AnswerStore, CachedModel
+from reward_kit.agent.model_cache.request_key import RequestKeys, public_identity
+from reward_kit.errors import ModelError
+
+MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "n_rollouts": 3}, {"id": "b", "n_rollouts": 3})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def never_the_same(stub_llm: StubServer) -> StubServer:
+    """A model that numbers its answers, and a user who hears them and leaves."""
+    numbers = itertools.count(1)
+
+    def answer(request: dict[str, Any], place: int) -> Any:
+        number = next(numbers)
+        if place == 0:
+            return call("create_booking", flight_id=1, passenger=f"Passenger {number}")
+        return f"Answer {number}"
+
+    stub_llm.script("gpt-4o-mini", answer)
+    stub_llm.script("gpt-3.5-turbo", lambda request, place: f"Thanks {next(numbers)} ###STOP###")
+    return stub_llm
+
+
+def run(bundle: Bundle, **options: Any) -> EvaluationResult:
+    return agent_eval(bundle.dataset, **{**MODELS, "cache": True, **options})
+
+
+def conversations(result: EvaluationResult) -> dict[tuple[str, int], Any]:
+    return {
+        (outcome.row_id, outcome.index): load_rollout(result.folder / outcome.file).messages
+        for outcome in result.outcomes
+    }
+
+
+def test_an_evaluation_that_runs_again_asks_no_model_and_comes_out_the_same(
+    bundle: Bundle, never_the_same: StubServer
+) -> None:
+    first = run(bundle)
+    asked = len(never_the_same.requests)
+    assert asked == 6 * 3
+    again = run(bundle)
+    assert len(never_the_same.requests) == asked
+    assert again.eval_id != first.eval_id
+    assert json.dumps(list(conversations(again).items())) == json.dumps(list(conversations(first).items()))
+    assert [outcome.reward for outcome in again.outcomes] == [outcome.reward for outcome in first.outcomes]
+
+
+def test_rollouts_of_a_row_share_no_answer(bundle: Bundle, never_the_same: StubServer) -> None:
+    for _ in range(2):
+        result = run(bundle, n_rollouts=3)
+        said = [message["content"] for messages in conversations(result).values() for message in messages]
+        answers = [text for text in said if str(text).startswith(("Answer", "Thanks"))]
+        assert len(set(answers)) == len(answers) == 12
+
+
+def test_without_the_option_nothing_is_kept_and_nothing_is_used(
+    bundle: Bundle, never_the_same: StubServer
+) -> None:
+    run(bundle, cache=False)
+    assert not (bundle.folder.parent / "runs" / ".cache").exists()
+    asked = len(never_the_same.requests)
+    run(bundle)
+    run(bundle, cache=False)
+    assert len(never_the_same.requests) == 3 * asked
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"model_args": {"top_p": 0.5}},
+        {"seed": 11},
+        {"parallel_tool_calls": False},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_setting_asks_the_model_again(
+    bundle: Bundle, never_the_same: StubServer, change: dict[str, Any]
+) -> None:
+    run(bundle)
+    asked = len(never_the_same.requests_for("gpt-4o-mini"))
+    run(bundle, **change)
+    assert len(never_the_same.requests_for("gpt-4o-mini")) == 2 * asked
+
+
+def test_another_prompt_or_tool_asks_the_model_again(bundle: Bundle, never_the_same: StubServer) -> None:
+    run(bundle, task_ids="a")
+    asked = len(never_the_same.requests)
+    bundle.rows({"id": "a", "n_rollouts": 3, "system_prompt": "Be kind"})
+    run(bundle)
+    assert len(never_the_same.requests) == 2 * asked
+    tools = (bundle.folder / "tools.py").read_text()
+    bundle.write("tools.py", tools.replace('description="Reserve seat"', 'description="Reserve one seat"'))
+    run(bundle)
+    # the last question to the user's model is another since the agent's answers are
+    assert len(never_the_same.requests) == 3 * asked
+
+
+def test_more_rollouts_take_the_first_from_the_cache(bundle: Bundle, never_the_same: StubServer) -> None:
+    run(bundle, n_rollouts=1)
+    asked = len(never_the_same.requests)
+    run(bundle, n_rollouts=3)
+    assert len(never_the_same.requests) == 3 * asked
+
+
+def test_clearing_forgets_all(bundle: Bundle, never_the_same: StubServer) -> None:
+    run(bundle)
+    asked = len(never_the_same.requests)
+    run(bundle, clear_cache=True)
+    assert len(never_the_same.requests) == 2 * asked
+    run(bundle, cache=False, clear_cache=True)
+    assert not list((bundle.folder.parent / "runs" / ".cache").rglob("*.json"))
+
+
+def test_kept_answers_keep_their_price_and_are_not_paid_again(
+    bundle: Bundle, never_the_same: StubServer
+) -> None:
+    first = run(bundle)
+    again = run(bundle, max_cost=1e-9)  # as much as nothing: the first answer that has to be paid ends it
+    assert again.status == "complete"
+    for role in ("agent", "user"):
+        assert again.usage[role].cost == first.usage[role].cost > 0
+        assert again.usage[role].input_tokens == first.usage[role].input_tokens
+        assert (first.usage[role].reused_calls, first.usage[role].paid) == (0, first.usage[role].cost)
+        assert (again.usage[role].reused_calls, again.usage[role].paid) == (again.usage[role].calls, 0.0)
+    calls = load_rollout(again.folder / again.outcomes[0].file).model_calls
+    assert [made.cached for made in calls] == [True] * len(calls)
+    assert all(made.seconds > 0 for made in calls)
+    assert agent_eval(bundle.dataset, cache=True, resume=again.eval_id).status == "complete"
+
+
+def test_the_report_says_what_came_from_the_cache(bundle: Bundle, never_the_same: StubServer) -> None:
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", "flight_task", "--cache"]
+    command += ["--model", MODELS["model"], "--sim-model", MODELS["sim_model"]]
+    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=100) for _ in range(2))
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert "from the cache" not in first.stdout
+    assert "12 answers from the cache: $" in again.stdout
+
+
+def test_errors_are_not_kept(bundle: Bundle, never_the_same: StubServer) -> None:
+    bundle.rows({"id": "a", "n_rollouts": 1})
+    never_the_same.fail("gpt-4o-mini", Answer(status=400, error="no", code="context_length_exceeded"))
+    failed = run(bundle)
+    assert failed.outcomes[0].stop_reason == "agent_error"
+    assert run(bundle).outcomes[0].stop_reason == "user_stop"
+
+
+def test_two_processes_may_fill_the_cache_at_once(bundle: Bundle, never_the_same: StubServer) -> None:
+    program = f"""
+from reward_kit.agent import agent_eval
+agent_eval({str(bundle.dataset)!r}, cache=True, **{MODELS!r})
+"""
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [process.wait(100) for process in running] == [0, 0]
+    asked = len(never_the_same.requests)
+    results = [conversations(run(bundle, eval_id=name)) for name in ("c", "d")]
+    assert results[0] == results[1]
+    assert len(never_the_same.requests) == asked
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff" * 100, None], ids=["empty", "torn", "noise", "bit"])
+def test_a_damaged_answer_is_asked_for_again_and_mended(
+    bundle: Bundle, never_the_same: StubServer, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(bundle)
+    asked = len(never_the_same.requests)
+    hurt = sorted((bundle.folder.parent / "runs" / ".cache").rglob("*.json"))
+    for path in hurt:
+        data = path.read_bytes()
+        path.write_bytes(data[:-30] + bytes([data[-30] ^ 1]) + data[-29:] if damage is None else damage)
+    run(bundle)
+    assert len(never_the_same.requests) == 2 * asked
+    assert caplog.text.count("is damaged; the model is asked again") == 1
+    run(bundle)
+    assert len(never_the_same.requests) == 2 * asked
+
+
+def test_where_nothing_can_be_kept_the_models_are_asked_and_a_warning_says_so(
+    bundle: Bundle, never_the_same: StubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(bundle, cache=False)
+    asked = len(never_the_same.requests)
+    (bundle.folder.parent / "runs" / ".cache").write_text("in the way")
+    assert run(bundle, clear_cache=True).status == "complete"
+    assert len(never_the_same.requests) == 2 * asked
+    assert caplog.text.count("answers of models cannot be kept there") == 1
+
+
+def test_no_key_gets_into_any_file(
+    bundle: Bundle, never_the_same: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "sk-CANARY-7f3a9d"
+    monkeypatch.setenv("OPENAI_API_KEY", f"{canary}-env")
+    secrets = {"api_key": f"{canary}-arg", "extra_headers": {"Authorization": f"Bearer {canary}-header"}}
+    run(bundle, model_args=secrets, user_model_args={"extra_headers": {"X-Api-Key": f"{canary}-x"}})
+    assert canary in json.dumps(never_the_same.request_headers)
+    files = [path for path in (bundle.folder.parent / "runs").rglob("*") if path.is_file()]
+    assert len([path for path in files if ".cache" in path.parts]) == 18
+    assert [path for path in files if canary.encode() in path.read_bytes()] == []
+
+
+def test_another_key_finds_the_same_answers(bundle: Bundle, never_the_same: StubServer) -> None:
+    run(bundle, model_args={"api_key": "sk-one", "extra_headers": {"X-Api-Key": "one"}})
+    asked = len(never_the_same.requests)
+    run(bundle, model_args={"api_key": "sk-two", "extra_headers": {"X-Api-Key": "two"}, "timeout": 7})
+    assert len(never_the_same.requests) == asked
+
+
+def test_what_is_secret_is_not_part_of_a_model_s_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_BASE", "https://me:hush@models.example/v1?key=hush")
+    arguments = {
+        "api_key": "hush", "aws_secret_access_key": "hush", "aws_access_key_id": "hush", "top_p": 0.5,
+        "extra_headers": {"Cookie": "hush", "X-Auth-Token": "hush", "X-Version": "2"}, "max_tokens": 9,
+    }  # fmt: skip
+    identity = public_identity(LiteLLMModel("openai/gpt-4o", model_args=arguments).identity())
+    assert "hush" not in json.dumps(identity)
+    assert identity["api_base"] == "https://models.example/v1"
+    assert identity["model_args"] == {"top_p": 0.5, "max_tokens": 9, "extra_headers": {"X-Version": "2"}}
+
+
+class Known(InProcessModel):
+    def identity(self) -> dict[str, Any]:
+        return {"model": "known"}
+
+
+async def test_asked_outside_a_rollout_the_same_question_gets_the_same_answer(tmp_path: Path) -> None:
+    model = Known(["One", "Two"])
+    cached = CachedModel(model, AnswerStore(tmp_path))
+    answers = [await cached.complete(HELLO) for _ in range(2)]
+    assert [answer.message["content"] for answer in answers] == ["One", "One"]
+    view = cached.for_rollout(0, 0)
+    again = cached.for_rollout(0, 0)
+    two = [(await view.complete(HELLO)).message["content"] for _ in range(2)]
+    assert len(model.seen) == 3
+    assert [(await again.complete(HELLO)).message["content"] for _ in range(2)] == two
+    assert len(model.seen) == 3
+
+
+async def test_a_model_s_error_is_raised_and_the_next_call_asks_again(tmp_path: Path) -> None:
+    cached = CachedModel(Known([ModelError("busy"), "One"]), AnswerStore(tmp_path))
+    with pytest.raises(ModelError):
+        await cached.complete(HELLO)
+    assert (await cached.complete(HELLO)).message["content"] == "One"
+
+
+def test_of_two_answers_to_one_call_the_first_is_kept_by_both(tmp_path: Path) -> None:
+    first, second = AnswerStore(tmp_path), AnswerStore(tmp_path)
+    one = Completion({"role": "assistant", "content": "One"}, Usage(calls=1, cost=1.0))
+    two = Completion({"role": "assistant", "content": "Two"}, Usage(calls=1, cost=2.0))
+    assert first.add("k" * 64, one).message["content"] == "One"
+    kept = second.add("k" * 64, two)
+    assert kept.message["content"] == "One"
+    assert (kept.usage.cost, kept.usage.reused_calls) == (2.0, 0)  # it was asked and has to be paid
+
+
+def test_an_answer_that_would_not_come_back_as_it_was_is_not_kept(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path)
+    odd = Completion({"role": "assistant", "content": "One", "provider_specific_fields": {"x": object()}})
+    assert store.add("k" * 64, odd) is odd
+    assert store.get("k" * 64) is None
+
+
+def test_clearing_while_others_write_leaves_a_working_cache(tmp_path: Path) -> None:
+    writer, other = AnswerStore(tmp_path), AnswerStore(tmp_path)
+    answer = Completion({"role": "assistant", "content": "One"})
+    for number in range(20):
+        writer.add(f"{number:064}", answer)
+        other.clear()
+        assert writer.get(f"{number:064}") is None
+    writer.add("k" * 64, answer)
+    assert other.get("k" * 64) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["answers"]
+    shutil.rmtree(tmp_path / "answers")
+    assert writer.get("k" * 64) is None
+
+
+def test_several_may_read_write_and_clear_at_once(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def work(me: int) -> None:
+        store = AnswerStore(tmp_path, warn=told.append)
+        for number in range(200):
+            key = f"{number % 20:064}"
+            kept = store.get(key) or store.add(key, Completion({"role": "assistant", "content": key}))
+            assert kept.message["content"] == key
+            if me == 0 and number % 10 == 0:
+                store.clear()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert told == []
+    assert [
+        path for path in tmp_path.rglob("*") if path.suffix == ".tmp" or path.name.startswith(".gone")
+    ] == []
+
+
+def test_a_model_that_does_not_tell_what_it_is_is_not_cached(tmp_path: Path) -> None:
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.model_cache import cached_models
+
+    told: list[str] = []
+    model = InProcessModel(["One"])
+    config = EvaluationConfig(cache=True)
+    assert cached_models({"agent": model}, config, tmp_path, warn=told.append) == {"agent": model}
+    assert "in-process" in told[0]
+
+
+PLACE: dict[str, Any] = {"seed": 1, "parallel_tool_calls": True, "place": ("agent", 0, 0, 0)}
+
+
+def test_keys_do_not_depend_on_the_order_of_fields() -> None:
+    one = RequestKeys({"a": 1, "b": 2}).key([{"role": "user", "content": "x"}], tools=None, **PLACE)
+    other = RequestKeys({"b": 2, "a": 1}).key([{"content": "x", "role": "user"}], tools=None, **PLACE)
+    assert one == other
+    assert one != RequestKeys({"a": 1, "b": 2}).key(HELLO, tools=None, **PLACE)
+
+
+def test_keys_do_not_depend_on_what_was_asked_before() -> None:
+    tools = [{"type": "function", "function": {"name": "x", "parameters": {}}}]
+    talk: list[dict[str, Any]] = [{"role": "user", "content": str(number)} for number in range(6)]
+    talk[2]["tool_calls"] = [{"id": "a"}]
+    told: list[tuple[Any, Any]] = [
+        (talk[:2], tools), (talk, tools), (talk[:3], None), (talk[1:], tools), ([], tools), (talk, None)
+    ]  # fmt: skip
+    keys = RequestKeys({})
+    found = [keys.key(messages, tools=given, **PLACE) for messages, given in told]
+    assert found == [RequestKeys({}).key(messages, tools=given, **PLACE) for messages, given in told]
+    assert len(set(found)) == len(told)
+    talk[2]["tool_calls"][0]["id"] = "b"  # changed in place, as are the tools
+    tools[0]["function"]["name"] = "y"  # type: ignore[index]  # the literal's type is too wide
+    changed = [keys.key(messages, tools=given, **PLACE) for messages, given in told]
+    assert changed == [RequestKeys({}).key(messages, tools=given, **PLACE) for messages, given in told]
+    assert not set(changed) & set(found)
+
+
+async def test_a_seed_reaches_a_provider_that_takes_it_and_no_other(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERPLEXITYAI_API_KEY", "pplx-test")
+    stub_llm.script("gpt-4o-mini", ["Hello"])
+    stub_llm.script("sonar", ["Hello"])
+    await LiteLLMModel("openai/gpt-4o-mini").complete(HELLO, seed=7)
+    await LiteLLMModel("perplexity/sonar", model_args={"api_base": stub_llm.url}).complete(HELLO, seed=7)
+    taken, dropped = stub_llm.requests
+    assert taken["seed"] == 7
+    assert "seed" not in dropped

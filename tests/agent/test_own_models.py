@@ -1,0 +1,68 @@
+"""Models of one's own, in the process, in place of those that the configuration names."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+from small_task import wants
+
+from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
+from reward_kit.agent.completion import Completion, Usage
+
+
+class Policy:
+    """Looks for flights once, then says a line."""
+
+    name = "policy-step-100"
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        self.closed = 0
+
+    async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
+        await asyncio.sleep(0)
+        if tools and messages[-1]["role"] == "user":
+            return Completion(
+                wants(("search_flights", {"origin": "SFO", "dest": "JFK", "date": "x"})), Usage(1)
+            )
+        return Completion({"role": "assistant", "content": self.said}, Usage(1))
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 2, "sim_user_prompt": "You want to fly."})
+    monkeypatch.chdir(tmp_path)
+    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def test_they_play_agent_and_user_without_any_key(bundle: Bundle) -> None:
+    agent, user = Policy("There is one."), Policy("Fine. ###STOP###")
+    result = agent_eval(bundle.dataset, models={"agent": agent, "user": user})
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["user_stop"] * 2
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert (record.agent, record.models) == (
+        "tool-calling",
+        {"agent": "policy-step-100", "user": "policy-step-100"},
+    )
+    assert [call.name for call in record.tool_calls] == ["search_flights"]
+    assert result.configuration["model"] == "policy-step-100"
+    assert (agent.closed, user.closed) == (1, 1)
+
+
+async def test_one_may_be_given_and_none_is_needed_for_the_other(bundle: Bundle) -> None:
+    config = EvaluationConfig(dataset=str(bundle.dataset), agent="react", no_sim_user=True)
+    result = await run_evaluation(
+        config, models={"agent": Policy('Action: {"name": "respond", "arguments": {"content": "Hi"}}')}
+    )
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done"] * 2
+    assert config.model is None

@@ -1,0 +1,81 @@
+"""What ``--ray`` does before there is a cluster; rollouts on one are tested by ``make test-ray``."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+
+from reward_kit.agent import agent_eval
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_without_ray_the_error_says_how_to_get_it(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # also where it is installed
+    with pytest.raises(UsageError) as raised:
+        agent_eval(bundle.dataset, agent="gold", ray="default")
+    assert str(raised.value) == "--ray needs Ray, which is not installed. pip install 'reward-kit[ray]'"
+
+
+def shipped(config: EvaluationConfig, root: Path) -> set[str]:
+    with TaskBundle.load(config.dataset):
+        names = zipfile.ZipFile(io.BytesIO(pack(config).data)).namelist()
+    return {str(Path("/", name).relative_to(root)) for name in names}
+
+
+def test_the_bundle_goes_to_the_nodes_without_secrets_and_results(bundle: Bundle, tmp_path: Path) -> None:
+    bundle.write(".env", "OPENAI_API_KEY=sk-0123456789abcdef")
+    for folder in ("runs", ".git", "__pycache__", "data"):
+        (bundle.folder / folder).mkdir()
+        (bundle.folder / folder / "file.txt").touch()
+    (tmp_path / "beside.txt").touch()
+    config = EvaluationConfig(dataset=str(bundle.dataset), output_dir=str(bundle.folder / "runs"))
+    names = ["data/file.txt", "reward.py", "seed.sql", "task.jsonl", "tools.py"]
+    assert shipped(config, tmp_path) == {f"flight_task/{name}" for name in names}
+
+
+def test_modules_of_the_working_directory_go_along(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "ray_test_package"
+    (package / "prompts").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "prompts" / "hello.txt").touch()
+    (tmp_path / "ray_test_module.py").touch()
+    (tmp_path / "never_imported.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ray_test_package", __import__("ray_test_package"))
+    monkeypatch.setitem(sys.modules, "ray_test_module", __import__("ray_test_module"))
+    names = shipped(EvaluationConfig(dataset=str(bundle.dataset)), tmp_path)
+    assert {"ray_test_package/prompts/hello.txt", "ray_test_module.py"} <= names
+    assert "never_imported.py" not in names
+
+
+def test_a_bundle_that_is_too_big_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_kit.agent.executors.ray_shipment.LARGEST", 100)
+    with TaskBundle.load(bundle.dataset), pytest.raises(UsageError, match="can be sent to Ray's nodes"):
+        pack(EvaluationConfig(dataset=str(bundle.dataset)))
+
+
+def test_only_settings_of_models_leave_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "AZURE_API_BASE", "HF_TOKEN", "REWARD_KIT_AGENT_TOKEN"):
+        monkeypatch.setenv(name, "sent")
+    for name in ("GITHUB_TOKEN", "DATABASE_PASSWORD", "PATH_TO_API_KEY_FILE"):
+        monkeypatch.setenv(name, "kept")
+    sent = forwarded_environment()
+    assert {"OPENAI_API_KEY", "AZURE_API_BASE", "HF_TOKEN", "REWARD_KIT_AGENT_TOKEN"} <= sent.keys()
+    assert "kept" not in sent.values()

@@ -1,0 +1,109 @@
+"""A provider that answers in virtual time, and remembers who asked when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reward_kit.agent.attempts import answered
+from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.providers import Gate
+from reward_kit.errors import ModelError
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def refused(status: int = 429, retry_after: float | None = None) -> ModelError:
+    return ModelError(f"HTTP {status}", status=status, retryable=True, retry_after=retry_after)
+
+
+def unreachable() -> ModelError:
+    return ModelError("cannot connect", retryable=True, no_answer="connection")
+
+
+def answer() -> Completion:
+    return Completion(
+        {"role": "assistant", "content": "Hi"}, Usage(calls=1, input_tokens=90, output_tokens=10)
+    )
+
+
+@dataclass
+class Provider:
+    """``verdict`` says, as a request comes in, what it gets instead of an answer (None: an answer)."""
+
+    latency: float = 0.2
+    verdict: Callable[[], ModelError | None] = lambda: None
+    headers: Callable[[], Mapping[str, Any]] | None = None
+    arrivals: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+    refusals: int = 0
+    under_way: int = 0
+    peak: int = 0
+
+    async def attempt(self, gate: Gate | None = None) -> Completion | ModelError:
+        self.arrivals.append(now())
+        self.under_way += 1
+        self.peak = max(self.peak, self.under_way)
+        fault = self.verdict()
+        try:
+            await asyncio.sleep(0.005 if fault is not None and fault.status else self.latency)
+        finally:
+            self.under_way -= 1
+        if gate is not None and self.headers is not None:
+            gate.heed(self.headers())
+        if fault is not None:
+            self.refusals += 1
+            return fault
+        self.accepted.append(self.arrivals[-1])
+        return answer()
+
+    async def ask(self, gate: Gate, *, retries: int = 3, size: int = 0) -> Completion:
+        return await answered(lambda: self.attempt(gate), retries=retries, backoff=1.0, gate=gate, size=size)
+
+    def most_within(self, seconds: float) -> int:
+        """The largest number of requests that came within any so many seconds."""
+        times = sorted(self.arrivals)
+        return max(
+            (sum(1 for time in times[n:] if time < begin + seconds) for n, begin in enumerate(times)),
+            default=0,
+        )
+
+
+async def rollouts(provider: Provider, gate: Gate, count: int, calls: int, **options: Any) -> list[Any]:
+    """So many rollouts side by side, each with some calls one after the other; exceptions are returned."""
+
+    async def one() -> None:
+        for _ in range(calls):
+            await provider.ask(gate, **options)
+
+    return await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+
+
+class WindowLimit:
+    """At most ``most`` requests in each fixed window of ``seconds``; others are told when the next begins."""
+
+    def __init__(self, most: int, seconds: float, *, say_when: bool = True) -> None:
+        self.most = most
+        self.seconds = seconds
+        self.say_when = say_when
+        self._window = -1.0
+        self._taken = 0
+
+    @property
+    def left(self) -> int:
+        """Requests that are left in the window."""
+        return self.most - self._taken
+
+    def __call__(self) -> ModelError | None:
+        window = now() // self.seconds
+        if window != self._window:
+            self._window, self._taken = window, 0
+        if self._taken >= self.most:
+            left = (window + 1) * self.seconds - now()
+            return refused(retry_after=left if self.say_when else None)
+        self._taken += 1
+        return None

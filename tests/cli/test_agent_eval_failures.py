@@ -1,0 +1,75 @@
+"""What ``reward-kit agent-eval`` says of failed rollouts, and of a model that explains them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, Finished
+from stub_server import Answer, StubServer
+
+Command = Callable[..., Finished]
+AGENT = """
+class Agent:
+    async def respond(self, rollout):
+        await rollout.call_tool("create_booking", {"flight_id": 1, "passenger": "Bob"})
+        return "Booked."
+"""
+RUN = ("-d", "task.jsonl", "--agent", "agent:Agent", "--no-sim-user", "--eval-id", "mine", "--retries", "0")
+JUDGED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Bob."})
+
+
+@pytest.fixture
+def judge(bundle: Bundle, environment: None, stub_llm: StubServer) -> StubServer:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    bundle.write("agent.py", AGENT)
+    stub_llm.script("judge", [JUDGED])
+    return stub_llm
+
+
+def test_a_person_finds_out_why_a_rollout_failed_without_looking_into_files(
+    agent_eval: Command, judge: StubServer, results: Callable[[], Any]
+) -> None:
+    ran = agent_eval(*RUN, "--explain", "openai/judge", OPENAI_API_KEY="sk-x", OPENAI_API_BASE=judge.url)
+    assert (ran.code, ran.error.count("\n") < 10) == (0, True)
+    flat = " ".join(ran.out.split())
+    for part in (
+        "failures wrong_arguments 2 (100%)",
+        "explanations 2 by openai/judge, unpriced at fault: agent 2 (100%)",
+        'create_booking: passenger: expected "Alice", got "Bob"',
+        "judged agent, wrong_arguments: It booked for Bob.",
+        "file runs/flight.booking.001/roll_",
+    ):
+        assert part in flat
+    assert results()["explanations"]["made"] == 2
+
+
+def test_a_model_that_cannot_be_reached_is_told_and_the_exit_code_is_1(
+    agent_eval: Command, judge: StubServer, results: Callable[[], Any]
+) -> None:
+    judge.fail("judge", Answer(status=500), times=9)
+    variables = {"OPENAI_API_KEY": "sk-x", "OPENAI_API_BASE": judge.url}
+    ran = agent_eval(*RUN, "--explain", "openai/judge", **variables)
+    assert ran.code == 1
+    assert "Traceback" not in ran.err
+    assert "2 missing: " in " ".join(ran.out.split())
+    assert "sk-x" not in ran.out + ran.err
+    assert (results()["status"], results()["finished"]) == ("complete", 2)
+    quiet = agent_eval("--resume", "mine", "--quiet", **variables)
+    assert quiet.code == 1
+    assert quiet.error.startswith("2 explanations are missing: ")
+    judge._faults.clear()
+    assert agent_eval("--resume", "mine", "--quiet", **variables).code == 0
+
+
+def test_a_key_that_is_missing_for_the_explanations_stops_before_the_first_rollout(
+    agent_eval: Command, bundle: Bundle, environment: None
+) -> None:
+    bundle.rows({"actions": GOLD})
+    bundle.write("agent.py", AGENT)
+    ran = agent_eval(*RUN, "--explain", "openai/judge")
+    assert ran.code == 2
+    assert "OPENAI_API_KEY is not set" in ran.error
+    assert not (bundle.folder / "runs").exists()

@@ -1,0 +1,43 @@
+"""A provider that is not there, as the command tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flight_bundle import Bundle, Finished
+from stub_server import Answer, StubServer
+
+MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--max-concurrency", "2")
+
+
+def test_a_provider_that_stays_away_is_told_and_stops_the_run(
+    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
+) -> None:
+    bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
+    away = Answer(drop=True)
+    stub_llm.script("gpt-4o-mini", lambda request, place: "Done." if len(stub_llm.requests) <= 3 else away)
+    ran = agent_eval(
+        *MODEL_RUN, "--patience", "2", OPENAI_API_BASE=stub_llm.url, OPENAI_API_KEY="sk-test-0123456789"
+    )
+    assert ran.code == 2
+    assert f"openai at {stub_llm.url} does not answer since" in ran.err
+    assert "trying again in" in ran.err
+    assert "no good answer since" in ran.error
+    assert "--patience" in ran.error
+    assert "3 of 8 rollouts are done and kept" in ran.err
+    assert "--resume" in ran.err
+    assert (results()["status"], results()["finished"], results()["unjudged"]) == ("stopped", 3, {})
+
+
+def test_a_token_budget_names_itself_in_the_command_that_goes_on(
+    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer
+) -> None:
+    bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", ["Done."])
+    ran = agent_eval(
+        *MODEL_RUN, "--max-tokens", "150", OPENAI_API_BASE=stub_llm.url, OPENAI_API_KEY="sk-test-0123456789"
+    )
+    assert ran.code == 1
+    assert "--max-tokens N" in ran.err
+    assert "tokens are used" in ran.out + ran.err

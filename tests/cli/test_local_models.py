@@ -1,0 +1,162 @@
+"""``--model /path`` from a person's side: whatever becomes of the evaluation, no server stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, Finished
+
+# fake_server and model_files are importable from here as well.
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent" / "local_models"))
+
+from fake_server import Behaviour, all_gone, install, starts
+from model_files import model_folder
+
+from reward_kit.agent import load_rollout
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def model(bundle: Bundle) -> Path:
+    return model_folder(bundle.folder / "tiny-chat")
+
+
+@pytest.fixture
+def installed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Put a program on the PATH; whatever a failed test leaves running is ended."""
+    folder = bundle.folder / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("TMPDIR", str(bundle.folder))
+    records = []
+
+    def put(name: str = "vllm", **behaviour: Any) -> Path:
+        records.append(install(folder, name, Behaviour(**behaviour)))
+        return records[-1]
+
+    yield put
+    for start in [start for record in records for start in starts(record)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(start["pid"], signal.SIGKILL)
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_agent_and_user_on_one_model_share_its_server(
+    agent_eval: Command,
+    bundle: Bundle,
+    model: Path,
+    installed: Callable[..., Path],
+    results: Callable[[], Any],
+) -> None:
+    record = installed(answers="flight", child=True)
+    ran = agent_eval("-d", "task.jsonl", MODEL_AGENT=str(model), MODEL_SIM="./tiny-chat")
+    assert ran.code == 0, ran.error
+    found = results()
+    assert found["pass_power"]["1"]["value"] == 1.0
+    for role in ("agent", "user"):
+        usage = found["usage"][role]
+        assert usage["calls"] > 0
+        assert (usage["cost"], usage["unpriced_calls"]) == (0, 0)
+    assert "no price" not in ran.out + ran.error
+    assert "unpriced" not in ran.out + ran.error
+    assert ran.error.index("starting a server for tiny-chat (vllm)") < ran.error.index(
+        "tiny-chat is ready after"
+    )
+    record_of_first = load_rollout(bundle.folder / "runs" / found["rows"][0]["rollouts"][0]["file"])
+    assert {call.model for call in record_of_first.model_calls} == {"tiny-chat"}
+    assert len(starts(record)) == 1
+    assert all_gone(record)
+
+
+def test_quiet_says_nothing_of_servers(
+    agent_eval: Command, model: Path, installed: Callable[..., Path]
+) -> None:
+    installed(answers="flight")
+    ran = agent_eval("-d", "task.jsonl", "--model", model, "--sim-model", model, "--quiet")
+    assert (ran.code, ran.error) == (0, "")
+
+
+def test_nothing_installed_is_one_message_before_anything_runs(
+    agent_eval: Command, bundle: Bundle, model: Path, installed: Callable[..., Path]
+) -> None:
+    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user")
+    assert ran.code == 2
+    assert ran.error.count("\n") == 1
+    assert (
+        "nothing that serves a folder of Hugging Face is installed. Install vllm (pip install vllm), or"
+        in ran.error
+    )
+
+
+def test_a_path_that_is_no_model_is_one_message(agent_eval: Command, installed: Callable[..., Path]) -> None:
+    installed()
+    ran = agent_eval("-d", "task.jsonl", "--model", "./missing", "--no-sim-user")
+    assert (ran.code, ran.error.count("\n")) == (2, 1)
+    assert "model ./missing: there is no such folder or file" in ran.error
+
+
+def test_a_server_that_does_not_start_ends_the_command_with_its_words(
+    agent_eval: Command, model: Path, installed: Callable[..., Path]
+) -> None:
+    record = installed(dies="RuntimeError: no GPU found")
+    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user")
+    assert ran.code == 2
+    assert "model tiny-chat (vllm): its server has ended (exit code 1)" in ran.error
+    assert "RuntimeError: no GPU found" in ran.error
+    assert "Traceback" not in ran.error
+    assert len(starts(record)) == 1
+
+
+def test_a_server_that_dies_midway_leaves_rollouts_that_cannot_be_judged(
+    agent_eval: Command, model: Path, installed: Callable[..., Path], results: Callable[[], Any]
+) -> None:
+    record = installed(answers="flight", dies_after=4)
+    limits = ("--retries", "0", "--max-concurrency", "1")
+    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user", *limits)
+    assert ran.code == 1
+    outcomes = results()["rows"][0]["rollouts"]
+    assert {outcome["stop_reason"] for outcome in outcomes} == {"infrastructure_error"}
+    assert "its server has ended (exit code 3): CUDA error: out of memory" in ran.error
+    assert len(starts(record)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("moment", ["loading", "playing"])
+def test_no_server_outlives_the_command(
+    start: Callable[..., subprocess.Popen[str]],
+    model: Path,
+    installed: Callable[..., Path],
+    number: signal.Signals,
+    moment: str,
+) -> None:
+    slow = {"content": "Let me see.", "delay": 120}
+    record = installed(never=moment == "loading", answers=["Hello.", slow], child=True)
+    process = start("-d", "task.jsonl", "--model", model, "--sim-model", model)
+    try:
+        wait_for(lambda: starts(record), process)
+        if moment == "playing":
+            assert process.stderr is not None
+            wait_for(lambda: "evaluation " in process.stderr.readline(), process)
+        process.send_signal(number)
+        process.wait(60)
+        assert all_gone(record)
+    finally:
+        process.kill()
+        process.communicate()

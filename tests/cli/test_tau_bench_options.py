@@ -1,0 +1,179 @@
+"""tau-bench's command lines and results files at the command line, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from flight_bundle import GOLD, Bundle, Finished
+from stub_server import StubServer
+from tau_bench_file import RETAIL, RunResult, crash, write
+
+from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.cli_commands.agent_eval import agent_eval as command
+from reward_kit.cli_commands.agent_eval import given_options
+from reward_kit.cli_commands.eval_options import as_click_takes_it
+
+Command = Callable[..., Finished]
+
+
+def configured(*arguments: str) -> EvaluationConfig:
+    context = command.make_context("agent-eval", list(arguments))
+    return EvaluationConfig(**given_options(context))
+
+
+def server_of(stub: StubServer) -> dict[str, str]:
+    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+
+
+def test_a_run_of_tau_bench_translates_word_by_word(
+    agent_eval: Command, stub_llm: StubServer, tmp_path: Path
+) -> None:
+    (tmp_path / "tau_retail_task").symlink_to(RETAIL)
+    stub_llm.script("gpt-4o", as_user_or_agent)
+    line = (
+        "-d tau_retail_task/task.jsonl --agent-strategy react --model gpt-4o --provider openai "
+        "--user-model gpt-4o --user-provider openai --user-strategy llm --temperature 0 "
+        "--max-concurrency 10 --task-ids 2,4,6 --num-trials 4 --seed 10 --max-steps 30"
+    )
+    ran = agent_eval(
+        *line.split(), "--format", "tau-bench", "--json", "r.json", cwd=tmp_path, **server_of(stub_llm)
+    )
+    assert (ran.code, ran.error.count("Error")) == (0, 0)
+    entries = json.loads((tmp_path / "r.json").read_text())
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
+        (trial, task) for trial in range(4) for task in (2, 4, 6)
+    ]
+    for entry in entries:
+        RunResult.model_validate(entry)
+        assert entry["traj"][-1]["content"] == "###STOP###"
+        assert any(message.get("tool_calls") for message in entry["traj"])
+    asked = stub_llm.requests_for("gpt-4o")
+    assert {request.get("temperature") for request in asked if is_agent(request)} == {0}
+
+
+def is_agent(request: dict[str, Any]) -> bool:
+    return "# Available tools" in request["messages"][0]["content"]
+
+
+def as_user_or_agent(request: dict[str, Any], place: int) -> str:
+    """One model plays both, as in the command line."""
+    if not is_agent(request):
+        return ["I want to return something.", "###STOP###"][min(place, 1)]
+    looked_up = any(str(message["content"]).startswith("API output") for message in request["messages"])
+    if looked_up:
+        return 'Thought:\nKnown.\nAction:\n{"name": "respond", "arguments": {"content": "Sorry, no."}}'
+    return 'Thought:\nI look.\nAction:\n{"name": "list_all_product_types", "arguments": {}}'
+
+
+def test_its_own_spellings_mean_the_same() -> None:
+    theirs = configured(
+        *shlex.split(
+            "--agent-strategy tool-calling --model gpt-4o --model-provider openai --user-model gpt-4o "
+            "--user-model-provider openai --user-strategy verify --few-shot-displays-path d.jsonl "
+            "--task-ids 2 4 6 --num-trials 4 --log-dir results --shuffle 1 --seed 3"
+        )
+    )
+    ours = EvaluationConfig(
+        agent="tool-calling",
+        model="gpt-4o",
+        provider="openai",
+        sim_model="gpt-4o",
+        user_provider="openai",
+        user="verify",
+        few_shot_displays="d.jsonl",
+        task_ids=("2", "4", "6"),
+        n_rollouts=4,
+        output_dir="results",
+        shuffle=True,
+        seed=3,
+    )
+    assert theirs == ours
+
+
+@pytest.mark.parametrize(
+    ("typed", "taken"),
+    [
+        ("--task-ids 2 4 6 --seed 1", "--task-ids 2,4,6 --seed 1"),
+        ("--task-ids 2,4 6", "--task-ids 2,4,6"),
+        ("--task-ids 2", "--task-ids 2"),
+        ("--task-ids --seed 1", "--task-ids --seed 1"),
+        ("--shuffle 0 --seed 1", "--seed 1"),
+        ("--shuffle 1", "--shuffle"),
+        ("--shuffle --seed 0", "--shuffle --seed 0"),
+        ("--shuffle", "--shuffle"),
+        ("--seed 0 --max-steps 1", "--seed 0 --max-steps 1"),
+    ],
+)
+def test_forms_that_click_does_not_know(typed: str, taken: str) -> None:
+    assert as_click_takes_it(typed.split()) == taken.split()
+
+
+def test_other_bare_words_are_still_refused() -> None:
+    with pytest.raises(click.UsageError):
+        configured("--shuffle", "2")
+
+
+def test_ranges_are_those_of_tau_bench(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows(*({"id": f"r{number}", "actions": GOLD, "n_rollouts": 1} for number in range(4)))
+    chosen = []
+    for start, end in ((0, -1), (1, 3), (2, 9)):
+        ran = agent_eval(
+            *f"-d task.jsonl --agent gold --start-index {start} --end-index {end} --format tau-bench".split(),
+            "--json", "-",
+        )  # fmt: skip
+        chosen.append([entry["task_id"] for entry in json.loads(ran.out)])
+    assert chosen == [list(range(4))[0:4], list(range(4))[1:3], list(range(4))[2:4]]
+
+
+def test_without_a_path_the_file_lies_beside_the_evaluation(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    ran = agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --eval-id e"))
+    path = bundle.folder / "runs" / "evals" / "e.tau-bench.json"
+    assert "runs/evals/e.tau-bench.json" in ran.out
+    assert [entry["reward"] for entry in json.loads(path.read_text())] == [1.0, 1.0]
+
+
+def test_a_file_comes_back_as_a_report(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --json theirs.json"))
+    ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench theirs.json --json all.json"))
+    assert ran.code == 0, ran.err
+    assert "The bundle's rewards agree with them in 2 of 2 judged rollouts." in ran.out
+    whole = json.loads((bundle.folder / "all.json").read_text())
+    assert whole["agreement"]["compared"] == 2
+    assert whole["agreement"]["disagreements"] == []
+    trajectory = whole["rows"][0]["rollouts"][0]["trajectory"]
+    assert [call["name"] for call in trajectory["tool_calls"]] == ["create_booking", "pay_booking"]
+    assert trajectory["fields"]["actions"] == GOLD
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        ([{"task_id": 0}], "$[0].reward: expected a number, got nothing"),
+        ({"x": 1}, "$: expected a list of results"),
+        ([crash(7, "x", "")], "$[0].task_id: the dataset has no task 7"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_error(
+    agent_eval: Command, bundle: Bundle, entries: Any, fault: str
+) -> None:
+    write(bundle.folder / "bad.json", entries)
+    ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench bad.json"))
+    assert ran.code == 2
+    assert ran.error.startswith("Error: bad.json: ")
+    assert fault in ran.error
+    assert ran.error.count("\n") == 1
+
+
+def test_a_run_that_broke_down_leaves_the_exit_code_1(agent_eval: Command, bundle: Bundle) -> None:
+    write(bundle.folder / "crashed.json", [crash(0, "rate limit", "")])
+    ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench crashed.json"))
+    assert (ran.code, ran.error.count("Error")) == (1, 0)
+    assert "rate limit" in ran.out

@@ -1,0 +1,277 @@
+"""``reward-kit mcp`` as an MCP client meets it: a real process, the SDK's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("mcp")
+import httpx2
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+TOOLS = """
+import os
+import subprocess
+import sys
+
+from reward_kit.agent import ToolRegistry
+
+print("imported")
+R = ToolRegistry("notes", "Notes of a small office")
+
+
+@R.tool
+async def add(text: str, db) -> int:
+    '''Write a note.'''
+    print("adding", text)
+    os.write(1, b"raw\\n")
+    subprocess.run([sys.executable, "-c", "print('child', input('?') if False else '')"])
+    await db.execute("INSERT INTO notes(text) VALUES (:t)", {"t": text})
+    return await db.fetch_val("SELECT count(*) FROM notes")
+
+
+@R.tool
+def count(db) -> int:
+    '''How many notes there are.'''
+    return db.fetch_val("SELECT count(*) FROM notes")
+"""
+SEED = """
+def seed(db):
+    print("seeding")
+    db.execute("CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT)")
+    db.execute("INSERT INTO notes VALUES (1, 'first')")
+"""
+MODULE = [sys.executable, "-m", "reward_kit", "mcp"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder above the bundle ``office_notes``."""
+    bundle = tmp_path / "office_notes"
+    bundle.mkdir()
+    (bundle / "tools.py").write_text(TOOLS)
+    (bundle / "seed.py").write_text(SEED)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MODULE, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@asynccontextmanager
+async def over_stdio(folder: Path, target: str, mode: str = "auto", log: object = None):
+    parameters = StdioServerParameters(
+        command=sys.executable, args=[*MODULE[1:], target], cwd=folder, env=dict(os.environ)
+    )
+    async with Client(stdio_client(parameters, errlog=log or sys.stderr), mode=mode) as client:
+        yield client
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
+    """``reward-kit mcp office_notes.tools --http`` on a free port; gives the address it prints."""
+    process = subprocess.Popen(
+        [*MODULE, "office_notes.tools", "--http", "--port", "0", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        printed = ""
+        while "http://" not in printed:
+            line = process.stderr.readline()
+            assert line, f"the server ended: {printed}"
+            printed += line
+        found = re.search(r"http://\S+", printed)
+        assert found is not None
+        yield found[0].replace("0.0.0.0", "127.0.0.1")
+        process.send_signal(2)
+        assert process.wait(timeout=20) in (0, 130)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@asynccontextmanager
+async def over_http(url: str, mode: str = "auto", **headers: str):
+    async with (
+        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def count(client: Client) -> str:
+    return (await client.call_tool("count", {})).content[0].text
+
+
+class TestStdio:
+    @pytest.mark.parametrize("mode", ["auto", "legacy"])
+    @pytest.mark.parametrize("target", ["office_notes.tools", "office_notes", "office_notes.tools:R"])
+    async def test_tools_are_listed_and_called(self, folder, target, mode):
+        async with over_stdio(folder, target, mode) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count"]
+            assert (await client.call_tool("add", {"text": "second"})).content[0].text == "2"
+            assert await count(client) == "2"
+
+    async def test_from_inside_the_bundle(self, folder):
+        async with over_stdio(folder / "office_notes", "office_notes.tools") as client:
+            assert await count(client) == "1"
+        async with over_stdio(folder / "office_notes", ".") as client:
+            assert await count(client) == "1"
+
+    async def test_what_tools_print_goes_to_stderr(self, folder, tmp_path):
+        with (tmp_path / "log.txt").open("w+") as log:
+            async with over_stdio(folder, "office_notes", log=log) as client:
+                await client.call_tool("add", {"text": "second"})
+            log.seek(0)
+            printed = log.read()
+        for text in ("imported", "seeding", "adding second", "raw", "child"):
+            assert text in printed
+
+    def test_standard_output_has_nothing_but_the_protocol(self, folder):
+        hello = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        }
+        call = {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "add", "arguments": {"text": "x"}},
+        }
+        process = subprocess.Popen(
+            [*MODULE, "office_notes"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = []
+        for message in (hello, call):
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            answers.append(json.loads(process.stdout.readline()))
+        rest, _ = process.communicate(timeout=30)
+        assert [answer["id"] for answer in answers] == [1, 2]
+        assert answers[1]["result"]["content"][0]["text"] == "2"
+        assert rest == ""
+        assert process.returncode == 0
+
+    def test_ctrl_c_ends_it(self, folder):
+        process = subprocess.Popen(
+            [*MODULE, "office_notes"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        while "seeding" not in process.stderr.readline():
+            pass
+        time.sleep(0.5)  # until it waits for input; earlier, the signal ends it as well
+        process.send_signal(2)
+        assert process.wait(timeout=20) == 128 + 2
+        process.communicate()
+
+
+class TestHttp:
+    @pytest.mark.parametrize("mode", ["auto", "legacy"])
+    async def test_two_sessions_do_not_see_each_others_writes(self, folder, mode):
+        with serving(folder) as url:
+            async with over_http(url, mode) as one, over_http(url, mode) as other:
+                assert (await one.call_tool("add", {"text": "mine"})).content[0].text == "2"
+                assert (await count(one), await count(other)) == ("2", "1")
+            async with over_http(url, mode) as later:
+                assert await count(later) == "1"
+
+    def test_a_token_of_the_environment_is_asked_for(self, folder):
+        with serving(folder, REWARD_KIT_MCP_TOKEN="open-sesame") as url:
+            assert httpx.post(url, json={}).status_code == 401
+            assert httpx.post(url, json={}, headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+    async def test_with_a_token_it_may_listen_elsewhere(self, folder):
+        with serving(folder, "--host", "0.0.0.0", REWARD_KIT_MCP_TOKEN="open-sesame") as url:
+            async with over_http(url, Authorization="Bearer open-sesame") as client:
+                assert await count(client) == "1"
+
+    def test_a_page_in_a_browser_cannot_reach_it(self, folder):
+        with serving(folder) as url:
+            headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
+            assert httpx.post(url, json={}, headers=headers).status_code == 403
+            assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 421
+
+
+class TestFaults:
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+    def test_listening_elsewhere_without_a_token_is_refused(self, folder, host):
+        done = run(folder, "office_notes.tools", "--http", "--host", host, REWARD_KIT_MCP_TOKEN="")
+        assert done.returncode == 2
+        assert "REWARD_KIT_MCP_TOKEN" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("target", "told"),
+        [
+            ("nothing.tools", "there is no module 'nothing'"),
+            ("office_notes.seed", "has no ToolRegistry"),
+            ("office_notes/tools.py", "is a file"),
+            ("office_notes.tools:S", "does not exist"),
+            ("json", "has no ToolRegistry"),
+        ],
+    )
+    def test_a_target_that_has_no_tools_is_one_line(self, folder, target, told):
+        done = run(folder, target)
+        assert (done.returncode, done.stdout) == (2, "")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+        assert len(errors) == 1
+        assert told in errors[0]
+        assert "Traceback" not in done.stderr
+
+    def test_a_faulty_seed_is_told_before_anything_is_served(self, folder):
+        (folder / "office_notes" / "seed.py").write_text("def seed(db):\n    db.execute('nonsense')\n")
+        done = run(folder, "office_notes")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "nonsense" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_port_in_use_is_one_line(self, folder):
+        with serving(folder) as url:
+            port = url.rsplit(":", 1)[1].split("/")[0]
+            done = run(folder, "office_notes", "--http", "--port", port)
+        assert done.returncode == 2
+        assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr

@@ -1,0 +1,300 @@
+"""``reward-kit rescore``: a changed reward on what a finished evaluation has left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from flight_bundle import GOLD, REWARD, Bundle, Finished, flight_bundle
+
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.rescoring import rescore
+
+Command = Callable[..., Finished]
+STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
+ASYNC = """
+from reward_kit import EvaluateResult
+
+async def evaluate(messages, db, rollout, gold_db, actions, **kwargs):
+    paid = await db.fetch_val("SELECT count(*) FROM bookings WHERE status = 'paid'")
+    gold = await gold_db.fetch_val("SELECT count(*) FROM bookings WHERE status = 'paid'")
+    seen = [call.name for call in rollout.tool_calls]
+    as_expected = paid == gold == 1 and seen == ["create_booking", "pay_booking"] and len(actions) == 2
+    score = 0.5 if as_expected else 0.0
+    return EvaluateResult(score=score, reason="asked asynchronously", metrics={})
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "actions": GOLD, "n_rollouts": 2}, {"id": "b", "actions": GOLD, "n_rollouts": 2})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return agent_eval(bundle.dataset, agent="gold", eval_id="first")
+
+
+@pytest.fixture
+def command(bundle: Bundle) -> Command:
+    def run(*arguments: str | Path) -> Finished:
+        line = [sys.executable, "-m", "reward_kit", "rescore", *map(str, arguments)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_reward_that_is_the_same_changes_nothing(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    before = files(finished.folder)
+    ran = command(finished.log_path)
+    assert (ran.code, ran.error) == (0, "")
+    assert "first: 4 rollouts judged again" in ran.out
+    assert "0 rewards changed" in ran.out
+    assert files(finished.folder) == before
+
+
+def test_a_changed_reward_shows_before_and_now_and_writes_nothing(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    before = files(finished.folder)
+    bundle.write("reward.py", STRICT)
+    ran = command(finished.log_path)
+    assert (ran.code, ran.error) == (0, "")
+    assert "Pass^1     1.000   0.000" in ran.out
+    assert "4 rewards changed:\n  a #1: 1 -> 0.25  Judged strictly" in ran.out
+    assert files(finished.folder) == before
+
+
+def test_neither_tools_nor_models_are_called(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    tools = (bundle.folder / "tools.py").read_text()
+    body = 'def create_booking(flight_id, passenger, db):\n    raise SystemExit("a tool ran")'
+    bundle.write("tools.py", tools.replace("def create_booking(flight_id, passenger, db):", body))
+    bundle.write("reward.py", STRICT)
+    assert command(finished.log_path).code == 0
+
+
+def test_the_results_can_become_an_evaluation_of_their_own(
+    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path
+) -> None:
+    before = files(finished.folder)
+    bundle.write("reward.py", STRICT)
+    ran = command(finished.log_path, "--eval-id", "strict")
+    assert ran.code == 0
+    assert "runs/evals/strict.json" in ran.out
+    kept = files(finished.folder)
+    assert {name: kept[name] for name in before} == before
+    plain = json.loads((finished.folder / "evals" / "strict.json").read_text())
+    old = json.loads(finished.results_path.read_text())
+    assert plain.keys() == old.keys()
+    assert plain["pass_power"]["1"]["value"] == 0.0
+    assert plain["averages"]["reward"]["value"] == 0.25
+    assert plain["configuration"]["rescored_from"].endswith("first.jsonl")
+    assert [row["id"] for row in plain["rows"]] == ["a", "b"]
+    outcome = plain["rows"][0]["rollouts"][0]
+    assert (outcome["failure"], outcome["failure_detail"]) == ("other", "Judged strictly successfully")
+    with load_rollout(finished.folder / outcome["file"]) as record:
+        assert (record.reward, record.eval_id) == (0.25, "strict")
+        assert record.result is not None
+        assert record.reward_arguments()["db"].execute("SELECT count(*) FROM bookings").scalar_one() == 1
+    assert len(list(tmp_path.glob("runs/evals/*.lock"))) == 0
+
+
+def test_the_new_evaluation_can_be_continued_rescored_and_replayed(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    bundle.write("reward.py", STRICT)
+    assert command(finished.log_path, "--eval-id", "strict").code == 0
+    log = finished.folder / "evals" / "strict.jsonl"
+    more = agent_eval(resume="strict", n_rollouts=3)
+    assert [outcome.reward for outcome in more.outcomes] == [0.25] * 6
+    assert command(log).code == 0
+    again = agent_eval(bundle.dataset, agent=f"replay:{log}")
+    assert again.compared_with is not None
+    assert (again.compared_with.compared, again.compared_with.differences) == (4, ())
+
+
+def test_an_evaluation_is_not_written_over(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    before = files(finished.folder)
+    ran = command(finished.log_path, "--eval-id", "first")
+    assert ran.code == 2
+    assert "there is an evaluation first already" in ran.error
+    assert files(finished.folder) == before
+
+
+def test_json_holds_both_rewards_of_every_rollout(
+    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path
+) -> None:
+    bundle.write("reward.py", STRICT)
+    assert command(finished.log_path, "--json", tmp_path / "out.json").code == 0
+    plain = json.loads((tmp_path / "out.json").read_text())
+    names = ("row_id", "index", "reward_before", "reward")
+    assert [tuple(one[name] for name in names) for one in plain["rollouts"]] == [
+        ("a", 0, 1.0, 0.25), ("a", 1, 1.0, 0.25), ("b", 0, 1.0, 0.25), ("b", 1, 1.0, 0.25)
+    ]  # fmt: skip
+    assert (plain["pass_power_before"]["1"]["value"], plain["pass_power"]["1"]["value"]) == (1.0, 0.0)
+    to_output = command(finished.log_path, "--json", "-")
+    assert json.loads(to_output.out)["changed"] == 4
+    assert "4 rewards changed" in to_output.err
+
+
+def test_an_async_reward_gets_the_same_things(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    bundle.write("reward.py", ASYNC)
+    ran = command(finished.log_path)
+    assert ran.code == 0, ran.err
+    assert "  b #2: 1 -> 0.5  asked asynchronously" in ran.out
+
+
+def test_rows_are_as_they_are_now(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
+    goal = "SELECT COUNT(*) > 0 FROM bookings WHERE passenger = 'Bob'"
+    bundle.rows({"id": "a", "actions": GOLD, "end_goal_sql": goal}, {"id": "b", "actions": GOLD})
+    ran = command(finished.log_path)
+    assert "2 rewards changed:\n  a #1: 1 -> 0  Task incomplete\n  a #2: 1 -> 0" in ran.out
+
+
+def test_a_row_that_is_gone_is_judged_as_it_was_recorded(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    bundle.rows({"id": "b", "actions": GOLD})
+    bundle.write("reward.py", STRICT)
+    assert "4 rewards changed" in command(finished.log_path).out
+
+
+def test_another_dataset_can_be_named(
+    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path
+) -> None:
+    moved = bundle.folder.rename(tmp_path / "elsewhere")
+    ran = command(finished.log_path)
+    assert ran.code == 2
+    assert "flight_task" in ran.error
+    moved.rename(tmp_path / "flight_task")
+    assert command(finished.log_path, "--dataset", "flight_task/task.jsonl").code == 0
+    assert command(finished.log_path, "--task-dir", "flight_task").code == 0
+
+
+def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, command: Command) -> None:
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1})
+    agent_eval(bundle.dataset, agent="gold", eval_id="first", keep_db="none")
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="first")
+    bundle.write("reward.py", STRICT)
+    ran = command(result.log_path)
+    assert ran.code == 1
+    assert "1 reward changed:\n  a #2: 1 -> 0.25" in ran.out
+    assert "1 rollout could not be judged:\n  a #1: 1 -> none" in ran.out
+    assert "the final database was not kept" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        (
+            "def evaluate(messages, db, **kwargs):\n    raise KeyError('seat')\n",
+            "reward.py:2: KeyError: 'seat'",
+        ),
+        ("def evaluate(messages, db, **kwargs):\n    return 'good'\n", "returned 'good' (str)"),
+        ("import time\ndef evaluate(messages, **kwargs):\n    time.sleep(2)\n", "took longer than 0.1 s"),
+        (
+            "import asyncio\nasync def evaluate(messages, **kwargs):\n    await asyncio.sleep(9)\n",
+            "took longer than",
+        ),
+    ],
+    ids=["raises", "returns no result", "hangs", "hangs asynchronously"],
+)
+def test_a_faulty_reward_is_told_for_each_rollout(
+    bundle: Bundle, finished: EvaluationResult, command: Command, reward: str, told: str
+) -> None:
+    bundle.write("reward.py", reward)
+    ran = command(finished.log_path, "--timeout", "0.1")
+    assert ran.code == 1
+    assert "Traceback" not in ran.err
+    assert "4 rollouts could not be judged:" in ran.out
+    assert ran.out.count(told) == 4
+
+
+def test_changed_gold_actions_are_refused_where_the_reward_looks_at_them(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    bundle.rows({"id": "a", "actions": GOLD[:1]}, {"id": "b", "actions": GOLD})
+    ran = command(finished.log_path)
+    assert ran.code == 0
+    assert ran.err.count("row a: its gold actions have changed since") == 1
+    bundle.write("reward.py", STRICT.replace("*, db,", "*, db, gold_db,"))
+    ran = command(finished.log_path)
+    assert ran.code == 1
+    assert "2 rollouts could not be judged:" in ran.out
+    assert "its gold actions have changed" in ran.out
+
+
+def test_a_changed_seed_is_warned_of(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
+    seed = (bundle.folder / "seed.sql").read_text()
+    bundle.write("seed.sql", f"{seed}\nINSERT INTO flights VALUES (2, 'A', 'B', '', '', 1);\n")
+    ran = command(finished.log_path)
+    assert ran.code == 0
+    assert ran.err.count("its seed has changed since") == 2
+
+
+def test_rollouts_that_nobody_could_judge_stay_so(bundle: Bundle, finished: EvaluationResult) -> None:
+    lines = finished.log_path.read_text().splitlines()
+    first = json.loads(lines[1])
+    broken: dict[str, Any] = {**first, "reward": None, "stop_reason": "infrastructure_error"}
+    finished.log_path.write_text("".join(f"{line}\n" for line in [lines[0], json.dumps(broken), *lines[2:]]))
+
+    import asyncio
+
+    done = asyncio.run(rescore(finished.log_path))
+    (left,) = [rollout for rollout in done.rollouts if not rollout.now.judged]
+    assert (left.changed, done.failed) == (False, [])
+
+
+def test_the_documentation_lists_every_option() -> None:
+    from reward_kit.cli_commands.rescore import rescore as command
+
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    section = page.split("## reward-kit rescore")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `-")]
+    listed = {row[0].strip("| `"): (row[1].strip("`"), row[2].removesuffix(" |")) for row in rows}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert listed == {", ".join(one.opts): (one.metavar, one.help) for one in options}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("runs/evals/none.jsonl", "there is no such file"),
+        ("runs/evals/first.json", "is not the log of an evaluation"),
+        ("runs", "is not the log of an evaluation"),
+        ("empty.jsonl", "holds no rollouts to judge"),
+        ("text.jsonl", "is no line of an evaluation's log"),
+    ],
+)
+def test_what_is_no_log_is_told_in_one_line(
+    finished: EvaluationResult, command: Command, name: str, told: str
+) -> None:
+    Path("empty.jsonl").write_text("")
+    Path("text.jsonl").write_text("hello\nworld\n")
+    ran = command(name)
+    assert ran.code == 2
+    assert told in ran.error
+    assert ran.error.startswith("Error: ")

@@ -1,0 +1,46 @@
+"""The page about FastWorkflow says what the code does; `make test-fastworkflow` follows its commands."""
+
+from __future__ import annotations
+
+from pages import ROOT, blocks
+
+from reward_kit.agent.agents.fastworkflow import environment, settings
+from reward_kit.agent.agents.fastworkflow.workers import Patience
+from reward_kit.agent.evaluation_config import OPTIONS
+from reward_kit.cli_commands.fastworkflow import fastworkflow
+
+PAGE = ROOT / "docs" / "fastworkflow.md"
+TEXT = " ".join(PAGE.read_text(encoding="utf-8").split())
+
+
+def test_every_command_is_shown() -> None:
+    typed = "\n".join(block.text for block in blocks(PAGE) if block.language in ("bash", "sh"))
+    for name in fastworkflow.commands:
+        assert f"reward-kit fastworkflow {name}" in typed
+
+
+def test_every_option_and_variable_is_explained() -> None:
+    for option in (
+        "fastworkflow_workers",
+        "fastworkflow_policy",
+        "model",
+        "temperature",
+        "model_args",
+        "retries",
+    ):
+        assert f"`{OPTIONS[option].flags[0]}" in TEXT
+    for choice in OPTIONS["fastworkflow_policy"].choices:
+        assert f"`{choice}`:" in TEXT
+    for role in (*settings.ROLES, settings.TRAINING_ROLE):
+        assert f"| `LLM_{role}` |" in TEXT
+    assert environment.HOME_VARIABLE in TEXT
+
+
+def test_versions_and_limits_are_those_of_the_code() -> None:
+    oldest, newest = (".".join(map(str, version)) for version in environment.PYTHON)
+    assert f"Python {oldest} to {newest}" in TEXT
+    assert f"FastWorkflow {environment.VERSION}" in TEXT
+    assert f"workflows/{environment.DEFAULT_WORKFLOW}/" in TEXT
+    assert (Patience().silence, Patience().turn) == (60.0, 900.0)
+    assert "no sign of life for a minute" in TEXT
+    assert "15 minutes without finishing a call" in TEXT

@@ -1,0 +1,99 @@
+"""The agent in Node, evaluated through the door as its README says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NODE = shutil.which("node")
+ROWS = "flight.question.004,flight.payment.005"
+
+
+@pytest.fixture
+def agent() -> Iterator[str]:
+    """The address of the agent."""
+    if NODE is None:
+        pytest.skip("node is not installed")
+    process = subprocess.Popen(
+        [NODE, str(EXAMPLES / "node_agent" / "agent.mjs"), "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def evaluate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", str(EXAMPLES / "flight_task")]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=folder,
+        env={**os.environ, "MODEL_AGENT": "", "MODEL_SIM": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def trajectories(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/roll_*.json"))]
+
+
+def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None:
+    done = evaluate(tmp_path, "--agent", agent, "--no-sim-user", "--task-ids", ROWS, "--n-rollouts", "5")
+    assert done.returncode == 0, done.stderr
+    played = trajectories(tmp_path)
+    assert [one["reward"] for one in played] == [1.0] * 10
+    assert {one["agent"] for one in played} == {agent}
+    assert {one["stop_reason"] for one in played} == {"agent_done"}
+    calls = {(one["row_id"], call["name"], call["status"]) for one in played for call in one["tool_calls"]}
+    assert calls == {
+        ("flight.question.004", "search_flights", "ok"),
+        ("flight.payment.005", "pay_booking", "ok"),
+    }
+    [last] = {one["messages"][-1]["content"] for one in played if one["row_id"] == "flight.payment.005"}
+    assert last == "Booking 7F3A91C2 is paid."
+
+
+def test_it_books_for_a_user_who_tells_a_name(tmp_path: Path, agent: str) -> None:
+    (tmp_path / "traveller.py").write_text(
+        "LINES = ['My name is Alice', '###STOP###']\n"
+        "class Traveller:\n"
+        "    async def respond(self, rollout):\n"
+        "        return LINES[sum(line.speaker == 'user' for line in rollout.lines) - 1]\n"
+    )
+    row = ("--task-ids", "flight.booking.001", "--n-rollouts", "1")
+    done = evaluate(tmp_path, "--agent", agent, "--user", "traveller:Traveller", *row)
+    assert done.returncode == 0, done.stderr
+    [one] = trajectories(tmp_path)
+    assert (one["reward"], one["stop_reason"], one["turns"]) == (1.0, "user_stop", 2)
+    assert [call["name"] for call in one["tool_calls"]] == [
+        "search_flights",
+        "search_flights",
+        "create_booking",
+        "pay_booking",
+    ]
+
+
+def test_an_agent_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = evaluate(tmp_path, "--agent", "http://127.0.0.1:9", "--no-sim-user")
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert "no agent answers at http://127.0.0.1:9" in errors[0]
+    assert "Traceback" not in done.stderr

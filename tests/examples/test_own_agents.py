@@ -1,0 +1,182 @@
+"""The agents of ``examples/own_agents`` that bring a framework along: they play, count, and end when told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_task import ScriptedUser, play, small_task
+from stub_server import Answer, StubServer, call, calls
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "own_agents"
+FRAMEWORKS = {"openai_agents_example": ("agents",), "langgraph_example": ("langgraph", "langchain_openai")}
+MODEL = "gpt-4o-mini"
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def example(
+    request: pytest.FixtureRequest, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Any]]:
+    """The class of an example's agent, its framework pointed at the stub."""
+    for package in FRAMEWORKS[request.param]:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield importlib.import_module(request.param).Agent
+    sys.modules.pop(request.param)
+
+
+def book_and_pay(request: dict[str, Any], place: int) -> Answer | str:
+    if place == 0:
+        return call("create_booking", flight_id=1, passenger="Alice")
+    if place == 1:
+        return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
+    return "Booked and paid."
+
+
+async def test_it_solves_a_task_on_the_rollouts_database(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, book_and_pay)
+    finished = await play(small_task(tmp_path, system_prompt="Be kind."), example(), seed=7)
+    rollout = finished.rollout
+    assert (finished.reward, rollout.stop_reason) == (1.0, "agent_done")
+    assert [found.name for found in rollout.tool_calls] == ["create_booking", "pay_booking"]
+    assert rollout.lines[-1].text == "Booked and paid."
+    usage = rollout.usage["agent"]
+    assert (rollout.steps, usage.calls, usage.unpriced_calls) == (3, 3, 3)
+    assert (usage.input_tokens, usage.output_tokens) == (300, 30)
+    first = stub_llm.requests[0]
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert first["messages"][0]["content"] == "Be kind."
+    assert first["seed"] == 7
+    assert [tool["function"]["parameters"] for tool in first["tools"]] == [
+        tool["function"]["parameters"] for tool in rollout.tools
+    ]
+
+
+async def test_it_remembers_the_turns_before(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [call("ping"), "First answer.", "Second answer."])
+    finished = await play(small_task(tmp_path), example(), user=ScriptedUser(["And now?"]))
+    assert [line.text for line in finished.rollout.lines] == [
+        "Book me a flight", "First answer.", "And now?", "Second answer.", "###STOP###",
+    ]  # fmt: skip
+    last = stub_llm.requests[-1]["messages"]
+    assert [message["role"] for message in last] == ["user", "assistant", "tool", "assistant", "user"]
+    assert last[2]["content"] == "pong"
+    assert finished.rollout.turns == 2
+
+
+async def test_a_terminal_tool_ends_it_in_the_middle_of_an_answer(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [calls(("ping", {}), ("transfer", {})), "Never said."])
+    finished = await play(small_task(tmp_path), example())
+    assert finished.rollout.stop_reason == "terminal_tool"
+    assert [found.name for found in finished.rollout.tool_calls] == ["ping", "transfer"]
+    assert len(stub_llm.requests) == 1
+
+
+async def test_it_stops_when_the_steps_are_used_up(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [call("ping")])
+    finished = await play(small_task(tmp_path), example(), max_steps=13)
+    assert (finished.rollout.stop_reason, finished.rollout.steps) == ("max_steps", 13)
+    assert len(stub_llm.requests) == 13
+
+
+async def test_it_stops_when_the_time_is_up(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [call("hang")])
+    finished = await play(small_task(tmp_path), example(), timeout=2.0)
+    assert finished.rollout.stop_reason == "timeout"
+    (hanging,) = finished.rollout.tool_calls
+    assert (hanging.name, hanging.status, hanging.changes) == ("hang", "failed", [])
+
+
+async def test_it_stops_while_the_model_keeps_it_waiting(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [Answer(content="Too late.", delay=30.0)])
+    finished = await play(small_task(tmp_path), example(), timeout=2.0)
+    assert (finished.rollout.stop_reason, len(finished.rollout.lines)) == ("timeout", 1)
+
+
+async def test_arguments_that_are_no_json_are_answered_not_raised(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
+) -> None:
+    stub_llm.script(MODEL, [call("ping", "{no"), "Sorry."])
+    finished = await play(small_task(tmp_path), example())
+    assert finished.rollout.stop_reason == "agent_done"
+    assert [found.status for found in finished.rollout.tool_calls] == ["invalid_arguments"]
+
+
+@pytest.mark.parametrize("answer", [Answer(status=429, error="slow down"), Answer(drop=True)])
+async def test_a_provider_that_is_down_is_no_fault_of_the_agent(
+    example: Callable[[], Any],
+    stub_llm: StubServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Answer,
+) -> None:
+    stub_llm.script(MODEL, [answer])
+    finished = await play(small_task(tmp_path), example())
+    assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
+
+
+async def test_the_model_is_that_of_the_command_line(
+    example: Any, stub_llm: StubServer, tmp_path: Path
+) -> None:
+    from reward_kit.agent import EvaluationConfig
+
+    stub_llm.script("other-model", ["Hello."])
+    agent = example.configured(EvaluationConfig(model="other-model"), [])()
+    finished = await play(small_task(tmp_path), agent)
+    assert finished.rollout.stop_reason == "agent_done"
+    assert [found.model for found in finished.rollout.model_calls] == ["other-model"]
+
+
+def test_the_commands_of_the_readme_play_the_flight_bundle(
+    stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for packages in FRAMEWORKS.values():
+        for package in packages:
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    stub_llm.script(MODEL, lambda request, place: "Which flight?" if request.get("tools") else "###STOP###")
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    reward-kit (.+)$", readme, flags=re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "reward_kit",
+                *shlex.split(command),
+                "--max-tasks",
+                "1",
+                "-o",
+                str(tmp_path),
+            ],
+            cwd=EXAMPLES,
+            env={**os.environ, "OPENAI_BASE_URL": stub_llm.url, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "not judged" not in ran.stdout

@@ -1,0 +1,43 @@
+"""What running a command on a hostile bundle came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold", "--retries", "0")
+VALIDATE = ("-d", "task.jsonl", "--validate-only")
+
+
+@dataclass
+class Ran:
+    """A finished command: its exit code, what it said, and the files that it left anywhere in its world."""
+
+    code: int
+    out: str
+    err: str
+    outside: list[str]
+    evaluations: list[dict[str, Any]]
+
+    def refused(self, *parts: str) -> None:
+        """It ended with one clear error that holds ``parts``."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        self.tidy()
+        assert [line[:7] for line in self.err.splitlines()].count("Error: ") == 1, self.err
+        for part in parts:
+            assert part in self.err
+
+    def tidy(self) -> None:
+        """No traceback, and nothing written but results."""
+        assert "Traceback" not in self.out + self.err, self.err
+        assert self.outside == []
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (only,) = self.evaluations
+        return only
+
+
+def indented(body: str) -> str:
+    """The body of a function."""
+    return "\n".join(f"    {line}" for line in body.splitlines())

@@ -1,0 +1,140 @@
+"""Keys planted everywhere a person may give one are found nowhere but in what the model's server received."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle
+from stub_server import Answer, StubServer
+
+KEY = "canary-key-4711-environment"
+TOKEN = "canary-token-4712-environment"
+ARGUMENT = "canary-argument-4713-option"
+HEADER = "canary-header-4714-option"
+PASSWORD = "canary-password-4715-address"
+CANARIES = (KEY, TOKEN, ARGUMENT, HEADER, PASSWORD)
+ECHO = " ".join(["denied:", *CANARIES, f"Bearer {KEY}", base64.b64encode(f"me:{PASSWORD}".encode()).decode()])
+RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--n-rollouts", "2")
+EVERYWHERE = ("--debug", "--json", "all.json", "--cache", "--retries", "0", "--eval-id", "one")
+
+
+def address(stub: StubServer) -> str:
+    return stub.url.replace("http://", f"http://me:{PASSWORD}@")
+
+
+def run(bundle: Bundle, *arguments: str, verbose: bool = False, **variables: str) -> tuple[int, str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "MODEL"))
+    }
+    environment.update(OPENAI_API_KEY=KEY, MY_OWN_TOKEN=TOKEN, **variables)
+    ran = subprocess.run(
+        [sys.executable, "-m", "reward_kit", *(["-v"] if verbose else []), "agent-eval", *arguments],
+        cwd=bundle.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def assert_no_canary(folder: Path, said: str) -> None:
+    encoded = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".jsonl" and path.parent.name == "evals" for path in files)
+    for canary in (*CANARIES, encoded):
+        assert canary not in said
+        assert [str(path) for path in files if canary.encode() in path.read_bytes()] == [], canary
+        assert [str(path) for path in files if canary in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "client"),
+    [(200, "direct"), (400, "direct"), (401, "direct"), (429, "direct"), (401, "litellm")],
+)
+def test_no_key_reaches_a_file_or_the_output(
+    bundle: Bundle, stub_llm: StubServer, status: int, client: str
+) -> None:
+    faults = [Answer(status=status, error=ECHO, headers={"Retry-After": "0"})]
+    stub_llm.script("gpt-4o-mini", ["No."] if status == 200 else faults)
+    options = (
+        *(
+            "--client",
+            client,
+            "--model-arg",
+            f"api_key={ARGUMENT}",
+            "--model-arg",
+            f"api_base={stub_llm.url}",
+        ),
+        *(
+            "--model-arg",
+            "extra_headers=" + json.dumps({"X-Auth": HEADER, "Proxy-Authorization": f"Bearer {HEADER}"}),
+        ),
+    )
+    elsewhere = {"OPENAI_API_BASE": address(stub_llm)}
+    code, said = run(bundle, *RUN, *EVERYWHERE, *options, verbose=True, **elsewhere)
+    assert code == {200: 0, 400: 1, 429: 1, 500: 1}.get(status, 2), said
+    sent = json.dumps(stub_llm.request_headers)
+    assert ARGUMENT in sent
+    assert HEADER in sent
+    assert_no_canary(bundle.folder, said)
+    if client == "litellm":
+        return  # the same from here on
+
+    code, said = run(bundle, "--resume", "one", "--debug", **elsewhere)
+    assert code == 2
+    assert "is a secret, which is not stored" in said
+    code, said = run(bundle, "--resume", "one", *options, **elsewhere)
+    assert_no_canary(bundle.folder, said)
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_nor_does_a_password_in_the_address(bundle: Bundle, stub_llm: StubServer, status: int) -> None:
+    stub_llm.script(
+        "gpt-4o-mini", ["No."] if status == 200 else [Answer(status=status, error=f"{KEY} {PASSWORD}")]
+    )
+    code, said = run(bundle, *RUN, *EVERYWHERE, OPENAI_API_BASE=address(stub_llm), verbose=True)
+    assert code == {200: 0, 500: 1}.get(status, 2), said
+    expected = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    assert {headers["Authorization"] for headers in stub_llm.request_headers} == {f"Basic {expected}"}
+    assert_no_canary(bundle.folder, said)
+
+
+def test_nor_does_one_in_an_option_or_of_a_server_that_is_down(bundle: Bundle) -> None:
+    gone = f"http://me:{PASSWORD}@127.0.0.1:9/v1"
+    code, said = run(bundle, *RUN, *EVERYWHERE, "--model-arg", f"api_base={gone}")
+    assert code == 1, said
+    assert "cannot connect to http://" in said
+    assert_no_canary(bundle.folder, said)
+
+
+def test_an_address_without_http_is_told_without_its_password(bundle: Bundle) -> None:
+    code, said = run(bundle, *RUN, "--debug", "--model-arg", f"api_base=me:{PASSWORD}@127.0.0.1:9/v1")
+    assert code == 2
+    assert PASSWORD not in said
+
+
+def test_an_agent_behind_http_with_a_password_in_its_address(bundle: Bundle) -> None:
+    agent = f"http://me:{PASSWORD}@127.0.0.1:9/agent"
+    code, said = run(bundle, "-d", "task.jsonl", "--agent", agent, "--no-sim-user", *EVERYWHERE, verbose=True)
+    assert code != 0
+    assert PASSWORD not in said
+    assert [
+        path for path in bundle.folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()
+    ] == []
+
+
+def test_a_key_in_dot_env_stays_there(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("gpt-4o-mini", [Answer(status=500, error=f"no {HEADER}")])
+    (bundle.folder / ".env").write_text(f"HOUSE_SECRET={HEADER}\n")
+    code, said = run(bundle, *RUN, *EVERYWHERE, OPENAI_API_BASE=stub_llm.url)
+    assert code == 1
+    (bundle.folder / ".env").unlink()
+    assert_no_canary(bundle.folder, said)

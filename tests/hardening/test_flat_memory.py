@@ -1,0 +1,60 @@
+"""What a rollout leaves in memory is its line of the results, and nothing that grows with what it did."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from reward_kit.agent import agent_eval
+from reward_kit.agent.tally import NoProgress
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flat_memory.py"
+FIRST, LAST = 60, 240
+BOUND = 3 * 1024
+"""Bytes a rollout may leave behind; its tool results alone have 4 KB in this bundle."""
+
+
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("flat_memory", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TracedAt(NoProgress):
+    """Notes the memory that Python holds after certain numbers of rollouts."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.bytes = dict.fromkeys(numbers, 0)
+        self.things = dict.fromkeys(numbers, (0, 0))
+
+    def ended(self, outcome: Any, tally: Any) -> None:
+        if tally.done in self.bytes:
+            gc.collect()
+            self.bytes[tally.done] = tracemalloc.get_traced_memory()[0]
+            self.things[tally.done] = (threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
+
+
+def test_hundreds_of_rollouts_leave_a_line_each(tmp_path: Path) -> None:
+    dataset = script().write_bundle(tmp_path, LAST)
+    memory = TracedAt(FIRST, LAST)
+    tracemalloc.start()
+    try:
+        result = agent_eval(
+            dataset, progress=memory, agent="gold", output_dir=str(tmp_path / "runs"), keep_db="none"
+        )
+    finally:
+        tracemalloc.stop()
+    assert (len(result.outcomes), result.score) == (LAST, 1.0)
+    assert (memory.bytes[LAST] - memory.bytes[FIRST]) / (LAST - FIRST) < BOUND
+    (threads, descriptors), (threads_later, descriptors_later) = memory.things[FIRST], memory.things[LAST]
+    assert (
+        threads_later <= threads + 10
+    )  # threads that wait for files and tools: some dozens at most, whenever
+    assert descriptors_later <= descriptors + 10

@@ -1,0 +1,89 @@
+"""A ``tools.py`` that does its worst while it is imported: one clear error, or as if it had not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hostile import GOLD_RUN, VALIDATE, Ran
+
+Command = Callable[..., Ran]
+Writer = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        ("import sys; sys.exit(0)", ["tools.py:1", "SystemExit", "must not exit"]),
+        ("class Own(BaseException): pass\nraise Own('x')", ["tools.py:2", "Own: x"]),
+        ("raise GeneratorExit", ["tools.py:1", "GeneratorExit"]),
+        ("import asyncio\nraise asyncio.CancelledError", ["tools.py:2", "CancelledError"]),
+        ("def f(): return f()\nf()", ["tools.py:1", "RecursionError"]),
+        ("class E(Exception):\n  def __str__(self): raise ValueError\nraise E", ["tools.py:3", "E"]),
+        ("import sys; sys.modules['json'] = None", ["json"]),
+        ("\0", ["null bytes"]),
+    ],
+    ids=["exit", "BaseException", "GeneratorExit", "cancel", "recursion", "mute", "modules", "NUL"],
+)
+def test_one_error_with_the_line(agent_eval: Command, tools: Writer, code: str, parts: list[str]) -> None:
+    tools(code)
+    agent_eval(*VALIDATE).refused("task.jsonl:1", "flight_task.tools", *parts)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.chdir('..')",
+        "import os; os.fork()",
+        "import sys; sys.stdout.close()",
+        "import sys; sys.stderr.close()",
+        "import os; os.close(1)",
+        "import sys; sys.stdout = None",
+        "import sys; sys.path.clear()",
+        "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()",
+        "print('x' * 10_000_000)",
+    ],
+    ids=["chdir", "fork", "stdout", "stderr", "descriptor", "no-stdout", "path", "thread", "chatter"],
+)
+def test_the_evaluation_goes_on_as_if_nothing_had_happened(
+    agent_eval: Command, tools: Writer, code: str
+) -> None:
+    tools(code)
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert ran.code == 0, ran.err
+    assert (ran.result["finished"], ran.result["score"]) == (2, 1.0)
+    assert ran.out.count("results   runs/evals/") == 1
+
+
+@pytest.mark.parametrize("code", ["import os; os.fork()", "import sys; sys.stdout.close()"])
+def test_so_does_a_validation(agent_eval: Command, tools: Writer, code: str) -> None:
+    tools(code)
+    ran = agent_eval(*VALIDATE)
+    ran.tidy()
+    assert ran.code == 0, ran.err
+    assert ran.out.count("Task bundle successfully validated.") == 1
+
+
+def test_a_bundle_that_prints_without_end_is_ended_by_ctrl_c(
+    bundle: object, world: Path, tools: Writer
+) -> None:
+
+    tools("while True: print('x', flush=True)")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reward_kit", "agent-eval", *VALIDATE],
+        cwd=world / "flight_task",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "x\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
