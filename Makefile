@@ -4,13 +4,28 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: eval test lint bench docs clean
+.PHONY: eval test test-kill test-local-models test-fastworkflow lint bench docs clean
 
 eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n 2
+
+test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
+	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/test_resume_kills.py
+
+LOCAL_MODELS ?= .venv-local-models
+TORCH ?= torch
+test-local-models: $(READY)  ## tiny models of its own making behind the real servers; brings torch
+	test -d $(LOCAL_MODELS) || $(PYTHON) -m venv $(LOCAL_MODELS)
+	$(LOCAL_MODELS)/bin/python -m pip install --quiet --disable-pip-version-check "transformers[serving]" $(TORCH) accelerate gguf
+	LOCAL_MODELS_ENV=$(LOCAL_MODELS) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_local_models
+
+FASTWORKFLOW ?= .venv-fastworkflow
+test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings torch
+	$(BIN)/reward-kit fastworkflow setup --dir $(FASTWORKFLOW)
+	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
 
 lint: $(READY)  ## style, format and types
 	$(BIN)/ruff check .
@@ -30,4 +45,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) .pytest_cache .mypy_cache .ruff_cache .hypothesis
