@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: eval test test-kill test-local-models test-fastworkflow lint bench docs clean
+.PHONY: eval test test-kill test-local-models test-fastworkflow test-ray lint bench bench-peers docs clean
 
 eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
@@ -27,6 +27,12 @@ test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings t
 	$(BIN)/reward-kit fastworkflow setup --dir $(FASTWORKFLOW)
 	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
 
+RAY_VENV ?= .venv-ray
+test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
+	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray]'
+	$(RAY_VENV)/bin/python -m pytest -n 0 -o timeout=300 tests_ray
+
 lint: $(READY)  ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,6 +40,10 @@ lint: $(READY)  ## style, format and types
 
 bench: $(READY)  ## the benchmarks; each prints ratios against a baseline of the same run
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+PEERS ?= .venv-peers
+bench-peers: $(READY)  ## the same task in other harnesses, each in an environment of its own
+	PEERS_FOLDER=$(PEERS) $(BIN)/python benchmarks/peers/run.py
 
 docs: $(READY)  ## run every example of the documentation
 	$(BIN)/python -m pytest tests/docs
@@ -45,4 +55,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # keeps Ray from warning about a default of later
-
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "agent"))  # flight_bundle and stub_server lie there
+sys.path.insert(
+    0, str(Path(__file__).parents[1] / "tests" / "agent")
+)  # flight_bundle and stub_server lie there
 
 from flight_bundle import GOLD, Bundle, flight_bundle
 from ray.cluster_utils import Cluster
 
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 PLAYERS = '''

@@ -81,9 +81,14 @@ def test_the_code_of_the_working_directory_goes_along(
         assert not file.exists()  # the actors have cleaned up
 
 
-def test_what_a_cluster_began_one_process_can_end(cluster: Cluster, bundle: Bundle, player: Player) -> None:
+def test_what_the_cluster_of_the_environment_began_one_process_can_end(
+    cluster: Cluster, bundle: Bundle, player: Player, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     options = {"agent": player("books"), "user": "none", "eval_id": "both"}
-    first = agent_eval(bundle.dataset, ray=cluster.address, n_rollouts=1, **options)
+    first = agent_eval(bundle.dataset, ray="default", n_rollouts=1, **options)
+    raylets = {str(node.all_processes["raylet"][0].process.pid) for node in cluster.list_all_nodes()}
+    assert {path.name.split("-")[1] for path in marks.glob("played-*")} <= raylets
     assert len(first.outcomes) == 3
     whole = agent_eval(bundle.dataset, **options)
     assert len(whole.outcomes) == 9
@@ -183,8 +188,10 @@ def test_what_a_lost_node_was_playing_is_played_elsewhere(
         )
         try:
             wait_until(lambda: len(list(marks.glob("began-*"))) == 9)
-            assert list(marks.glob(f"began-{raylet}-*"))
+            lost = {int(path.name.split("-")[2]) for path in marks.glob(f"began-{raylet}-*")}
+            assert len(lost) == 1
             cluster.remove_node(third_node, allow_graceful=False)
+            wait_until(lambda: not any(map(runs, lost)))
         finally:
             (marks / "go").touch()
         result = evaluation.result(timeout=200)
@@ -194,16 +201,17 @@ def test_what_a_lost_node_was_playing_is_played_elsewhere(
     assert len(list(marks.glob("began-*"))) > 9
 
 
-def test_ctrl_c_leaves_a_cluster_that_was_there_before(
-    cluster: Cluster, bundle: Bundle, player: Player, marks: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_command_leaves_a_cluster_that_was_there_before(
+    cluster: Cluster, bundle: Bundle, player: Player, marks: Path, number: int
 ) -> None:
     with command(bundle, player("waits"), "--ray", cluster.address, "--workers", "2") as ran:
         wait_until(lambda: len(list(marks.glob("began-*"))) == 9)
         actors = {int(path.name.split("-")[2]) for path in marks.glob("began-*")}
-        os.killpg(ran.pid, signal.SIGINT)
+        os.killpg(ran.pid, number)
         _, said = ran.communicate(timeout=100)
-    assert ran.returncode == 130, said
-    assert "--resume stopped" in said
+    assert ran.returncode == (-9 if number == signal.SIGKILL else 130), said
+    assert ("--resume stopped" in said) == (number == signal.SIGINT)
     wait_until(lambda: not any(map(runs, actors)))
     assert cluster.head_node.any_processes_alive()
     (marks / "go").touch()

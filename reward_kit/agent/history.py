@@ -179,7 +179,7 @@ def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | 
     if arguments is None or arguments.isspace() or not arguments:
         return {}
     try:
-        parsed = json.loads(arguments, parse_constant=_finite, parse_float=_finite)
+        parsed = _DECODER.decode(arguments)
     except (ValueError, RecursionError):
         return None
     if is_too_deep(parsed, arguments):
@@ -192,6 +192,9 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a JSON number")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
 
 
 def written_arguments(recorded: str) -> str:

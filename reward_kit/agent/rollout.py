@@ -237,6 +237,7 @@ class Rollout:
         ``complete`` does this by itself; this is for agents that ask a model with a client of their own. It
         counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given.
         """
+        usage.calls = usage.calls or 1
         self.usage[role].add(usage)
         if self._budget is not None:
             self._budget.count(usage)

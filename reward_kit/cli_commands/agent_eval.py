@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = """\
-Exit codes: 0 done; 1 some rollouts could not be judged or were not run, or the
+Exit codes: 0 done; 1 some rollouts could not be judged, explained or run, or the
 score is below --fail-under; 2 a fault in the command, the bundle, the model's
 set-up or the disk; 130 interrupted. What is finished is always kept."""
 

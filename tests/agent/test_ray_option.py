@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import platform
+import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from reward_kit.agent import agent_eval
 from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
+from reward_kit.agent.executors.ray_worker import RayWorker
 
 
 @pytest.fixture
@@ -69,6 +74,25 @@ def test_a_bundle_that_is_too_big_is_refused(bundle: Bundle, monkeypatch: pytest
     monkeypatch.setattr("reward_kit.agent.executors.ray_shipment.LARGEST", 100)
     with TaskBundle.load(bundle.dataset), pytest.raises(UsageError, match="can be sent to Ray's nodes"):
         pack(EvaluationConfig(dataset=str(bundle.dataset)))
+
+
+def test_an_actor_leaves_nothing_behind_nor_do_those_that_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    killed = tmp_path / f"reward-kit-ray-{platform.node()}-{ended.pid}-abc"
+    running = tmp_path / f"reward-kit-ray-{platform.node()}-{os.getpid()}-abc"
+    for folder in (killed, running):
+        (folder / "files").mkdir(parents=True)
+    actor = RayWorker()
+    assert running.exists()
+    assert not killed.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+    actor.end()
+    assert list(tmp_path.iterdir()) == [running]
 
 
 def test_only_settings_of_models_leave_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,21 @@ class _ClockVFS(ClockMethods, apsw.VFS):
         super().__init__(_CLOCK, "")
 
 
+def _spare_lookaside() -> None:
+    """Keep SQLite from taking 48 KB for small allocations per connection, which is most of a fork's memory.
+
+    It can be told so only before it is used. Where other code of the process has connections or a VFS of its
+    own already, it stays as it is.
+    """
+    if apsw.connections() or not all(name.startswith(_BUILT_IN) for name in apsw.vfs_names()):
+        return
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, 0, 0)
+    apsw.initialize()
+
+
+_BUILT_IN = ("memdb", "unix", "win32")
+_spare_lookaside()
 _registering = threading.Lock()
 _overlay_vfs: _OverlayVFS | None = None
 _clock_vfs: _ClockVFS | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import platform
 import shutil
+import sys
 import tempfile
 import threading
 import traceback
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.executors.ray_shipment import Shipment
 
+_FOLDERS = f"reward-kit-ray-{platform.node()}-"
+"""Followed by the number of a process, which means nothing in another container."""
 WAIT = 1.0
 """Seconds that the driver is kept waiting while there is nothing to say."""
 GRACE = 10.0
@@ -124,7 +128,8 @@ class RayWorker:
     """The actor: ``begin`` once, then ``take`` until the line ``over`` has come, then ``end``."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-"))
+        _sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}{os.getpid()}-"))
         self._loop = asyncio.new_event_loop()
         self._lines: TakenLines | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -195,6 +200,26 @@ class RayWorker:
             self._thread.join(GRACE)
         os.chdir(tempfile.gettempdir())
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Remove the folders of actors of this node that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        process = folder.name.removeprefix(_FOLDERS).partition("-")[0]
+        if process.isdigit() and not _runs(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    if sys.platform == "win32":
+        return True  # os.kill would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another person's
+        return True
+    return True
 
 
 def _done(future: asyncio.Future[None]) -> None:

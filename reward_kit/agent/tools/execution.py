@@ -116,7 +116,7 @@ async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
 
 def _listed(value: Any) -> Any:
     """What an iterator gives, which is run here in the tool's thread and time; other values as they are."""
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterator) and getattr(value, "returns_rows", True):  # else a statement only wrote
         return list(islice(value, MAX_CHARACTERS))
     return value
 

@@ -139,7 +139,8 @@ def test_nobody_comes_before_the_pause_is_over_and_then_not_all_at_once(
     result = run(bundle, client=client)
     assert all(outcome.judged for outcome in result.outcomes)
     end = server.arrivals[0] + ends[0]
-    assert len([at for at in server.arrivals if server.refused[0] <= at < end]) <= START  # those under way
+    # those under way: each of the ten good answers before may have let one more in
+    assert len([at for at in server.arrivals if server.refused[0] <= at < end]) <= START + 10
     after = [at for at in server.arrivals if at >= end]
     assert len(after) > ROLLOUTS / 2
     assert len([at for at in after if at < after[0] + 0.05]) <= 10
@@ -166,9 +167,8 @@ def test_an_outage_midway_costs_no_rollout(
     assert result.status == "complete"
     assert [outcome.judged for outcome in result.outcomes] == [True] * ROLLOUTS
     assert all(outcome.final for outcome in notes.outcomes)  # none had to be played again
-    assert len(server.refused) <= 3 * ROLLOUTS
-    calm = server.arrivals[0] + begun[0] + 0.8
-    assert len([at for at in server.refused if at > calm]) <= 10  # one tries, the others wait
+    # the calls that were under way, and a few that try; all others wait
+    assert len(server.refused) <= ROLLOUTS + 10
     place = f"openai at {stub_llm.url}"
     assert f"{place} does not answer since " in notes.texts[0]
     assert "trying again in" in notes.texts[0]
@@ -189,9 +189,15 @@ def test_a_server_that_starts_late_is_waited_for(bundle: Bundle, monkeypatch: py
         Server(stub, lambda now: None)
         started.append(stub)
 
-    timer = threading.Timer(1.5, start)
-    timer.start()
-    notes = Notes()
+    timer = threading.Timer(0.5, start)
+
+    class Waiting(Notes):
+        def noted(self, text: str) -> None:
+            if not self.texts:
+                timer.start()
+            super().noted(text)
+
+    notes = Waiting()
     try:
         result = run(bundle, notes)
     finally:

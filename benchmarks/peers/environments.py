@@ -1,0 +1,89 @@
+"""The contenders: what is installed for each, in a virtual environment of its own, and how it is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parent / "harnesses"
+FOLDER = Path(os.environ.get("PEERS_FOLDER", CHECKOUT / ".venv-peers")).resolve()
+"""Where the environments are made; they take about 2 GB and minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A harness as it is run; ``variant`` is what sets a second way of running it apart from the first."""
+
+    distribution: str
+    version: str
+    package: str
+    command: str
+    script: str
+    variant: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution} {self.version}{', ' + self.variant if self.variant else ''}"
+
+    @property
+    def environment(self) -> Path:
+        return FOLDER / f"{self.distribution}-{self.version}".replace(" ", "-")
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def run_line(self, *options: str) -> list[str]:
+        """The command line of a run of its script."""
+        return [str(self.python), str(SCRIPTS / self.script), *self.options, *options]
+
+    def import_line(self) -> list[str]:
+        """The command line that imports the package and ends."""
+        return [str(self.python), "-c", f"import {self.package}"]
+
+    def help_line(self) -> list[str]:
+        """The command line that prints the help of its command."""
+        return [str(self.environment / "bin" / self.command), "--help"]
+
+
+OURS = "this checkout"
+CONTENDERS = (
+    Contender("reward-kit", OURS, "reward_kit", "reward-kit", "with_reward_kit.py"),
+    Contender("verifiers", "0.1.14", "verifiers", "vf-eval", "with_verifiers.py"),
+    Contender("inspect-ai", "0.3.285", "inspect_ai", "inspect", "with_inspect.py"),
+    Contender("eval-protocol", "0.3.33", "eval_protocol", "eval-protocol", "with_eval_protocol.py"),
+    Contender(
+        "eval-protocol",
+        "0.3.33",
+        "eval_protocol",
+        "eval-protocol",
+        "with_eval_protocol.py",
+        variant="rows stored at the end",
+        options=("--rows-at-end",),
+    ),
+)
+
+
+def make_environment(contender: Contender) -> str | None:
+    """Make the environment unless it is there; the last line of what went wrong if it cannot be made."""
+    ready = contender.environment / ".ready"
+    if ready.exists():
+        return None
+    print(f"making {contender.environment}", file=sys.stderr)
+    venv.create(contender.environment, with_pip=True, clear=True)
+    install = [str(contender.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if contender.version == OURS:
+        install += ["--constraint", str(CHECKOUT / "constraints.txt"), "--editable", str(CHECKOUT)]
+    else:
+        install += [f"{contender.distribution}=={contender.version}"]
+    done = subprocess.run(install, capture_output=True, text=True)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+    ready.touch()
+    return None

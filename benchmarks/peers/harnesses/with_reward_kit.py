@@ -1,0 +1,116 @@
+"""The task as a reward_kit bundle: a SQLite seed, two tools, a reward on the final database.
+
+Nothing is tuned: default durability, trajectories, final states and logs on disk. There is no run without
+them, so ``--save no`` keeps what can be left out with an option: the final states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from conversation import COUNTER, EXPECTED, INPUT_TOKENS, OUTPUT_TOKENS, STOCK, SYSTEM, WISHES, next_turn
+from measuring import measure, parse_arguments
+
+from reward_kit.agent import EvaluationConfig
+from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.evaluation import run_evaluation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOOLS = '''
+from conversation import COUNTER
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("shop")
+
+
+@R.tool(parameters={"item_id": int})
+async def read_item(item_id, db):
+    """Read one item of the stock."""
+    COUNTER.tool_calls += 1
+    return await db.fetch_one("SELECT id, quantity FROM stock WHERE id = :id", {"id": item_id})
+
+
+@R.tool(parameters={"item_id": int, "quantity": int})
+async def write_item(item_id, quantity, db):
+    """Change how many there are of an item."""
+    COUNTER.tool_calls += 1
+    await db.execute("UPDATE stock SET quantity = :q WHERE id = :id", {"q": quantity, "id": item_id})
+    return {"id": item_id, "quantity": quantity}
+'''
+REWARD = f"""
+from reward_kit import reward_function, RewardOutput
+
+EXPECTED = {EXPECTED!r}
+
+
+@reward_function
+def evaluate(messages, *, db, **kwargs):
+    stock = dict(tuple(one) for one in db.execute("SELECT id, quantity FROM stock"))
+    return RewardOutput(score=float(stock == EXPECTED), reason="compared")
+"""
+SEED = "CREATE TABLE stock(id INTEGER PRIMARY KEY, quantity INTEGER);\n" + "".join(
+    f"INSERT INTO stock VALUES ({item}, {quantity});\n" for item, quantity in STOCK.items()
+)
+
+
+class StubModel:
+    """Answers by the number of assistant messages so far."""
+
+    name = "stub"
+
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
+
+    async def complete(self, messages: list[dict[str, Any]], **_: Any) -> Completion:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        text, call = await next_turn(turn, self._delay)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if call:
+            function = {"name": call[0], "arguments": call[1]}
+            message["tool_calls"] = [{"id": f"call_{turn}", "type": "function", "function": function}]
+        usage = Usage(calls=1, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, cost=0.001)
+        return Completion(message, usage, "tool_calls" if call else "stop", self.name)
+
+
+def write_bundle(folder: Path, rollouts: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "tools.py").write_text(TOOLS)
+    (folder / "reward.py").write_text(REWARD)
+    (folder / "seed.sql").write_text(SEED)
+    common = {
+        "toolset": "shop_task.tools",
+        "seed_sql": "file:seed.sql",
+        "system_prompt": SYSTEM,
+        "initial_messages": [{"role": "user", "content": WISHES[0]}],
+    }
+    dataset = folder / "task.jsonl"
+    dataset.write_text(
+        "".join(json.dumps({"id": f"row{number:05}", **common}) + "\n" for number in range(rollouts))
+    )
+    return dataset
+
+
+def main() -> None:
+    arguments = parse_arguments()
+
+    def play(rollouts: int, folder: Path) -> None:
+        config = EvaluationConfig(
+            dataset=str(write_bundle(folder / "shop_task", rollouts)),
+            agent="tool-calling",
+            user="reward_kit_user:second_wish",
+            max_concurrency=arguments.at_once,
+            output_dir=str(folder / "runs"),
+            keep_db=None if arguments.save else "none",
+        )
+        result = asyncio.run(run_evaluation(config, models={"agent": StubModel(arguments.delay)}))
+        COUNTER.check(sum(outcome.reward == 1.0 for outcome in result.outcomes), rollouts)
+
+    measure(arguments, play)
+
+
+if __name__ == "__main__":
+    main()
