@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import signal
 import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
 from reward_kit.agent.executors.in_process import InProcess
 from reward_kit.agent.explain import Explainer, make_explainer
+from reward_kit.agent.garbage import rare_collections
+from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.participants import Participants, find_participants
 from reward_kit.agent.redaction import redact
@@ -35,19 +35,12 @@ from reward_kit.errors import RewardKitError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from reward_kit.agent.completion import Model
     from reward_kit.agent.executors import Executor
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.rollout import Role
 
-
-INTERRUPTED = 130
-"""The exit code of a process that a second signal ends."""
-STDERR = 2
-SHOW_CURSOR = "\x1b[?25h"
-"""The live line hides it."""
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +151,8 @@ class Evaluation:
                 if opened.warning is not None:
                     self._warn(opened.warning)
                 signalled = asyncio.Event()
-                with nullcontext() if killed is None else _signals_set(signalled, killed):
+                handling = nullcontext() if killed is None else signals_set(signalled, killed)
+                with handling, rare_collections():
                     return await self._run(opened, participants, signalled)
 
     def _eval_id(self, folder: RunsFolder) -> str:
@@ -190,7 +184,7 @@ class Evaluation:
                 )
 
         try:
-            interrupted = await _until_interrupted(work(), signalled)
+            interrupted = await until_interrupted(work(), signalled)
             status, reason = _end(tally, interrupted=interrupted)
         except asyncio.CancelledError:
             status, reason = "interrupted", "cancelled"
@@ -303,60 +297,6 @@ def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
     if tally.done < tally.planned and tally.used_up is not None:
         return "budget", tally.used_up
     return "complete", None
-
-
-async def _until_interrupted(work: Coroutine[Any, Any, None], signalled: asyncio.Event) -> bool:
-    """Run ``work``; True if ``signalled`` was set meanwhile, which cancels it."""
-    task = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(signalled.wait())
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-    if signalled.is_set() and task.cancelled():
-        return True
-    await task
-    return False
-
-
-@contextmanager
-def _signals_set(event: asyncio.Event, killed: Callable[[], str]) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets ``event``; the second ends the process with ``killed()`` on stderr.
-
-    Not the loop's own handlers: those run only between two steps of the loop, and an agent that never gives
-    up control, or swallows whatever is raised in it, would keep them waiting for ever.
-    """
-    loop = asyncio.get_running_loop()
-    asked: list[bool] = []
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        if asked:
-            _say_at_once(f"Interrupted. {killed()}")
-            os._exit(INTERRUPTED)
-        asked.append(True)
-        loop.call_soon_threadsafe(event.set)
-        _say_at_once("Interrupted: the rollouts under way are being ended. Once more ends them at once.")
-
-    before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # only the main thread can handle signals
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _say_at_once(text: str) -> None:
-    """Write to stderr past Python's buffers, which the signal may have come in the middle of."""
-    with suppress(OSError):
-        if os.isatty(STDERR):
-            text = f"{SHOW_CURSOR}\n{text}"
-        os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
 def _run_beside_the_loop(work: Coroutine[Any, Any, EvaluationResult]) -> EvaluationResult:

@@ -74,6 +74,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
     from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.executors.in_process import InProcess
+    from reward_kit.agent.garbage import rare_collections
     from reward_kit.agent.model_cache import cached_models
     from reward_kit.agent.participants import find_participants
     from reward_kit.agent.schedule import Job
@@ -104,7 +105,8 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
             progress=progress,
         )
         try:
-            await executor.run()
+            with rare_collections():
+                await executor.run()
         finally:
             await executor.close()
 
