@@ -34,11 +34,13 @@ def subtract(whole: Iterable[RowChange], first: Iterable[RowChange]) -> Iterator
     return compose([_reverse(row) for row in first], whole)
 
 
-def cancel(rows: Iterable[RowChange]) -> Iterator[RowChange]:
+def cancel(rows: Iterable[RowChange]) -> list[RowChange]:
     """``rows`` without pairs of an insert and a delete of the same content, where neither has a key."""
     rows = list(rows)
-    yield from _count([(rows, 1)])
-    yield from (row for row in rows if not _is_counted(row))
+    counted = [row for row in rows if _is_counted(row)]
+    if not counted:
+        return rows
+    return [*_count([(counted, 1)]), *(row for row in rows if not _is_counted(row))]
 
 
 def _is_counted(row: RowChange) -> bool:

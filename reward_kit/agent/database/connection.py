@@ -31,9 +31,12 @@ _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="reward-kit-data
 class Driver(Protocol):
     """An open SQLite connection.  Whoever calls it sees to it that only one thread does."""
 
-    judge: Judge
     begin_sql: str
     """The statement that begins a transaction."""
+
+    @property
+    def judge(self) -> Judge:
+        """Who decides which statements may run."""
 
     @property
     def in_transaction(self) -> bool:
@@ -69,6 +72,9 @@ class Driver(Protocol):
 
     def restore(self) -> None:
         """Take back what was written since ``protect`` by others than this connection."""
+
+    def rest(self) -> None:
+        """Nothing is under way: give back what only statements need."""
 
     def close(self) -> None:
         """Close the connection; an open transaction is lost."""
@@ -143,7 +149,12 @@ class Connection:
         self._enter_blocking(scope)
         try:
             with self._in_use:
-                return work(self._opened())
+                driver = self._opened()
+                try:
+                    return work(driver)
+                finally:
+                    if scope is None:
+                        driver.rest()
         finally:
             self.turns.leave()
 
@@ -187,21 +198,28 @@ class Connection:
         ``DatabaseError`` if it cannot be committed: then it is rolled back.
         """
         with self._in_use:
-            if scope.draws is None or (self.closed and failed):  # nothing was begun, or nothing is left of it
-                return Changes()
-            driver = self._opened()
-            if failed:
-                self._roll_back(driver, scope)
-                return Changes()
             try:
-                _check_not_lost(scope)
-                changes = _changes_within(driver, scope)  # may fail, so before the call is kept
-                if scope.began:
-                    driver.control("COMMIT" if scope.parent is None else f"RELEASE {_savepoint(scope)}")
-            except DatabaseError:
-                self._roll_back(driver, scope)
-                raise
-            return changes
+                return self._finished(scope, failed=failed)
+            finally:
+                if scope.parent is None and self._driver is not None:
+                    self._driver.rest()
+
+    def _finished(self, scope: Scope, *, failed: bool) -> Changes:
+        if scope.draws is None or (self.closed and failed):  # nothing was begun, or nothing is left of it
+            return Changes()
+        driver = self._opened()
+        if failed:
+            self._roll_back(driver, scope)
+            return Changes()
+        try:
+            _check_not_lost(scope)
+            changes = _changes_within(driver, scope)  # may fail, so before the call is kept
+            if scope.began:
+                driver.control("COMMIT" if scope.parent is None else f"RELEASE {_savepoint(scope)}")
+        except DatabaseError:
+            self._roll_back(driver, scope)
+            raise
+        return changes
 
     def _perform(self, scope: Scope | None, ticket: Ticket | None, statement: Statement) -> Answer:
         """Run a statement whose turn it is."""
@@ -215,15 +233,18 @@ class Connection:
             statement.ticket = ticket
             drawn = 0 if self.randomness is None else self.randomness.position
             alone = scope is None and not describe_statement(statement.sql).reads
-            if alone:
-                driver.control(driver.begin_sql)
             try:
+                if alone:
+                    driver.control(driver.begin_sql)
                 answer = driver.run(statement)
                 if alone:
                     driver.control("COMMIT")
             except BaseException as error:
                 self._take_back(driver, statement, error, drawn)
                 raise
+            finally:
+                if scope is None:
+                    driver.rest()
             return answer
 
     def _take_back(self, driver: Driver, statement: Statement, error: BaseException, drawn: int) -> None:
@@ -285,9 +306,10 @@ class Connection:
 
     def _begin(self, driver: Driver, scope: Scope, statement: Statement) -> None:
         _check_not_lost(scope)
+        first = scope.draws is None
         self._mark(driver, scope)
-        if self.eager and describe_statement(statement.sql).reads:
-            return
+        if (first or self.eager) and describe_statement(statement.sql).is_query:
+            return  # many calls are one query, and nobody else writes meanwhile: it needs no transaction
         for each in scope.chain():
             if not each.began:
                 driver.control(driver.begin_sql if each.parent is None else f"SAVEPOINT {_savepoint(each)}")

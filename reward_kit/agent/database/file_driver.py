@@ -148,6 +148,9 @@ class FileDriver:
             copy_content(self._snapshot[1], self._connection)
         self._snapshot = self.version, self._snapshot[1]
 
+    def rest(self) -> None:
+        pass  # the file is this database's own, and so is its connection
+
     def close(self) -> None:
         self._connection.close()
         if self._snapshot is not None:

@@ -17,6 +17,10 @@ _ATTACH = 24
 _DETACH = 25
 _FUNCTION = 31
 _WATCHED = frozenset({_CREATE_VTABLE, _PRAGMA, _ATTACH, _DETACH, _FUNCTION})
+_SCHEMA = frozenset({*range(1, 9), *range(10, 18), *range(26, 31)})
+"""CREATE and DROP of tables (virtual and temporary ones too), indexes, triggers and views; ALTER, REINDEX,
+ANALYZE.
+"""
 
 # identifiers of sqlite3_limit
 _LIMIT_LENGTH = 0
@@ -95,20 +99,25 @@ def numeric_limits(limits: Limits) -> tuple[tuple[int, int], ...]:
 
 
 class Authorizer:
-    """SQLite's authorizer callback; ``refused`` says what was refused last.
+    """SQLite's authorizer callback.
+
+    ``refused`` says what was refused last, ``schema_touched`` whether a statement would change the schema.
 
     Reaching out of the database (ATTACH, extensions, virtual tables over files) and switching its safety off
     (most PRAGMAs) is refused; reading and changing data and schema is not.
     """
 
-    __slots__ = ("refused",)
+    __slots__ = ("refused", "schema_touched")
 
     def __init__(self) -> None:
         self.refused: str | None = None
+        self.schema_touched = False
 
     def __call__(
         self, action: int, name: str | None, argument: str | None, _database: str | None, _trigger: str | None
     ) -> int:
+        if action in _SCHEMA:
+            self.schema_touched = True
         if action not in _WATCHED:
             return _OK
         refusal = _refusal(action, name or "", argument)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import apsw
-
 from reward_kit.agent.database.clock import julian_day
 from reward_kit.agent.database.delta import export, is_delta, load_delta, save_delta
 from reward_kit.agent.database.determinism import Randomness
@@ -61,11 +59,8 @@ class OverlayState:
         return self.overlay.base.size
 
     def open_driver(self, limits: Limits) -> OverlayDriver:
-        """Connect."""
-        try:
-            return OverlayDriver(self.overlay, limits, self.randomness, self.earlier)
-        except apsw.Error as error:
-            raise DatabaseError(f"cannot open the database: {error}", place=str(self.base_path)) from error
+        """What runs statements; it connects when the first one comes."""
+        return OverlayDriver(self.overlay, limits, self.randomness, self.earlier)
 
     def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> OverlayState:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""

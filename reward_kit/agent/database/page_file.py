@@ -16,7 +16,31 @@ _PRUNE_GROWTH = 64
 """A rollback that leaves this many more pages behind is worth a look for those that equal the base."""
 
 
-class MemoryFile:
+class _QuietFile:
+    """What files that nobody shares and no disk holds have in common: locks and syncs do nothing."""
+
+    __slots__ = ()
+
+    def xSync(self, flags: int) -> None:
+        pass
+
+    def xLock(self, level: int) -> None:
+        pass
+
+    def xUnlock(self, level: int) -> None:
+        pass
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xSectorSize(self) -> int:
+        return 4096
+
+    def xClose(self) -> None:
+        pass
+
+
+class MemoryFile(_QuietFile):
     """A journal or temporary file that never reaches the disk."""
 
     __slots__ = ("content",)
@@ -38,61 +62,61 @@ class MemoryFile:
     def xFileSize(self) -> int:
         return len(self.content)
 
-    def xSync(self, flags: int) -> None:
-        pass
-
-    def xLock(self, level: int) -> None:
-        pass
-
-    def xUnlock(self, level: int) -> None:
-        pass
-
-    def xCheckReservedLock(self) -> bool:
-        return False
-
-    def xSectorSize(self) -> int:
-        return 4096
-
     def xDeviceCharacteristics(self) -> int:
         return 0
 
     def xFileControl(self, _op: int, _pointer: int) -> bool:
         return False
 
+
+class _MainFile(_QuietFile):
+    """A main database in memory, for one connection; ``journals`` are the files beside it."""
+
+    __slots__ = ("__weakref__", "journals", "opened")
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.journals: dict[str, MemoryFile] = {}
+
+    def xDeviceCharacteristics(self) -> int:
+        return apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+
+    def xFileControl(self, op: int, pointer: int) -> bool:
+        if op != apsw.SQLITE_FCNTL_PRAGMA:
+            return False
+        pragma = apsw.VFSFcntlPragma(pointer)
+        # a write-ahead log would hold committed pages outside this file, where forks and deltas would miss
+        # them
+        if pragma.name.lower() == "journal_mode" and (pragma.value or "").strip("'\"").lower() == "wal":
+            pragma.result = "memory"  # SQLite answers the old mode when it cannot change to the new one
+            return True
+        return False
+
     def xClose(self) -> None:
-        pass
+        self.opened = False
+        self.journals.clear()
 
 
-class PageFile:
+class PageFile(_MainFile):
     """``base`` overlaid with ``pages`` (byte offset of a page -> its content).
 
     ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
     a file that shrinks and grows again reads zeros there, not the base's old content.  A "page" is one of
     the base's; a fork may change its own page size by VACUUM, which is why reads and writes of other shapes
-    are taken too.
+    are taken too.  ``stay`` is the number of the last stay at a pooled connection.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "base",
-        "journals",
-        "limit",
-        "opened",
-        "page_size",
-        "pages",
-        "settled",
-        "size",
-    )
+    __slots__ = ("base", "limit", "page_size", "pages", "settled", "size", "stay")
 
     def __init__(self, base: BaseImage) -> None:
+        super().__init__()
         self.base = base
         self.page_size = base.page_size
         self.pages: dict[int, bytes] = {}
         self.size = base.size
         self.limit = base.size
-        self.opened = False
-        self.journals: dict[str, MemoryFile] = {}
         self.settled = 0
+        self.stay = 0
 
     def copy(self) -> PageFile:
         """The same content in a file of its own."""
@@ -176,35 +200,52 @@ class PageFile:
     def xFileSize(self) -> int:
         return self.size
 
-    def xSync(self, flags: int) -> None:
-        pass
-
-    def xLock(self, level: int) -> None:
-        pass
-
-    def xUnlock(self, level: int) -> None:
-        pass
-
-    def xCheckReservedLock(self) -> bool:
-        return False
-
     def xSectorSize(self) -> int:
         return self.page_size
 
-    def xDeviceCharacteristics(self) -> int:
-        return apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
-    def xFileControl(self, op: int, pointer: int) -> bool:
-        if op != apsw.SQLITE_FCNTL_PRAGMA:
-            return False
-        pragma = apsw.VFSFcntlPragma(pointer)
-        # a write-ahead log would hold committed pages outside this file, where forks and deltas would miss
-        # them
-        if pragma.name.lower() == "journal_mode" and (pragma.value or "").strip("'\"").lower() == "wal":
-            pragma.result = "memory"  # SQLite answers the old mode when it cannot change to the new one
-            return True
-        return False
+_CHANGE_MARKS = (16, 24)
+"""Amount and offset of what SQLite reads at the start of a transaction to see whether others have written."""
+_CHANGED = b"\xfe" * 16
+"""Marks that no database has; not 0xff, which SQLite itself notes after a failed read."""
 
-    def xClose(self) -> None:
-        self.opened = False
-        self.journals.clear()
+
+class SwitchedFile(_MainFile):
+    """A main database whose content can be exchanged between two transactions.
+
+    SQLite takes an exchange for the work of another process: it forgets the pages it has cached, and keeps
+    the schema and the statements it has prepared.
+    """
+
+    __slots__ = ("_exchanged", "content")
+
+    def __init__(self, content: PageFile) -> None:
+        super().__init__()
+        self.content: PageFile | None = content
+        self._exchanged = False
+
+    def exchange(self, content: PageFile) -> None:
+        """Show ``content`` from the next transaction on."""
+        self.content = content
+        self._exchanged = True
+
+    @property
+    def _shown(self) -> PageFile:
+        if self.content is None:
+            raise apsw.IOError("no database is shown here")
+        return self.content
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        if self._exchanged and (amount, offset) == _CHANGE_MARKS:
+            self._exchanged = False
+            return _CHANGED
+        return self._shown.xRead(amount, offset)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        self._shown.xWrite(data, offset)
+
+    def xTruncate(self, size: int) -> None:
+        self._shown.xTruncate(size)
+
+    def xFileSize(self) -> int:
+        return self._shown.xFileSize()

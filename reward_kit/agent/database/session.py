@@ -1,4 +1,4 @@
-"""The changes of a fork, from what SQLite's session extension recorded while it was written to.
+"""What is changed while something writes to a fork, from what SQLite's session extension records.
 
 Costs time in proportion to the rows that changed, not to the size of the database.  Where sessions cannot
 tell (NULL in a primary key, virtual tables, changes of the schema) the rows themselves are compared.
@@ -6,10 +6,10 @@ tell (NULL in a primary key, virtual tables, changes of the schema) the rows the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -24,6 +24,7 @@ from reward_kit.agent.database.table_diff import RowLayout, diff_databases, diff
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from reward_kit.agent.database.guards import Authorizer
     from reward_kit.agent.database.overlay import Overlay
 
 
@@ -33,39 +34,30 @@ _MANY_ROWS = 500
 _Row = Sequence[Any]
 
 
-@dataclass(slots=True)
-class _Span:
-    """What is written from ``start`` on.
-
-    ``null_keys`` are the tables that held rows with NULL in the key by then, as far as they were written to;
-    ``cookie`` is the number that SQLite gave the schema of that moment.
-    """
-
-    start: Overlay
-    session: apsw.Session
-    touched: set[str]
-    null_keys: set[str]
-    cookie: int
-
-
 class SessionRecorder:
-    """Records what is written through ``connection``, which ``overlay.connect()`` gave.
+    """Records what is written through ``connection`` to ``overlay``.
 
-    Attach it before the first statement: one that SQLite prepared without it may delete rows unseen.
-    ``earlier`` are the changes that ``overlay`` holds already at that moment; if they are not given they are
-    found out by comparing, once they are needed.
+    Attach it before something is written, and to a connection whose statements were all prepared while a
+    session was there: others may delete rows unseen.  ``earlier`` gives the changes that ``overlay`` holds
+    already; if it is not given they are found out by comparing, once they are needed.  ``authorizer``, if it
+    is that of the connection, spares looking whether the schema was changed.
     """
 
-    def __init__(self, connection: apsw.Connection, overlay: Overlay, earlier: Changes | None = None) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        overlay: Overlay,
+        earlier: Callable[[], Changes] | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
         self._connection = connection
         self._overlay = overlay
-        self._earlier = Changes() if overlay.pristine else earlier
-        self._start = overlay.fork() if self._earlier is None else None
+        self._authorizer = authorizer
+        self._earlier = earlier or compared_once(overlay)
         self._facts = facts_of(overlay.base)
         self._touched: set[str] = set()
         self._written: dict[str, set[int]] = {name: set() for name in self._facts.watched}
-        self._session = self._attached(self._touched)
-        self._span: _Span | None = None
+        self._session = self._attached()
         if self._written:
             connection.set_update_hook(_row_notes(self._written))
 
@@ -77,9 +69,9 @@ class SessionRecorder:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
 
     def _net_changes(self) -> Changes:
-        if self._schema_cookie() != self._overlay.base.schema_cookie:
+        if not self._has_schema_of_base():
             return self._compare_all()
-        earlier = self._earlier_changes()
+        earlier = self._earlier()
         if not self._touched:
             return earlier
         try:
@@ -92,59 +84,41 @@ class SessionRecorder:
         rows = Changes(row for row in recorded if row.table not in compared)
         return Changes([*kept.then(rows), *self._compare(compared), *self._null_keys(earlier, compared)])
 
-    def since_now(self) -> Callable[[], Changes]:
-        """A function that tells what was changed since this moment, in time for those rows alone.
-
-        ``DatabaseError`` inside a transaction.
-        """
-        span, cookie = self._span, self._schema_cookie()
-        if span is None or span.touched or span.cookie != cookie:
-            self._close_span()  # outside a transaction nobody asks it any more
-            touched: set[str] = set()
-            session = self._attached(touched)
-            span = _Span(self._overlay.fork(), session, touched, self._tables_with_null_keys(), cookie)
-            self._span = span
-        return partial(self._changes_in, span)
-
-    def _changes_in(self, span: _Span) -> Changes:
-        cookie = self._schema_cookie()
-        if not span.touched and cookie == span.cookie:
+    def since_start(self) -> Changes:
+        """What was changed since this began to record, in time for those rows alone."""
+        same_schema = self._has_schema_of_base()
+        if same_schema and not self._touched:
             return Changes()
         try:
-            if cookie == self._overlay.base.schema_cookie and self._sees_all_of(span):
-                return Changes(cancel(self._recorded(span.session.changeset())))
+            if same_schema and self._sees_all():
+                return Changes(cancel(self._recorded(self._session.changeset())))
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         except apsw.SchemaChangeError:
             pass  # a table was made, written to and rolled back
-        return self.changes().minus(overlay_changes(span.start))
+        return self.changes().minus(self._earlier())
 
-    def _sees_all_of(self, span: _Span) -> bool:
-        """Whether the session of ``span`` has missed nothing."""
-        tables = [self._facts.schema.tables.get(name) for name in span.touched]
+    def _sees_all(self) -> bool:
+        """Whether the session has missed nothing."""
+        tables = [self._facts.schema.tables.get(name) for name in self._touched]
         known = [table for table in tables if table is not None and table.recordable]
         return (
             len(known) == len(tables)
             and not any(table.loose and self._is_written(table, has_zero(table)) for table in known)
-            and not span.null_keys.intersection(span.touched)
-            and not self._tables_with_null_keys().intersection(span.touched)
+            and not any(table.nullable_key and self._may_have_null_key(table) for table in known)
         )
 
-    def _tables_with_null_keys(self) -> set[str]:
-        """The tables that hold rows with NULL in the key, as far as they may have been written to."""
-        found = set()
-        for name in self._touched:
-            table = self._facts.schema.tables.get(name)
-            if table is not None and table.recordable and table.nullable_key:
-                in_base = self._facts.null_keys(self._overlay.base, table)
-                if in_base or self._is_written(table, has_null_key(table)):
-                    found.add(name)
-        return found
+    def _may_have_null_key(self, table: Table) -> bool:
+        """Whether ``table`` holds rows with NULL in the key now, or did before."""
+        return (
+            bool(self._facts.null_keys(self._overlay.base, table))
+            or any(row.table == table.name and row.key is None for row in self._earlier())
+            or self._is_written(table, has_null_key(table))
+        )
 
-    def _attached(self, touched: set[str]) -> apsw.Session:
-        """A session that records from now on, and adds to ``touched`` the tables that are written to."""
-
-        tables = self._facts.schema.tables
+    def _attached(self) -> apsw.Session:
+        """A session that records from now on, and notes the tables that are written to."""
+        touched, tables = self._touched, self._facts.schema.tables
 
         def on_first_write(name: str) -> bool:
             # SQLite asks before a table's first change, or before each if the answer was no
@@ -159,37 +133,25 @@ class SessionRecorder:
 
     def close(self) -> None:
         """Stop recording."""
-        self._close_span()
         self._session.close()
         if self._written:
             self._connection.set_update_hook(None)
 
     def __del__(self) -> None:
         # apsw for Python 3.10 never frees a connection that has an open session
-        if hasattr(self, "_span"):
-            self._close_span()
+        if hasattr(self, "_session"):
             self._session.close()
 
-    def _close_span(self) -> None:
-        if self._span is not None:
-            self._span.session.close()
-            self._span = None
-
-    def _schema_cookie(self) -> int:
+    def _has_schema_of_base(self) -> bool:
+        if self._authorizer is not None and not self._authorizer.schema_touched:
+            return True
         cookie: int = self._query("PRAGMA main.schema_version")[0][0]
-        return cookie
+        return cookie == self._overlay.base.schema_cookie
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         cursor = self._connection.cursor()
         cursor.exec_trace = _run_untraced
         return cursor.execute(sql, parameters).fetchall()
-
-    def _earlier_changes(self) -> Changes:
-        if self._earlier is None:
-            assert self._start is not None
-            self._earlier = overlay_changes(self._start)
-            self._start = None
-        return self._earlier
 
     def _compare_all(self) -> Changes:
         if not self._connection.in_transaction:
@@ -263,9 +225,45 @@ class SessionRecorder:
             yield layout.deleted(old[1:])
 
 
+class ChangeHistory:
+    """The committed changes of a fork, put together from those of its transactions.
+
+    They are only put together when somebody asks for them: a transaction costs time for its own.
+    """
+
+    def __init__(self, overlay: Overlay, earlier: Changes | None) -> None:
+        """``earlier`` are the changes that ``overlay`` holds already; ``None`` if they are not known."""
+        self._first = compared_once(overlay) if earlier is None else lambda: earlier
+        self._later: list[Changes] = []
+
+    def add(self, changes: Changes) -> None:
+        """A transaction has made ``changes``."""
+        if changes:
+            self._later.append(changes)
+
+    def total(self) -> Changes:
+        """All of them together."""
+        if self._later:
+            parts = [self._first(), *self._later]
+            while len(parts) > 1:  # neighbours first: one long sum would go through all rows again and again
+                pairs = zip_longest(parts[::2], parts[1::2], fillvalue=Changes())
+                parts = [first.then(second) for first, second in pairs]
+            total = parts[0]
+            self._first, self._later = lambda: total, []
+        return self._first()
+
+
+def compared_once(overlay: Overlay) -> Callable[[], Changes]:
+    """A function that tells the changes which ``overlay`` holds now, found by comparing when it is asked."""
+    if overlay.pristine:
+        return Changes
+    now = overlay.fork()
+    return functools.cache(lambda: overlay_changes(now))
+
+
 def _keyed_change(table: Table, old: _Row | None, new: _Row | None) -> RowChange:
-    layout = RowLayout(table.name, table.columns, table.key)
     if new is None or old is None:
+        layout = RowLayout(table.name, table.columns, table.key)
         return layout.deleted(old) if old is not None else layout.inserted(new or ())
     # `old` holds the key and the changed columns, `new` the changed columns
     key = dict(zip(table.columns, old, strict=True))

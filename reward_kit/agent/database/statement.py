@@ -93,7 +93,8 @@ class NotNowError(Exception):
 class Judge:
     """Decides for one connection which statements may run, where, and when they have to stop.
 
-    ``writes`` counts the statements that were let through and may have written.
+    ``writes`` counts the statements that were let through and may have written.  ``changed_rows`` says
+    whether an INSERT, REPLACE, UPDATE or DELETE has ended since whoever uses the connection began to.
     """
 
     def __init__(self, limits: Limits, base_size: int) -> None:
@@ -101,6 +102,7 @@ class Judge:
         self.watch = Watch(limits.timeout)
         self.authorizer = Authorizer()
         self.writes = 0
+        self.changed_rows = False
         self._large = base_size > _LARGE_BASE
 
     def admit(self, statement: Statement, *, reads: bool, returns_rows: bool) -> None:

@@ -14,7 +14,8 @@ _TOKEN = re.compile(
 )
 _MAIN_VERBS = frozenset({"SELECT", "VALUES", "INSERT", "REPLACE", "UPDATE", "DELETE"})
 _ROW_CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
-_READS = frozenset({"SELECT", "VALUES", "EXPLAIN", "PRAGMA"})
+_QUERIES = frozenset({"SELECT", "VALUES"})
+_READS = _QUERIES | {"EXPLAIN", "PRAGMA"}
 _QUERY = re.compile(r"\bSELECT\b", re.IGNORECASE)
 _UPDATE_QUERY = re.compile(r"\b(?:SELECT|FROM)\b", re.IGNORECASE)
 _CACHED_LENGTH = 4096
@@ -36,6 +37,11 @@ class StatementText:
     def changes_rows(self) -> bool:
         """Whether it is INSERT, REPLACE, UPDATE or DELETE."""
         return self.verb in _ROW_CHANGES
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it reads and changes no setting either."""
+        return self.verb in _QUERIES
 
     @property
     def reads(self) -> bool:

@@ -1,6 +1,7 @@
 """The two SQLite VFSs of this package, registered when first needed.
 
-``reward_kit_overlay``: main databases are ``PageFile`` objects, journals and temporary files live in memory.
+``reward_kit_overlay``: main databases are the objects of ``page_file.py``, journals and temporary files live
+in memory.
 ``reward_kit_clock``: plain files, with the clock of ``clock.py``.
 """
 
@@ -14,19 +15,21 @@ import weakref
 import apsw
 
 from reward_kit.agent.database.clock import ClockMethods
-from reward_kit.agent.database.page_file import MemoryFile, PageFile
+from reward_kit.agent.database.page_file import MemoryFile, PageFile, SwitchedFile
 
 _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
+
+_MainDatabase = PageFile | SwitchedFile
 
 
 class _OverlayVFS(ClockMethods, apsw.VFS):
     def __init__(self) -> None:
         super().__init__(_OVERLAY, "")
         self._numbers = itertools.count(1)
-        self._files: weakref.WeakValueDictionary[str, PageFile] = weakref.WeakValueDictionary()
+        self._files: weakref.WeakValueDictionary[str, _MainDatabase] = weakref.WeakValueDictionary()
 
-    def enter(self, file: PageFile) -> str:
+    def enter(self, file: _MainDatabase) -> str:
         """A name under which SQLite can open ``file``."""
         name = f"fork{next(self._numbers)}"
         self._files[name] = file
@@ -37,7 +40,7 @@ class _OverlayVFS(ClockMethods, apsw.VFS):
 
     def xOpen(  # type: ignore[override]  # apsw takes any object that has the methods of its VFSFile
         self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> PageFile | MemoryFile:
+    ) -> _MainDatabase | MemoryFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         if path is None:
@@ -48,7 +51,7 @@ class _OverlayVFS(ClockMethods, apsw.VFS):
                 raise apsw.CantOpenError(f"no fork of the name {path}")
             file.opened = True
             return file
-        # journals are kept in their fork's own PageFile: two forks cannot meet, and they go when the fork
+        # journals are kept with their own main database: two forks cannot meet, and they go when the fork
         # goes
         journals = self._journals(path)
         return journals.setdefault(path, MemoryFile())
@@ -89,7 +92,7 @@ _overlay_vfs: _OverlayVFS | None = None
 _clock_vfs: _ClockVFS | None = None
 
 
-def connect_overlay(file: PageFile) -> apsw.Connection:
+def connect_overlay(file: _MainDatabase) -> apsw.Connection:
     """A bare connection to ``file``, which must not be open."""
     global _overlay_vfs
     with _registering:
