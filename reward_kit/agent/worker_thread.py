@@ -11,8 +11,9 @@ import contextlib
 import contextvars
 import os
 import queue
+import sys
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,12 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 2.0
 """A thread that had nothing to do for so long ends."""
+
+QUICK_SECONDS = 0.0 if sys.platform == "win32" else 0.0005
+"""So long the event loop stands still for a function. Most are over sooner (a reward reads a few rows), and
+two threads that run Python at once hand its lock to and fro at every statement, which costs them more. On
+Windows the shortest wait may take thirty times as long.
+"""
 
 
 class InterruptedInThread(KeyboardInterrupt):
@@ -37,6 +44,7 @@ class _Worker:
         threading.Thread(target=self._work, daemon=True, name="in_thread").start()
 
     def give(self, job: Callable[[], Callable[[], None]]) -> None:
+        _working.add(self)
         self._jobs.put(job)
 
     def _work(self) -> None:
@@ -50,14 +58,23 @@ class _Worker:
                     continue  # it has just been taken: its job is on the way
                 return
             tell = job()
+            _working.discard(self)
             _idle.append(self)  # before the caller hears of it and asks for a thread again
             tell()
             del job, tell  # what they hold must not outlive them
 
 
 _idle: list[_Worker] = []
+_working: set[_Worker] = set()
+
+
+def _forget_threads() -> None:
+    _idle.clear()
+    _working.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a child process has none of these threads
+    os.register_at_fork(after_in_child=_forget_threads)  # a child process has none of these threads
 
 
 def _worker() -> _Worker:
@@ -68,41 +85,71 @@ def _worker() -> _Worker:
         return _Worker()
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """What ``function()`` returns or raises; when the caller is cancelled the thread is left to itself."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
+class _Call(Generic[T]):
+    """A function on its way through a thread, and what comes of it on the way back to the event loop."""
 
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(result)  # type: ignore[arg-type]  # T where there is no error
-        else:
-            future.set_exception(error)
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self._loop.create_future()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._expected = False
 
-    def run() -> Callable[[], None]:
-        result: T | None = None
-        error: BaseException | None = None
+    def run(self) -> Callable[[], None]:
+        """Call the function, in the thread; returns what tells the event loop of it."""
         process = os.getpid()
         try:
-            result = context.run(function)
+            self._result = self._context.run(self._function)
         except KeyboardInterrupt as raised:
-            error = InterruptedInThread(*raised.args).with_traceback(raised.__traceback__)
+            self._error = InterruptedInThread(*raised.args).with_traceback(raised.__traceback__)
         except StopIteration as stopped:
-            error = RuntimeError(f"StopIteration: {stopped}")  # a future cannot carry StopIteration
+            self._error = RuntimeError(f"StopIteration: {stopped}")  # a future cannot carry StopIteration
         except BaseException as raised:  # noqa: BLE001 - the caller waits for it in another thread
-            error = raised
+            self._error = raised
 
         if os.getpid() != process:
             os._exit(0)  # forked by the function: the parent goes on, one of them is enough
+        return self._tell
 
-        def tell() -> None:
+    def is_over_within(self, seconds: float) -> bool:
+        """Whether the function is over, once ``seconds`` have passed or before; if not, the future is set
+        when it is.
+        """
+        if self._running.acquire(timeout=seconds):
+            return True
+        self._expected = True
+        return self._running.acquire(blocking=False)  # it may have ended since, before it could see that
+
+    def deliver(self) -> None:
+        """Set the future, in the event loop; more than once does no harm."""
+        if self.future.done():
+            return
+        if self._error is None:
+            self.future.set_result(self._result)  # type: ignore[arg-type]  # T where there is no error
+        else:
+            self.future.set_exception(self._error)
+
+    def _tell(self) -> None:
+        self._running.release()
+        if self._expected:
             with contextlib.suppress(RuntimeError):  # the loop was closed while the function ran
-                loop.call_soon_threadsafe(deliver, result, error)
+                self._loop.call_soon_threadsafe(self.deliver)
 
-        return tell
 
-    _worker().give(run)
-    return await future
+async def in_thread(function: Callable[[], T], *, needs_loop: bool = False) -> T:
+    """What ``function()`` returns or raises; when the caller is cancelled the thread is left to itself.
+
+    The event loop waits for it for ``QUICK_SECONDS`` unless other functions are on their way, which may then
+    be of the kind that takes long, or it ``needs_loop`` before it can come to an end.
+    """
+    call = _Call(function)
+    seconds = 0.0 if needs_loop or _working else QUICK_SECONDS
+    _worker().give(call.run)
+    if call.is_over_within(seconds):
+        # not at once: others get their turn, and a cancellation is heard
+        asyncio.get_running_loop().call_soon(call.deliver)
+    return await call.future

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import random
 import threading
 import time
+from collections.abc import Callable
 from threading import get_ident
 
 import pytest
 
-from reward_kit.agent.worker_thread import in_thread
+from reward_kit.agent.worker_thread import _Call, in_thread
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
 
@@ -40,6 +42,104 @@ async def test_calls_that_hang_keep_nobody_waiting() -> None:
     hanging[0].cancel()
     release.set()
     assert await asyncio.gather(*hanging[1:]) == [True] * 49
+
+
+async def test_quick_functions_leave_others_their_turn() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    for _ in range(50):
+        await in_thread(lambda: None)
+    beside.cancel()
+    assert turns >= 50
+
+
+async def test_a_caller_that_was_cancelled_hears_of_it_however_quick_the_function_is() -> None:
+    async def cancelled() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await in_thread(lambda: None)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(cancelled())
+
+
+class _LetGoLate:
+    """A lock that is let go, by ``let_go``, right after the ``attempt``-th attempt to take it has failed."""
+
+    def __init__(self, attempt: int, let_go: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._attempts_left = attempt
+        self._let_go = let_go
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self._lock.acquire(blocking=False)
+        self._attempts_left -= 1
+        if self._attempts_left == 0:
+            self._let_go()
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_function_that_ends_as_the_loop_ceases_to_stand_still_is_heard_of(
+    monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    call = _Call(lambda: 7)
+    tell = call.run()
+    monkeypatch.setattr(call, "_running", _LetGoLate(attempt, tell))
+    if call.is_over_within(0.0):
+        call.deliver()
+    assert await asyncio.wait_for(call.future, 10) == 7
+
+
+async def test_functions_about_as_quick_as_the_loop_is_patient_all_give_their_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(4)
+    for number in range(1000):
+        monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", chance.uniform(0.0, 0.0001))
+        spins = chance.randrange(3000)
+        outcome = await asyncio.wait_for(in_thread(lambda n=number, s=spins: (n, sum(range(s)))[0]), 20)
+        assert outcome == number
+
+
+async def test_the_loop_goes_on_for_a_function_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", 60.0)
+    assert await in_thread(_asking(asyncio.get_running_loop()), needs_loop=True) == "answer"
+
+
+async def test_the_loop_goes_on_while_other_functions_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release = threading.Event()
+    hanging = asyncio.ensure_future(in_thread(release.wait))
+    await asyncio.sleep(0)
+    monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", 60.0)
+    try:
+        assert await in_thread(_asking(asyncio.get_running_loop())) == "answer"
+    finally:
+        release.set()
+    assert await hanging
+
+
+def _asking(loop: asyncio.AbstractEventLoop) -> Callable[[], str]:
+    """A function that fails where the loop stands still."""
+
+    async def answer() -> str:
+        return "answer"
+
+    return lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(timeout=10)
 
 
 async def test_the_callers_context_is_seen_and_stays_as_it_is() -> None:

@@ -203,11 +203,8 @@ class TaskRow(BaseModel):
 
         Optional fields that have no value are left out; unknown fields are in.
         """
-        fields: dict[str, Any] = {}
-        for name in TaskRow.model_fields:
-            value = self.text(name) if name in FILE_FIELDS else getattr(self, name)
-            if value is not None:
-                fields[name] = value
+        read = {**self.__dict__, **self._texts}
+        fields: dict[str, Any] = {name: value for name, value in read.items() if value is not None}
         if self.actions is not None:
             fields["actions"] = [action.to_json() for action in self.actions]
         fields.update(self.__pydantic_extra__ or {})

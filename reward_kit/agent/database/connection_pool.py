@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.overlay import Overlay
 
-MOST_IDLE = 8
-"""So many connections of a base wait for their next user; each holds some 100 KB of SQLite's memory."""
+MOST_IDLE = 64
+"""So many connections of a base wait for their next user; each holds some 100 KB of SQLite's memory.
+
+More than a few there are only where tools wait for something in the middle of their calls, and then they are
+soon needed again.
+"""
 
 _LARGE_BASE = 16 << 20
 _PRAGMAS = "PRAGMA journal_mode=MEMORY;PRAGMA synchronous=OFF;PRAGMA temp_store=MEMORY;"
