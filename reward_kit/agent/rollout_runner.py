@@ -5,35 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of
-from reward_kit.agent.runs.atomic_file import write_file
 from reward_kit.agent.runs.gold_state import replay_row_gold
+from reward_kit.agent.runs.group_commit import Finished, NewFile
 from reward_kit.agent.schedule import Job, backoff, rollout_seed
-from reward_kit.agent.storage import save_database
+from reward_kit.agent.storage import FULL_UP_TO, final_state, record_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Executor
-
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
     from reward_kit.agent.runs.gold_state import GoldState
+    from reward_kit.agent.runs.group_commit import GroupCommit
     from reward_kit.agent.runs.rollout_record import RolloutRecord
     from reward_kit.agent.runs.row_states import RowState, RowStates
     from reward_kit.agent.storage import RunsFolder
     from reward_kit.agent.tally import Progress, Tally
     from reward_kit.agent.telemetry import Telemetry
 
-
-class OutcomeLog(Protocol):
-    """Takes a line per attempt; what it has taken is not lost any more."""
-
-    def append(self, line: Mapping[str, Any]) -> None: ...
+LEFT_BEHIND = frozenset({"timeout", "agent_error", "user_error", "infrastructure_error"})
+"""Ends after which a tool may still be running."""
 
 
 class RolloutRunner:
@@ -46,10 +42,9 @@ class RolloutRunner:
         participants: Participants,
         folder: RunsFolder,
         rows: RowStates,
-        log: OutcomeLog,
+        saver: GroupCommit,
         tally: Tally,
         progress: Progress,
-        files: Executor,
         telemetry: Telemetry | None = None,
     ) -> None:
         self.outcomes: list[RolloutOutcome] = []
@@ -58,7 +53,7 @@ class RolloutRunner:
         self._participants = participants
         self._folder = folder
         self._rows = rows
-        self._log = log
+        self._saver = saver
         self._tally = tally
         self._progress = progress
         self._models = participants.models
@@ -69,7 +64,6 @@ class RolloutRunner:
             parallel_tool_calls=config.parallel_tool_calls,
         )
         self._chance = random.Random()  # noqa: S311 - spreads retries in time; must not repeat
-        self._files = files
         self._telemetry = telemetry
 
     async def play(self, job: Job) -> None:
@@ -130,33 +124,39 @@ class RolloutRunner:
     async def _saved(
         self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
     ) -> RolloutOutcome:
-        """Save in a thread, and to the end even if the evaluation is interrupted meanwhile."""
-        loop = asyncio.get_running_loop()
-        saving = loop.run_in_executor(self._files, self._save, finished, row, gold, attempt, left)
+        """Save to the end, even if the evaluation is interrupted meanwhile."""
+        write_down = partial(self._written_down, finished, row, gold, attempt, left)
+        # A thread that needs the interpreter while rollouts play costs more than what it does for them.
+        made = write_down() if _is_quickly_read(finished, row) else None
+
+        def in_thread() -> Finished[RolloutOutcome]:
+            self._folder.row_folder(finished.rollout.task)
+            return write_down() if made is None else made
+
+        saving = self._saver.save(in_thread)
         try:
             return await asyncio.shield(saving)
         except asyncio.CancelledError:
             await asyncio.wait({saving})
-            saving.exception()  # seen: this was cancelled by the same fault, or by a person
             raise
 
-    def _save(
+    def _written_down(
         self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
-    ) -> RolloutOutcome:
-        """Write the final database, the trajectory and, when both are there, the line of the log."""
-        user_spec = self._participants.user_specs[finished.rollout.row.id]
+    ) -> Finished[RolloutOutcome]:
+        """The final database, the trajectory and the line of the log."""
+        folder = self._folder.root / finished.rollout.row.id
+        stem = folder / f"roll_{finished.rollout.id}"
+        files: list[NewFile] = []
         with finished.database:
-            faults = find_faults(finished, user_spec)
+            faults = find_faults(finished, self._participants.user_specs[finished.rollout.row.id])
             failure = find_failure(finished, gold, faults or ())
-            stem = row.folder / f"roll_{finished.rollout.id}"
             database = gold_file = None
             if row.keep is not None:
-                database = save_database(finished.database, stem, keep=row.keep)
+                database = final_state(finished.database, stem, row.keep, files)
                 gold_file = gold.file if gold else None
                 if gold is not None and gold_file is None:
-                    gold_file = save_database(
-                        gold.database, stem.with_name(f"{stem.name}.gold"), keep="delta"
-                    )
+                    gold_stem = stem.with_name(f"{stem.name}.gold")
+                    gold_file = final_state(gold.database, gold_stem, "delta", files)
         record = record_of(
             finished,
             attempt=attempt,
@@ -167,18 +167,24 @@ class RolloutRunner:
             database=database,
             gold_database=gold_file,
         )
-        path = self._folder.write_record(record, row.folder)
+        trajectory = record_file(record, folder)
+        files.append(trajectory)
         if self._config.debug:
             from reward_kit.agent.reports.transcript import transcript
 
-            write_file(path.with_suffix(".log"), transcript(record).encode(errors="replace"), durable=False)
-        final = not self._again(record, left)
-        outcome = outcome_of(record, file=f"{row.folder.name}/{path.name}", final=final)
-        self._log.append({"kind": "rollout", **outcome.to_json()})
-        self.outcomes.append(outcome)
-        if self._telemetry is not None:
-            self._telemetry.record(record)
-        return outcome
+            text = transcript(record).encode(errors="replace")
+            files.append(NewFile(stem.with_suffix(".log"), (text,), durable=False))
+        outcome = outcome_of(
+            record, file=f"{folder.name}/{trajectory.path.name}", final=not self._again(record, left)
+        )
+
+        def then() -> RolloutOutcome:
+            self.outcomes.append(outcome)
+            if self._telemetry is not None:
+                self._telemetry.record(record)
+            return outcome
+
+        return Finished({"kind": "rollout", **outcome.to_json()}, then, files)
 
     def _again(self, record: RolloutRecord, left: _Retries) -> bool:
         """Whether to play it again: for what its surroundings or its user did, not for its reward."""
@@ -186,6 +192,15 @@ class RolloutRunner:
             return left.unjudged > 0
         decisive = any(fault["decisive"] for fault in record.user_faults or ())
         return decisive and left.user_faults > 0 and self._tally.may_start
+
+
+def _is_quickly_read(finished: FinishedRollout, row: RowState) -> bool:
+    """Whether the final state can be read without a wait: it is small, and nothing may still be using it.
+
+    Rewards and tools that took too long are left behind, perhaps in the midst of a query.
+    """
+    left_behind = finished.error is not None or finished.rollout.stop_reason in LEFT_BEHIND
+    return not left_behind and row.base.mode == "overlay" and row.base.base_size <= FULL_UP_TO
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -27,10 +28,10 @@ from reward_kit.agent.runs.atomic_file import (
     json_bytes,
     link_or_copy,
     readable_json,
-    sync_folder,
     temporary_beside,
     write_file,
 )
+from reward_kit.agent.runs.group_commit import NewFile
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.runs.seeded_bases import SeededBases
 
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.database import Database
+    from reward_kit.agent.runs.atomic_file import Part
     from reward_kit.agent.runs.gold_state import GoldState
 
 __all__ = ["GOLD_FORMAT", "RolloutRecord", "RunsFolder", "load_rollout"]
 
 Keep = Literal["full", "delta"]
+SUFFIXES: dict[Keep, str] = {"full": ".db", "delta": ".dbd"}
 GOLD_FORMAT = "reward-kit.gold/1"
 ABANDONED_AFTER = 3600.0
 """Seconds; nobody writes a file for so long. (Its process may be on another machine: none can tell.)"""
@@ -90,11 +93,13 @@ class RunsFolder:
             return folder
         base, link = self._bases.path(task.seed.key), folder / "base.db"
         with as_storage_error(folder):
-            if not folder.exists():
-                folder.mkdir(exist_ok=True)
-                sync_folder(self.root)
-            if not (link.exists() and link.samefile(base)):
-                link_or_copy(base, link)
+            with suppress(FileExistsError):
+                folder.mkdir()  # its name is on the disk before a line of the log is: see EvaluationLog
+            try:
+                os.link(base, link)
+            except OSError:  # it is there already, or the file system has no links
+                if not (link.exists() and link.samefile(base)):
+                    link_or_copy(base, link)
         self._linked.add(task.row.id)
         return folder
 
@@ -128,7 +133,7 @@ class RunsFolder:
 
     def write_record(self, record: RolloutRecord, folder: Path) -> Path:
         """Write a trajectory; it is on the disk when this returns."""
-        path = folder / f"roll_{record.id}.json"
+        path = folder / record_name(record)
         write_file(path, json_bytes(record.to_json()))
         return path
 
@@ -141,8 +146,47 @@ def keep_of(asked: str | None, base: Database) -> Keep | None:
     return "full" if full else "delta"
 
 
+def record_file(record: RolloutRecord, folder: Path) -> NewFile:
+    """A trajectory as a file in ``folder``."""
+    return NewFile(folder / record_name(record), (json_bytes(record.to_json()),))
+
+
+def record_name(record: RolloutRecord) -> str:
+    """The name of a trajectory's file."""
+    return f"roll_{record.id}.json"
+
+
+def final_state(database: Database, stem: Path, keep: Keep, files: list[NewFile]) -> str:
+    """Add a final state, at ``stem`` with the suffix that fits, to the ``files`` that are to be saved.
+
+    One that lies in a file is copied now. Returns the name of the file.
+    """
+    parts = _parts(database, keep)
+    if parts is None:
+        return save_database(database, stem, keep=keep)
+    path = stem.with_name(stem.name + SUFFIXES[keep])
+    files.append(NewFile(path, parts))
+    return path.name
+
+
+def _parts(database: Database, keep: Keep) -> Sequence[Part] | None:
+    """What the file of a state holds; None where that is no matter of some pages in memory."""
+    if database.mode != "overlay":
+        return None
+    from reward_kit.agent.database.delta import delta_of, parts_of
+    from reward_kit.agent.database.overlay_state import OverlayState
+
+    state, connection = database.content.state, database.content.connection
+    assert isinstance(state, OverlayState), "that is what the mode says"
+    overlay = state.overlay
+
+    def read(_: object = None) -> Sequence[Part] | None:
+        return parts_of(overlay) if keep == "full" else (delta_of(overlay),)
+
+    return connection.with_driver(read) if connection.is_open else read()
+
+
 def save_database(database: Database, stem: Path, *, keep: Keep) -> str:
     """Save a final state as ``stem`` with the suffix that fits; returns the file's name."""
-    suffix = ".dbd" if keep == "delta" else ".db"
     with as_storage_error(stem):
-        return database.save(stem.with_name(stem.name + suffix), keep=keep).name
+        return database.save(stem.with_name(stem.name + SUFFIXES[keep]), keep=keep).name

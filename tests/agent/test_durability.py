@@ -68,9 +68,11 @@ def test_a_rollout_is_over_when_its_files_their_names_and_its_line_are_on_the_di
     content = watched.first(lambda what, name: what == "sync" and name.startswith(f".{stem}.json"))
     renamed = watched.first(lambda what, name: (what, name) == ("rename", f"{stem}.json"))
     names = watched.first(lambda what, name: (what, name) == ("sync", "a"), after=renamed)
+    row = watched.first(lambda what, name: (what, name) == ("sync", "runs"))
     line = watched.first(lambda what, name: (what, name) == ("sync", "mine.jsonl"), after=renamed)
-    assert database < content < renamed < min(names, line)
-    assert max(names, line) < told[0]
+    assert database < content < renamed < names < line
+    assert row < line
+    assert line < told[0]
     folders = {name for what, name in watched.events if what == "sync"}
     assert {"evals", "runs"} <= folders  # the names of the log and of the row's folder
 

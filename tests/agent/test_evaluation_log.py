@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -181,3 +182,28 @@ def test_a_released_lock_leaves_no_file_and_may_be_taken_again(tmp_path: Path) -
     lock.release()
     assert not path.exists()
     EvaluationLock(path).release()
+
+
+def test_lines_that_find_no_room_are_told_and_those_before_them_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EvaluationLog(tmp_path / "e.jsonl")
+    log.append(HEADER)
+    two = 2 * (len(json.dumps(line(0), ensure_ascii=False)) + 1)
+    real, room = os.write, [two + 100]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    faults = log.append_each([line(index) for index in range(4)])
+    monkeypatch.undo()
+    assert faults[:2] == [None, None]
+    assert all("the disk is full" in str(fault) for fault in faults[2:])
+    log.append(line(7))
+    log.close()
+    assert [one.index for one in read_log(log.path).outcomes] == [0, 1, 7]

@@ -54,6 +54,14 @@ def save_delta(overlay: Overlay, path: StrPath) -> Path:
     ``DatabaseError`` inside a transaction or when the base was changed on disk, ``StorageError`` when the
     file cannot be written.
     """
+    content = delta_of(overlay)
+    with publish(path) as temporary:
+        temporary.write(content)
+    return Path(path)
+
+
+def delta_of(overlay: Overlay) -> bytes:
+    """What ``save_delta`` writes.  Errors as there."""
     overlay.settle()
     overlay.base.check_on_disk()
     file, base = overlay.file, overlay.base
@@ -75,9 +83,7 @@ def save_delta(overlay: Overlay, path: StrPath) -> Path:
         body_length=len(body),
         checksum=zlib.crc32(name + body),
     )
-    with publish(path) as temporary:
-        temporary.write(_HEADER.pack(*header) + name + body)
-    return Path(path)
+    return _HEADER.pack(*header) + name + body
 
 
 def load_delta(path: StrPath, base: BaseImage | None = None) -> Overlay:
@@ -112,24 +118,45 @@ def export(overlay: Overlay, path: StrPath) -> Path:
 
     Shares the base's blocks where the file system can, else copies them.  Errors as for ``save_delta``.
     """
-    overlay.settle()
-    file = overlay.file
+    parts = parts_of(overlay)
     with publish(path) as temporary:
-        _copy_base(overlay.base, temporary)
-        if file.limit < overlay.base.size:
-            temporary.truncate(file.limit)
-        for offset in sorted(file.pages):
-            temporary.seek(offset)
-            temporary.write(file.pages[offset])
-        temporary.truncate(file.size)
-        overlay.base.check_intact()
+        if parts is None:
+            _write_over_base(overlay, temporary)
+        else:
+            temporary.writelines(parts)
     return Path(path)
 
 
-def _copy_base(base: BaseImage, target: BufferedRandom) -> None:
-    if base.content is not None:
-        target.write(base.content)
-        return
+def parts_of(overlay: Overlay) -> list[bytes | memoryview] | None:
+    """The complete SQLite file that ``export`` writes, part by part; None if the base is not held in memory.
+
+    ``DatabaseError`` inside a transaction.
+    """
+    overlay.settle()
+    file, base = overlay.file, overlay.base.content
+    if base is None:
+        return None
+    visible = memoryview(base)[: min(file.limit, file.size)]
+    parts: list[bytes | memoryview] = []
+    end = 0
+    for offset in sorted(file.pages):
+        parts += _between(visible, end, offset)
+        page = file.pages[offset]
+        parts.append(page[: file.size - offset])  # a file may end within one of the base's pages
+        end = offset + len(page)
+    return parts + _between(visible, end, file.size)
+
+
+def _between(visible: memoryview, start: int, end: int) -> list[bytes | memoryview]:
+    """The bytes of the base from ``start`` to ``end``, zeros where it is no longer visible."""
+    shown = visible[start:end]
+    zeros = max(end - start, 0) - len(shown)
+    return [part for part in (shown, bytes(zeros)) if part]
+
+
+def _write_over_base(overlay: Overlay, target: BufferedRandom) -> None:
+    """Copy a base that is not held in memory, then write the pages that differ."""
+    file, base = overlay.file, overlay.base
     with base.path.open("rb") as source:
         try:
             import fcntl
@@ -137,6 +164,13 @@ def _copy_base(base: BaseImage, target: BufferedRandom) -> None:
             fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         except (ImportError, OSError):  # no such system call, or a file system that cannot share blocks
             shutil.copyfileobj(source, target, 1 << 20)
+    if file.limit < base.size:
+        target.truncate(file.limit)
+    for offset in sorted(file.pages):
+        target.seek(offset)
+        target.write(file.pages[offset])
+    target.truncate(file.size)
+    base.check_intact()
 
 
 def _read(path: Path) -> tuple[_Header, str, bytes]:

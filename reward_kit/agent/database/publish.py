@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 from pathlib import Path
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedRandom
 
+_PROCESS = secrets.token_hex(4)
+"""Tells processes of several machines apart, which may have the same number."""
+_counter = itertools.count()
+
 
 @contextlib.contextmanager
 def temporary_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -22,7 +27,7 @@ def temporary_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     ``OSError`` inside the block becomes ``StorageError``.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{_PROCESS}-{next(_counter)}.tmp")
     try:
         yield temporary
     except OSError as error:

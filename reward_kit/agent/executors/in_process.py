@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.rollout_runner import RolloutRunner
+from reward_kit.agent.runs.group_commit import GroupCommit
 from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import run_jobs
 from reward_kit.agent.telemetry import open_telemetry
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.participants import Participants
-    from reward_kit.agent.rollout_runner import OutcomeLog
+    from reward_kit.agent.runs.group_commit import OutcomeLog
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.storage import RunsFolder
     from reward_kit.agent.tally import Progress, Tally
 
-FILE_THREADS = 8
-"""Enough to share the waits for the disk."""
+FILE_THREADS = 2
+"""One for rollouts that are over, one for what a row needs before its first."""
 
 
 class InProcess:
@@ -53,10 +54,9 @@ class InProcess:
             participants=participants,
             folder=folder,
             rows=self._rows,
-            log=log,
+            saver=GroupCommit(log, self._files),
             tally=tally,
             progress=progress,
-            files=self._files,
             telemetry=self._telemetry,
         )
 

@@ -29,7 +29,7 @@ from reward_kit.agent.executors.worker_processes import (
 )
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.reports.wording import one_line
-from reward_kit.agent.runs.atomic_file import write_file
+from reward_kit.agent.runs.group_commit import Finished, NewFile
 from reward_kit.agent.tally import note
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.participants import Participants
     from reward_kit.agent.runs.open_evaluation import OpenEvaluation
     from reward_kit.agent.schedule import Job
@@ -201,8 +202,8 @@ class RayCluster(WorkerProcesses):
             in_order = True
             over = False
             while not over:
-                for line in await actor.take.remote(may_start=self._tally.may_start):
-                    over = await self._heard(line, left, begun) or over
+                lines = await actor.take.remote(may_start=self._tally.may_start)
+                over = await self._heard(lines, left, begun)
                 if self._hangs(begun):
                     in_order = False
                     raise ProcessDiedError("it did not end in time, and was ended")
@@ -221,23 +222,20 @@ class RayCluster(WorkerProcesses):
         finally:
             await self._ended(actor, in_order=in_order)
 
-    async def _heard(self, line: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]) -> bool:
-        if "files" in line:
-            outcome = line["outcome"]
-            job = self._jobs[outcome["row_id"], outcome["index"]]
-            loop = asyncio.get_running_loop()
-            writing = loop.run_in_executor(self._files, self._write, job, line["files"], outcome["file"])
-            await asyncio.shield(writing)
-        return await super()._heard(line, left, begun)
+    def _finished(self, line: dict[str, Any], files: Sequence[NewFile] = ()) -> Finished[RolloutOutcome]:
+        return super()._finished(line, files or self._files_of(line))
 
-    def _write(self, job: Job, files: dict[str, bytes], record: str) -> None:
-        """Write what belongs to a rollout; its trajectory last, which says that all the rest is there."""
-        folder = self._opened.folder.row_folder(job.task)
-        for name in sorted(files, key=lambda name: name == record):
+    def _files_of(self, line: dict[str, Any]) -> list[NewFile]:
+        """What belongs to a rollout; its trajectory last, which says that all the rest is there."""
+        outcome, files = line["outcome"], line["files"]
+        folder = self._opened.folder.row_folder(self._jobs[outcome["row_id"], outcome["index"]].task)
+        found = []
+        for name in sorted(files, key=lambda name: name == outcome["file"]):
             path = self._opened.folder.root / name
             if path.parent != folder:
                 raise RewardKitError(f"a node of the Ray cluster sent a file for another place: {name}")
-            write_file(path, files[name], durable=path.suffix != ".log")
+            found.append(NewFile(path, (files[name],), durable=path.suffix != ".log"))
+        return found
 
     async def _room(self, beginning: Awaitable[None]) -> None:
         """Wait until an actor has begun; say so if the cluster has no processor for it."""

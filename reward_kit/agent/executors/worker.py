@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.schedule import Job
@@ -51,6 +51,17 @@ class Lines:
     def append(self, line: Mapping[str, Any]) -> None:
         """Stand in for the evaluation's log, which the other process writes."""
         self.tell({"outcome": dict(line)})
+
+    def append_each(self, lines: Sequence[Mapping[str, Any]]) -> list[Exception | None]:
+        """``append`` all; for each None or what was raised."""
+        return [self._appended(line) for line in lines]
+
+    def _appended(self, line: Mapping[str, Any]) -> Exception | None:
+        try:
+            self.append(line)
+        except (RewardKitError, OSError) as error:
+            return error
+        return None
 
 
 class Telling:

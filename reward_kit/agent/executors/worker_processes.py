@@ -21,19 +21,22 @@ from reward_kit.agent.executors.lost_rollout import lost_record
 from reward_kit.agent.executors.shares import share_config, share_jobs
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.record_keeping import outcome_of
+from reward_kit.agent.runs.group_commit import Finished, GroupCommit
+from reward_kit.agent.storage import record_file
 from reward_kit.agent.tally import note
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
+    from reward_kit.agent.runs.group_commit import NewFile
     from reward_kit.agent.runs.open_evaluation import OpenEvaluation
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.tally import Progress, Tally
 
-LONGEST_LINE = 2**24
+LONGEST_READ = 2**24
 GRACE = 15.0
 """Seconds that a process has to end once it is told to."""
 HANG_GRACE = 30.0
@@ -66,6 +69,7 @@ class WorkerProcesses:
         self._tally = tally
         self._progress = progress
         self._files = ThreadPoolExecutor(1, thread_name_prefix="evaluation-log")
+        self._saver = GroupCommit(opened.log, self._files)
         self._processes: set[asyncio.subprocess.Process] = set()
 
     async def run(self) -> None:
@@ -129,7 +133,7 @@ class WorkerProcesses:
             "reward_kit.agent.executors.worker",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=LONGEST_LINE,
+            limit=LONGEST_READ,
             start_new_session=True,  # Ctrl-C is for this process, which ends the others in good order
         )
         self._processes.add(process)
@@ -141,8 +145,8 @@ class WorkerProcesses:
                 process.stdin.write(json.dumps(setup).encode() + b"\n")
                 await process.stdin.drain()
             over = False
-            async for line in process.stdout:
-                over = await self._heard(json.loads(line), left, begun) or over
+            async for lines in _whole_lines(process.stdout):
+                over = await self._heard([json.loads(line) for line in lines], left, begun) or over
                 if not self._tally.may_start:
                     with suppress(ConnectionError):
                         process.stdin.write(b'{"hold": true}\n')
@@ -154,32 +158,46 @@ class WorkerProcesses:
             await _ended(process)
             self._processes.discard(process)
 
-    async def _heard(self, line: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]) -> bool:
-        """Take in a line of a process; True if it says that all is done."""
-        if "outcome" in line:
-            entry = line["outcome"]
-            place = entry["row_id"], entry["index"]
-            await self._count(entry)
-            if entry["final"]:
-                left.pop(place, None)
-                begun.pop(place, None)
-            else:
-                begun[place] = time.monotonic()
-        elif "begun" in line:
-            row_id, index = line["begun"]
-            begun[row_id, index] = time.monotonic()
-        elif "note" in line:
-            note(self._progress, line["note"])
-        elif "fault" in line:
-            raise _fault(line["fault"])
-        return "over" in line
+    async def _heard(
+        self, lines: Sequence[dict[str, Any]], left: dict[Place, Job], begun: dict[Place, float]
+    ) -> bool:
+        """Take in what a process has said; True if it says that all is done."""
+        saving = iter([self._saved(line) for line in lines if "outcome" in line])
+        for line in lines:
+            if "outcome" in line:
+                outcome = await asyncio.shield(next(saving))
+                self._count(outcome)
+                place = outcome.row_id, outcome.index
+                if outcome.final:
+                    left.pop(place, None)
+                    begun.pop(place, None)
+                else:
+                    begun[place] = time.monotonic()
+            elif "begun" in line:
+                row_id, index = line["begun"]
+                begun[row_id, index] = time.monotonic()
+            elif "note" in line:
+                note(self._progress, line["note"])
+            elif "fault" in line:
+                raise _fault(line["fault"])
+        return any("over" in line for line in lines)
 
-    async def _count(self, entry: dict[str, Any]) -> None:
+    def _saved(self, line: dict[str, Any]) -> asyncio.Future[RolloutOutcome]:
         """Put an attempt into the log; from then on it has happened."""
-        loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(self._files, self._opened.log.append, entry))
-        outcome = RolloutOutcome.from_json(entry)
-        self.outcomes.append(outcome)
+        return self._saver.save(lambda: self._finished(line))
+
+    def _finished(self, line: dict[str, Any], files: Sequence[NewFile] = ()) -> Finished[RolloutOutcome]:
+        """An attempt, with what its process has not written."""
+        entry = line["outcome"]
+
+        def then() -> RolloutOutcome:
+            outcome = RolloutOutcome.from_json(entry)
+            self.outcomes.append(outcome)
+            return outcome
+
+        return Finished(entry, then, files)
+
+    def _count(self, outcome: RolloutOutcome) -> None:
         for usage in outcome.usage.values():
             self._tally.spending.count(usage)
         self._tally.add(outcome)
@@ -188,10 +206,14 @@ class WorkerProcesses:
     async def _give_up(self, job: Job, attempt: int, why: str) -> None:
         record = lost_record(job, attempt, why, config=self._config, participants=self._participants)
         record.eval_id = self._tally.eval_id
-        folder = self._opened.folder.row_folder(job.task)
-        path = self._opened.folder.write_record(record, folder)
-        outcome = outcome_of(record, file=f"{folder.name}/{path.name}", final=True)
-        await self._count({"kind": "rollout", **outcome.to_json()})
+
+        def lost() -> Finished[RolloutOutcome]:
+            folder = self._opened.folder.row_folder(job.task)
+            file = record_file(record, folder)
+            outcome = outcome_of(record, file=f"{folder.name}/{file.path.name}", final=True)
+            return self._finished({"outcome": {"kind": "rollout", **outcome.to_json()}}, [file])
+
+        self._count(await asyncio.shield(self._saver.save(lost)))
 
     async def _watch(self, process: asyncio.subprocess.Process, begun: dict[Place, float]) -> None:
         """End a process with a rollout far past its time: its own loop should have seen to that."""
@@ -203,6 +225,15 @@ class WorkerProcesses:
             if time.monotonic() - oldest > self._config.timeout + HANG_GRACE:
                 process.kill()
                 return
+
+
+async def _whole_lines(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
+    """All whole lines that have come since the last look; what a process did not end is dropped."""
+    rest = b""
+    while chunk := await stream.read(LONGEST_READ):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

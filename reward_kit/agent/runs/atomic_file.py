@@ -7,16 +7,20 @@ import itertools
 import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+Part = bytes | memoryview
 _counter = itertools.count()
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_JOINED = 1 << 20
+"""Bytes that are copied together rather than written piece by piece."""
 _TAIL = 16
 """Bytes at the end of a file that are looked at; white space may follow the object."""
 
@@ -26,24 +30,85 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     Raises ``StorageError``; what stood at ``path`` before then still stands there.
     """
-    temporary = temporary_beside(path)
+    draft = Draft(path, (data,))
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if durable:
+            draft.sync()
+        draft.publish()
+    finally:
+        draft.discard()
+
+
+class Draft:
+    """What will stand at ``path``: written under a temporary name, then synced if need be, then renamed.
+
+    The steps are apart so that many files can share the disk's work. All raise ``StorageError``; what stood
+    at ``path`` before stands there until ``publish``. End with ``discard``, whatever happened.
+    """
+
+    __slots__ = ("_descriptor", "_path", "_temporary")
+
+    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+        """Write ``parts``, one after the other."""
+        self._path = path
+        self._temporary: str | None = f"{path.parent}{os.sep}{_temporary_name(path.name)}"
+        self._descriptor = -1
         try:
-            write_all(descriptor, data)
-            if durable:
-                os.fsync(descriptor)
-        finally:
+            self._descriptor = os.open(self._temporary, _NEW_FILE, 0o666)
+            write_parts(self._descriptor, parts)
+        except BaseException as error:
+            self.discard()
+            if isinstance(error, OSError):
+                raise storage_error(error, path) from error
+            raise
+
+    def start_sync(self) -> None:
+        """Let the system begin to write, without waiting: files that were begun together take one wait."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):  # it is advice
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def sync(self) -> None:
+        """Wait until the content is on the disk."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+    def publish(self) -> None:
+        """Let the file appear at ``path``."""
+        assert self._temporary is not None, "it is published once"
+        try:
+            self._close()
+            os.replace(self._temporary, self._path)  # noqa: PTH105 - once per file of a rollout: the cheaper call
+            self._temporary = None
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+    def discard(self) -> None:
+        """Remove what has not been published; may be called again."""
+        with suppress(OSError):  # the fault that led here is the one to tell of
+            self._close()
+        if self._temporary is not None:
+            with suppress(OSError):
+                os.unlink(self._temporary)  # noqa: PTH108 - a string it is
+            self._temporary = None
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
-        os.replace(temporary, path)  # noqa: PTH105 - called once per rollout: the direct call is the cheaper one
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise storage_error(error, path) from error
-        raise
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_parts(descriptor: int, parts: Sequence[Part]) -> None:
+    """Write one part after the other; what is small, with one call."""
+    if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:
+        parts = [b"".join(parts)]
+    for part in parts:
+        write_all(descriptor, part)
+
+
+def write_all(descriptor: int, data: Part) -> None:
     """Write all of it: with one call to the system, unless a signal or a full disk cuts that short."""
     written = os.write(descriptor, data)
     while written < len(data):
@@ -80,7 +145,11 @@ def is_whole_json(path: Path) -> bool:
 
 def temporary_beside(path: Path) -> Path:
     """A name that no other writer, in this or another process, uses at the same time."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}.tmp")
+    return path.with_name(_temporary_name(path.name))
+
+
+def _temporary_name(name: str) -> str:
+    return f".{name}.{os.getpid()}.{next(_counter)}.tmp"
 
 
 def link_or_copy(source: Path, target: Path) -> None:

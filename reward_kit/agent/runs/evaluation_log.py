@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -10,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.outcome import RolloutOutcome
-from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder, write_all
+from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 FORMAT = "reward-kit.log/1"
@@ -36,8 +37,8 @@ class LoggedEvaluation:
 class EvaluationLog:
     """Appends lines that are on the disk when ``append`` returns. Used by several threads at once.
 
-    Each line is written by one call, so a crash can tear only the last one. The line of a rollout is written
-    when its trajectory is; ``append`` also waits until the name of that file is on the disk. Threads that
+    A crash can tear only what is written last, so only the end of the log. The line of a rollout is written
+    when its trajectory is on the disk; the names of that file and of its folder get there first. Threads that
     append at the same time share one wait.
     """
 
@@ -48,7 +49,7 @@ class EvaluationLog:
         self._sync_lock = threading.Lock()
         self._written = 0
         self._synced = 0
-        self._folders: set[Path] = set()
+        self._known_folders: set[str] = set()
         self._lost: OSError | None = None
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -60,33 +61,75 @@ class EvaluationLog:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; raises ``StorageError`` and leaves the log as it was if it cannot be written."""
-        data = json_bytes(line) + b"\n"
-        try:
-            with self._write_lock:
-                self._write(data)
-                self._written += 1
-                mine = self._written
-                if "file" in line:
-                    self._folders.add((self.path.parent.parent / line["file"]).parent)
-            with self._sync_lock:
-                if self._synced < mine:  # else another thread has waited for our line as well
-                    self._sync()
-        except OSError as error:
-            raise storage_error(error, self.path) from error
+        for fault in self.append_each([line]):
+            if fault is not None:
+                raise fault
 
-    def _sync(self) -> None:
-        if self._lost is not None:  # the system reports lost data once; after that it says that all is well
-            raise self._lost
-        with self._write_lock:
-            reached, folders, self._folders = self._written, self._folders, set()
+    def append_each(self, lines: Sequence[Mapping[str, Any]]) -> list[StorageError | None]:
+        """Add lines with one wait for the disk; for each of them what ``append`` would raise, or None.
+
+        Where not all can be written (the disk is full), the first may be.
+        """
+        texts = [json_bytes(line) + b"\n" for line in lines]
+        whole = 0
+        fault: StorageError | None = None
         try:
+            self._sync_names(lines)
+            whole, error = self._append(texts)
+            if error is not None:
+                fault = storage_error(error, self.path)
+                fault.__cause__ = error
+        except OSError as error:
+            fault = storage_error(error, self.path)
+            fault.__cause__ = error
+        except StorageError as error:
+            fault = error
+        return [None if number < whole else fault for number in range(len(texts))]
+
+    def _append(self, texts: Sequence[bytes]) -> tuple[int, OSError | None]:
+        """How many lines are on the disk, and why not more are; raises what leaves that unknown."""
+        with self._write_lock:
+            whole, error = self._write(texts)
+            self._written += whole
+            mine = self._written
+        with self._sync_lock:
+            if whole and self._synced < mine:  # else another thread has waited for our lines as well
+                self._sync()
+        return whole, error
+
+    def _write(self, texts: Sequence[bytes]) -> tuple[int, OSError | None]:
+        """Write lines with one call to the system; what comes of a line that does not fit is cut off."""
+        data = memoryview(b"".join(texts))
+        written = 0
+        fault = None
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError as error:
+            fault = error
+        ends = [end for end in itertools.accumulate(map(len, texts)) if end <= written]
+        self._size += ends[-1] if ends else 0
+        if fault is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+        return len(ends), fault
+
+    def _sync_names(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Wait until the names of the files that ``lines`` tell of are on the disk."""
+        root = self.path.parent.parent
+        folders = {line["file"].rpartition("/")[0] for line in lines if "file" in line}
+        with self._reported_once():
             for folder in folders:
                 with contextlib.suppress(FileNotFoundError):  # resuming looks whether the trajectory is there
-                    sync_folder(folder)
+                    sync_folder(root / folder)
+            if not folders <= self._known_folders:
+                sync_folder(root)
+                self._known_folders |= folders
+
+    def _sync(self) -> None:
+        reached = self._written
+        with self._reported_once():
             os.fsync(self._descriptor)
-        except OSError as error:
-            self._lost = error
-            raise
         if os.fstat(self._descriptor).st_nlink == 0:
             raise StorageError(
                 "was deleted while the evaluation runs",
@@ -95,14 +138,16 @@ class EvaluationLog:
             )
         self._synced = reached
 
-    def _write(self, data: bytes) -> None:
+    @contextlib.contextmanager
+    def _reported_once(self) -> Iterator[None]:
+        """The system reports lost data once; after that it says that all is well."""
+        if self._lost is not None:
+            raise self._lost
         try:
-            write_all(self._descriptor, data)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
+            yield
+        except OSError as error:
+            self._lost = error
             raise
-        self._size += len(data)
 
     def close(self) -> None:
         """Close the file; may be called again."""

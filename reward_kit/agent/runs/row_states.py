@@ -14,7 +14,6 @@ from reward_kit.agent.storage import keep_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
-    from pathlib import Path
 
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.database import Database
@@ -31,7 +30,6 @@ class RowState:
     ``gold`` is None for rows without gold actions, ``keep`` where final states are not kept.
     """
 
-    folder: Path
     base: Database
     gold: GoldState | None
     keep: Keep | None
@@ -70,19 +68,15 @@ class RowStates:
         gold = None
         if task.row.actions is not None:
             gold = await replay_row_gold(task, base, seed=rollout_seed(self._config.seed, task.row.id, 0))
-        try:
-            folder = await asyncio.get_running_loop().run_in_executor(self._files, self._write, task, gold)
-        except BaseException:
-            if gold is not None:
+            try:
+                writing = asyncio.get_running_loop().run_in_executor(
+                    self._files, self._folder.write_gold, task, gold
+                )
+                gold.file = await writing
+            except BaseException:
                 gold.database.close()
-            raise
-        return RowState(folder, base, gold, keep_of(self._config.keep_db, base))
-
-    def _write(self, task: Task, gold: GoldState | None) -> Path:
-        folder = self._folder.row_folder(task)
-        if gold is not None:
-            gold.file = self._folder.write_gold(task, gold)
-        return folder
+                raise
+        return RowState(base, gold, keep_of(self._config.keep_db, base))
 
     def leave(self, task: Task) -> None:
         """A rollout of the row is over; what no other needs is closed."""
