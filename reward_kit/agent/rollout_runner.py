@@ -13,7 +13,8 @@ from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_ro
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of
 from reward_kit.agent.runs.gold_state import replay_row_gold
-from reward_kit.agent.runs.group_commit import Finished, NewFile
+from reward_kit.agent.runs.group_commit import Finished
+from reward_kit.agent.runs.parcels import NewFile, Parcel
 from reward_kit.agent.schedule import Job, backoff, rollout_seed
 from reward_kit.agent.storage import FULL_UP_TO, final_state, record_file
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage import RunsFolder
     from reward_kit.agent.tally import Progress, Tally
     from reward_kit.agent.telemetry import Telemetry
-
-LEFT_BEHIND = frozenset({"timeout", "agent_error", "user_error", "infrastructure_error"})
-"""Ends after which a tool may still be running."""
 
 
 class RolloutRunner:
@@ -125,15 +123,14 @@ class RolloutRunner:
         self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
     ) -> RolloutOutcome:
         """Save to the end, even if the evaluation is interrupted meanwhile."""
-        write_down = partial(self._written_down, finished, row, gold, attempt, left)
+        quick = _is_quickly_read(finished, row, gold)
+        write_down = partial(self._written_down, finished, row, gold, attempt, left, quick=quick)
         # A thread that needs the interpreter while rollouts play costs more than what it does for them.
-        made = write_down() if _is_quickly_read(finished, row) else None
-
-        def in_thread() -> Finished[RolloutOutcome]:
-            self._folder.row_folder(finished.rollout.task)
-            return write_down() if made is None else made
-
-        saving = self._saver.save(in_thread)
+        if quick:
+            made = write_down()
+            saving = self._saver.save(lambda: made)
+        else:
+            saving = self._saver.save(write_down)
         try:
             return await asyncio.shield(saving)
         except asyncio.CancelledError:
@@ -141,10 +138,24 @@ class RolloutRunner:
             raise
 
     def _written_down(
-        self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
+        self,
+        finished: FinishedRollout,
+        row: RowState,
+        gold: GoldState | None,
+        attempt: int,
+        left: _Retries,
+        *,
+        quick: bool,
     ) -> Finished[RolloutOutcome]:
-        """The final database, the trajectory and the line of the log."""
-        folder = self._folder.root / finished.rollout.row.id
+        """The final database, the trajectory and the line of the log.
+
+        Where that is not ``quick``, this may write files into the row's folder itself.
+        """
+        task = finished.rollout.task
+        new_folder = self._folder.new_row_folder(task)
+        folder = self._folder.root / task.row.id
+        if new_folder is not None and not quick:
+            new_folder.make()
         stem = folder / f"roll_{finished.rollout.id}"
         files: list[NewFile] = []
         with finished.database:
@@ -184,7 +195,7 @@ class RolloutRunner:
                 self._telemetry.record(record)
             return outcome
 
-        return Finished({"kind": "rollout", **outcome.to_json()}, then, files)
+        return Finished({"kind": "rollout", **outcome.to_json()}, then, Parcel(files, new_folder))
 
     def _again(self, record: RolloutRecord, left: _Retries) -> bool:
         """Whether to play it again: for what its surroundings or its user did, not for its reward."""
@@ -194,13 +205,14 @@ class RolloutRunner:
         return decisive and left.user_faults > 0 and self._tally.may_start
 
 
-def _is_quickly_read(finished: FinishedRollout, row: RowState) -> bool:
-    """Whether the final state can be read without a wait: it is small, and nothing may still be using it.
+def _is_quickly_read(finished: FinishedRollout, row: RowState, gold: GoldState | None) -> bool:
+    """Whether the final state can be read without a wait: it is small, and nothing is using it.
 
     Rewards and tools that took too long are left behind, perhaps in the midst of a query.
     """
-    left_behind = finished.error is not None or finished.rollout.stop_reason in LEFT_BEHIND
-    return not left_behind and row.base.mode == "overlay" and row.base.base_size <= FULL_UP_TO
+    if row.base.mode != "overlay" or row.base.base_size > FULL_UP_TO:
+        return False
+    return finished.database.is_idle and (gold is None or gold.database.is_idle)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,14 +25,15 @@ from typing import TYPE_CHECKING, Literal
 from reward_kit.agent.runs.atomic_file import (
     as_storage_error,
     json_bytes,
-    link_or_copy,
     readable_json,
+    sync_folder,
     temporary_beside,
     write_file,
 )
-from reward_kit.agent.runs.group_commit import NewFile
+from reward_kit.agent.runs.parcels import NewFile, Parcel, RowFolder, save_parcels
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.runs.seeded_bases import SeededBases
+from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.database import Database
-    from reward_kit.agent.runs.atomic_file import Part
     from reward_kit.agent.runs.gold_state import GoldState
 
 __all__ = ["GOLD_FORMAT", "RolloutRecord", "RunsFolder", "load_rollout"]
@@ -88,20 +87,19 @@ class RunsFolder:
 
     def row_folder(self, task: Task) -> Path:
         """The folder of a row, with ``base.db`` in it."""
-        folder = self.root / task.row.id
+        folder = self.new_row_folder(task)
+        if folder is not None:
+            folder.make()
+            with as_storage_error(self.root):
+                sync_folder(self.root)
+        return self.root / task.row.id
+
+    def new_row_folder(self, task: Task) -> RowFolder | None:
+        """The folder of a row, which the caller is to make; None where it was given out before."""
         if task.row.id in self._linked:
-            return folder
-        base, link = self._bases.path(task.seed.key), folder / "base.db"
-        with as_storage_error(folder):
-            with suppress(FileExistsError):
-                folder.mkdir()  # its name is on the disk before a line of the log is: see EvaluationLog
-            try:
-                os.link(base, link)
-            except OSError:  # it is there already, or the file system has no links
-                if not (link.exists() and link.samefile(base)):
-                    link_or_copy(base, link)
+            return None
         self._linked.add(task.row.id)
-        return folder
+        return RowFolder(self.root / task.row.id, self._bases.path(task.seed.key))
 
     def write_gold(self, task: Task, gold: GoldState) -> str | None:
         """Write down what the row's gold actions do.
@@ -132,10 +130,12 @@ class RunsFolder:
                         path.unlink()
 
     def write_record(self, record: RolloutRecord, folder: Path) -> Path:
-        """Write a trajectory; it is on the disk when this returns."""
-        path = folder / record_name(record)
-        write_file(path, json_bytes(record.to_json()))
-        return path
+        """Write a trajectory; it and its name are on the disk when this returns."""
+        file = record_file(record, folder)
+        for fault in save_parcels([Parcel([file])]):
+            if fault is not None:
+                raise fault
+        return file.path
 
 
 def keep_of(asked: str | None, base: Database) -> Keep | None:
@@ -159,31 +159,17 @@ def record_name(record: RolloutRecord) -> str:
 def final_state(database: Database, stem: Path, keep: Keep, files: list[NewFile]) -> str:
     """Add a final state, at ``stem`` with the suffix that fits, to the ``files`` that are to be saved.
 
-    One that lies in a file is copied now. Returns the name of the file.
+    One that lies in a file is copied now. Returns the name of the file; ``StorageError`` if it cannot be had.
     """
-    parts = _parts(database, keep)
+    path = stem.with_name(stem.name + SUFFIXES[keep])
+    try:
+        parts = database.image(keep)
+    except DatabaseError as error:
+        raise StorageError(f"cannot be written: {error.fault}", place=str(path)) from error
     if parts is None:
         return save_database(database, stem, keep=keep)
-    path = stem.with_name(stem.name + SUFFIXES[keep])
     files.append(NewFile(path, parts))
     return path.name
-
-
-def _parts(database: Database, keep: Keep) -> Sequence[Part] | None:
-    """What the file of a state holds; None where that is no matter of some pages in memory."""
-    if database.mode != "overlay":
-        return None
-    from reward_kit.agent.database.delta import delta_of, parts_of
-    from reward_kit.agent.database.overlay_state import OverlayState
-
-    state, connection = database.content.state, database.content.connection
-    assert isinstance(state, OverlayState), "that is what the mode says"
-    overlay = state.overlay
-
-    def read(_: object = None) -> Sequence[Part] | None:
-        return parts_of(overlay) if keep == "full" else (delta_of(overlay),)
-
-    return connection.with_driver(read) if connection.is_open else read()
 
 
 def save_database(database: Database, stem: Path, *, keep: Keep) -> str:

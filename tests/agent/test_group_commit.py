@@ -15,7 +15,8 @@ import pytest
 
 from reward_kit.agent.runs.atomic_file import Draft, write_parts
 from reward_kit.agent.runs.evaluation_log import EvaluationLog
-from reward_kit.agent.runs.group_commit import LARGEST_BATCH, Finished, GroupCommit, NewFile
+from reward_kit.agent.runs.group_commit import LARGEST_BATCH, Finished, GroupCommit
+from reward_kit.agent.runs.parcels import NewFile, Parcel
 from reward_kit.errors import StorageError
 
 PATIENCE = 60.0
@@ -47,7 +48,7 @@ def files() -> Iterator[ThreadPoolExecutor]:
 
 def rollout(folder: Path, name: str) -> Callable[[], Finished[str]]:
     files = [NewFile(folder / f"{name}.{kind}", (kind.encode(), name.encode())) for kind in ("db", "json")]
-    return lambda: Finished({"id": name}, lambda: f"saved {name}", files)
+    return lambda: Finished({"id": name}, lambda: f"saved {name}", Parcel(files))
 
 
 async def wait(event: threading.Event) -> None:
@@ -102,7 +103,7 @@ async def test_a_file_that_cannot_be_written_is_the_fault_of_its_rollout_alone(
     places = [NewFile(tmp_path / "b.db", (b"db",)), NewFile(tmp_path / "gone" / "b.json", (b"{}",))]
     log = HeldLog(tmp_path)
     found = await three_at_once(
-        tmp_path, files, log, lambda: Finished({"id": "b"}, lambda: "never", files=places)
+        tmp_path, files, log, lambda: Finished({"id": "b"}, lambda: "never", Parcel(places))
     )
     assert (found[0], found[2]) == ("saved a", "saved c")
     assert isinstance(found[1], StorageError)

@@ -9,7 +9,7 @@ from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -56,6 +56,9 @@ class State(Protocol):
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state; returns the path written."""
 
+    def image(self, keep: Keep) -> Sequence[bytes | memoryview] | None:
+        """What ``save`` would write; None where it is not in memory."""
+
     def close(self) -> None:
         """Give back what is held."""
 
@@ -90,6 +93,10 @@ class Content:
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state."""
         return self._settled(lambda: self.state.save(path, keep))
+
+    def image(self, keep: Keep) -> Sequence[bytes | memoryview] | None:
+        """What ``save`` would write; None where it is not in memory."""
+        return self._settled(lambda: self.state.image(keep))
 
     def close(self) -> None:
         """Close everything; a second time does nothing."""

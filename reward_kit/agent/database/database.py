@@ -15,7 +15,7 @@ from reward_kit.agent.database.sync_face import SyncFace
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -147,6 +147,11 @@ class Database(AsyncFace, View):
         return self.content.state.base_size
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no statement runs and no tool call or transaction is under way."""
+        return self._connection.turns.are_free
+
+    @property
     def draws(self) -> int:
         """How many random numbers a fork with a seed has drawn; of calls that were rolled back, none."""
         randomness = self.content.state.randomness
@@ -182,6 +187,13 @@ class Database(AsyncFace, View):
         transaction.
         """
         return self.content.save(Path(path), keep)
+
+    def image(self, keep: Keep = "full") -> Sequence[bytes | memoryview] | None:
+        """The bytes, part by part, that ``save`` would write; None where they are not in memory.
+
+        They stay as they are when the database is closed.  Errors as for ``save``.
+        """
+        return self.content.image(keep)
 
     def export(self, path: StrPath) -> Path:
         """Write a complete SQLite file; see ``save``."""

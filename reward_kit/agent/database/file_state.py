@@ -151,6 +151,9 @@ class FileState:
             temporary.replace(target)
         return target
 
+    def image(self, _keep: Keep) -> None:
+        """None: it is a file."""
+
     def close(self) -> None:
         """Remove the private file."""
         if self._engine is not None:

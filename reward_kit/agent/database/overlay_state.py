@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.database.clock import julian_day
-from reward_kit.agent.database.delta import export, is_delta, load_delta, save_delta
+from reward_kit.agent.database.delta import delta_of, export, is_delta, load_delta, parts_of, save_delta
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import BaseImage, Overlay
 from reward_kit.agent.database.overlay_driver import OverlayDriver
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -73,6 +74,10 @@ class OverlayState:
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state, complete or as what differs from the base."""
         return export(self.overlay, path) if keep == "full" else save_delta(self.overlay, path)
+
+    def image(self, keep: Keep) -> Sequence[bytes | memoryview] | None:
+        """What ``save`` would write; None for a complete file whose base is not in memory."""
+        return parts_of(self.overlay) if keep == "full" else (delta_of(self.overlay),)
 
     def close(self) -> None:
         """Nothing to clean up: the pages go with this object."""

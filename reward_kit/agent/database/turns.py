@@ -134,6 +134,11 @@ class Turns:
         self._owner: Scope | None = None
         self._queue: list[_Waiter] = []
 
+    @property
+    def are_free(self) -> bool:
+        """Whether nobody has the turn and no scope owns the connection."""
+        return not self._busy and self._owner is None
+
     def enter(self, scope: Scope | None, *, last: bool = False) -> bool:
         """Take the turn for ``scope`` (``None``: for a single statement) if it is free."""
         with self._lock:

@@ -49,12 +49,13 @@ class InProcess:
         self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
         self._rows = RowStates(folder, config, jobs, self._files)
         self._telemetry = open_telemetry()
+        self._saver = GroupCommit(log, self._files)
         self._runner = RolloutRunner(
             config=config,
             participants=participants,
             folder=folder,
             rows=self._rows,
-            saver=GroupCommit(log, self._files),
+            saver=self._saver,
             tally=tally,
             progress=progress,
             telemetry=self._telemetry,
@@ -82,6 +83,7 @@ class InProcess:
 
     async def close(self) -> None:
         self._files.shutdown(wait=True)
+        self._saver.close()
         await self._rows.close()
         await self._participants.close()
         if self._telemetry is not None:

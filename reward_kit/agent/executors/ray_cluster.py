@@ -29,7 +29,7 @@ from reward_kit.agent.executors.worker_processes import (
 )
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.reports.wording import one_line
-from reward_kit.agent.runs.group_commit import Finished, NewFile
+from reward_kit.agent.runs.parcels import NewFile
 from reward_kit.agent.tally import note
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.participants import Participants
+    from reward_kit.agent.runs.group_commit import Finished
     from reward_kit.agent.runs.open_evaluation import OpenEvaluation
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.tally import Progress, Tally

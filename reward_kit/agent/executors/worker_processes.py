@@ -22,6 +22,7 @@ from reward_kit.agent.executors.shares import share_config, share_jobs
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.record_keeping import outcome_of
 from reward_kit.agent.runs.group_commit import Finished, GroupCommit
+from reward_kit.agent.runs.parcels import Parcel
 from reward_kit.agent.storage import record_file
 from reward_kit.agent.tally import note
 from reward_kit.errors import RewardKitError
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
-    from reward_kit.agent.runs.group_commit import NewFile
     from reward_kit.agent.runs.open_evaluation import OpenEvaluation
+    from reward_kit.agent.runs.parcels import NewFile
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.tally import Progress, Tally
 
@@ -87,6 +88,7 @@ class WorkerProcesses:
         for process in list(self._processes):
             await _ended(process)
         self._files.shutdown(wait=True)
+        self._saver.close()
 
     async def _see_through(self, jobs: Sequence[Job], processes: int) -> None:
         """Have all of ``jobs`` played, by one process after the other where they die."""
@@ -195,7 +197,7 @@ class WorkerProcesses:
             self.outcomes.append(outcome)
             return outcome
 
-        return Finished(entry, then, files)
+        return Finished(entry, then, Parcel(files))
 
     def _count(self, outcome: RolloutOutcome) -> None:
         for usage in outcome.usage.values():

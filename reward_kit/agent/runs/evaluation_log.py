@@ -15,7 +15,7 @@ from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_fo
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 FORMAT = "reward-kit.log/1"
@@ -37,9 +37,9 @@ class LoggedEvaluation:
 class EvaluationLog:
     """Appends lines that are on the disk when ``append`` returns. Used by several threads at once.
 
-    A crash can tear only what is written last, so only the end of the log. The line of a rollout is written
-    when its trajectory is on the disk; the names of that file and of its folder get there first. Threads that
-    append at the same time share one wait.
+    A crash can tear only what is written last, so only the end of the log. The line of a rollout is given to
+    it when its trajectory is on the disk, and the names of that file and of its folder. Threads that append
+    at the same time share one wait.
     """
 
     def __init__(self, path: Path, *, keep: int = 0) -> None:
@@ -49,7 +49,6 @@ class EvaluationLog:
         self._sync_lock = threading.Lock()
         self._written = 0
         self._synced = 0
-        self._known_folders: set[str] = set()
         self._lost: OSError | None = None
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -74,7 +73,6 @@ class EvaluationLog:
         whole = 0
         fault: StorageError | None = None
         try:
-            self._sync_names(lines)
             whole, error = self._append(texts)
             if error is not None:
                 fault = storage_error(error, self.path)
@@ -114,22 +112,15 @@ class EvaluationLog:
                 os.ftruncate(self._descriptor, self._size)
         return len(ends), fault
 
-    def _sync_names(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Wait until the names of the files that ``lines`` tell of are on the disk."""
-        root = self.path.parent.parent
-        folders = {line["file"].rpartition("/")[0] for line in lines if "file" in line}
-        with self._reported_once():
-            for folder in folders:
-                with contextlib.suppress(FileNotFoundError):  # resuming looks whether the trajectory is there
-                    sync_folder(root / folder)
-            if not folders <= self._known_folders:
-                sync_folder(root)
-                self._known_folders |= folders
-
     def _sync(self) -> None:
+        if self._lost is not None:  # the system reports lost data once; after that it says that all is well
+            raise self._lost
         reached = self._written
-        with self._reported_once():
+        try:
             os.fsync(self._descriptor)
+        except OSError as error:
+            self._lost = error
+            raise
         if os.fstat(self._descriptor).st_nlink == 0:
             raise StorageError(
                 "was deleted while the evaluation runs",
@@ -137,17 +128,6 @@ class EvaluationLog:
                 remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
             )
         self._synced = reached
-
-    @contextlib.contextmanager
-    def _reported_once(self) -> Iterator[None]:
-        """The system reports lost data once; after that it says that all is well."""
-        if self._lost is not None:
-            raise self._lost
-        try:
-            yield
-        except OSError as error:
-            self._lost = error
-            raise
 
     def close(self) -> None:
         """Close the file; may be called again."""

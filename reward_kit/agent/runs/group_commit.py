@@ -13,19 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from reward_kit.agent.runs.atomic_file import Draft
+from reward_kit.agent.runs.file_process import FileProcess
+from reward_kit.agent.runs.parcels import Parcel, save_parcels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
-    from pathlib import Path
-
-    from reward_kit.agent.runs.atomic_file import Part
 
 T = TypeVar("T")
 
 LARGEST_BATCH = 32
 """Rollouts; each has up to three files open until they are on the disk, and macOS allows 256."""
+
+WORTH_A_PROCESS = 8
+"""So many rollouts that wait show that saving is what holds others up: see ``FileProcess``."""
 
 
 class OutcomeLog(Protocol):
@@ -36,21 +37,12 @@ class OutcomeLog(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class NewFile:
-    """A file that is to appear at ``path``; one that is ``durable`` is on the disk before the line is."""
-
-    path: Path
-    parts: Sequence[Part]
-    durable: bool = True
-
-
-@dataclass(slots=True, frozen=True)
 class Finished(Generic[T]):
     """What is to be saved of a rollout: its files, then its line in the log; then ``then`` is called."""
 
     line: Mapping[str, Any]
     then: Callable[[], T]
-    files: Sequence[NewFile] = ()
+    parcel: Parcel = Parcel()  # noqa: RUF009 - it is frozen
 
 
 class GroupCommit:
@@ -62,6 +54,11 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._waiting: list[_Entry[Any]] = []
         self._busy = False
+        self._process = FileProcess()
+
+    def close(self) -> None:
+        """No more will be saved; called when all that was begun is over."""
+        self._process.close()
 
     def save(self, finished: Callable[[], Finished[T]]) -> asyncio.Future[T]:
         """Save what ``finished`` gives, and give what its ``then`` gives; both are called in the thread.
@@ -79,9 +76,25 @@ class GroupCommit:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            _save_all(batch, self._log)
+            self._save_all(batch)
             with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
                 batch[0].saved.get_loop().call_soon_threadsafe(_tell, batch)
+
+    def _save_all(self, batch: Sequence[_Entry[Any]]) -> None:
+        """Save a batch; each entry has a result or an error afterwards, and this raises nothing."""
+        begun = _further(batch, _Entry.begin)
+        parcels = [entry.finished.parcel for entry in begun]
+        kept = _together(begun, lambda: self._write(parcels))
+        lines = [entry.finished.line for entry in kept]
+        told = _together(kept, lambda: self._log.append_each(lines))
+        _further(told, _Entry.end)
+
+    def _write(self, parcels: Sequence[Parcel]) -> Sequence[BaseException | None]:
+        if sum(bool(parcel.files) for parcel in parcels) >= WORTH_A_PROCESS:
+            faults = self._process.save(parcels)
+            if faults is not None:
+                return faults
+        return save_parcels(parcels)
 
     def _next_batch(self) -> list[_Entry[Any]]:
         with self._lock:
@@ -94,71 +107,49 @@ class GroupCommit:
 class _Entry(Generic[T]):
     """A rollout on its way to the disk; ``error`` says why it does not get there."""
 
-    __slots__ = ("_drafts", "_finished", "_then", "error", "line", "result", "saved")
+    __slots__ = ("_finished", "error", "finished", "result", "saved")
 
     result: T
+    finished: Finished[T]
 
     def __init__(self, finished: Callable[[], Finished[T]], saved: asyncio.Future[T]) -> None:
         self.saved = saved
-        self.line: Mapping[str, Any] = {}
         self.error: BaseException | None = None
         self._finished = finished
-        self._then: Callable[[], T]
-        self._drafts: list[tuple[Draft, bool]] = []
 
-    def write(self) -> None:
-        """Write the files under temporary names, and have the system begin to bring them to the disk."""
-        finished = self._finished()
-        self.line, self._then = finished.line, finished.then
-        for file in finished.files:
-            draft = Draft(file.path, file.parts)
-            self._drafts.append((draft, file.durable))
-            if file.durable:
-                draft.start_sync()
-
-    def publish(self) -> None:
-        """Let the files appear, each once it is on the disk."""
-        for draft, durable in self._drafts:
-            if durable:
-                draft.sync()
-            draft.publish()
+    def begin(self) -> None:
+        """Have told what there is to save."""
+        self.finished = self._finished()
 
     def end(self) -> None:
         """The line is in the log."""
-        self.result = self._then()
+        self.result = self.finished.then()
 
     def attempt(self, step: Callable[[_Entry[T]], None]) -> None:
         """Take one of these steps, or fail."""
         try:
             step(self)
         except BaseException as error:  # noqa: BLE001 - raised where the rollout is waited for
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """Give up: what has not appeared by now never will."""
-        self.error = error
-        for draft, _ in self._drafts:
-            draft.discard()
-
-
-def _save_all(batch: Sequence[_Entry[Any]], log: OutcomeLog) -> None:
-    """Save a batch; each entry has a result or an error afterwards, and this raises nothing."""
-    written = _further(batch, _Entry.write)
-    visible = _further(written, _Entry.publish)
-    try:
-        faults: Sequence[BaseException | None] = log.append_each([entry.line for entry in visible])
-    except BaseException as error:  # noqa: BLE001 - raised where the rollouts are waited for
-        faults = [error] * len(visible)
-    for entry, fault in zip(visible, faults, strict=True):
-        if fault is not None:
-            entry.fail(fault)
-    _further([entry for entry in visible if entry.error is None], _Entry.end)
+            self.error = error
 
 
 def _further(entries: Sequence[_Entry[Any]], step: Callable[[_Entry[Any]], None]) -> list[_Entry[Any]]:
     """Take all a step further; those that got there."""
     for entry in entries:
         entry.attempt(step)
+    return [entry for entry in entries if entry.error is None]
+
+
+def _together(
+    entries: Sequence[_Entry[Any]], work: Callable[[], Sequence[BaseException | None]]
+) -> list[_Entry[Any]]:
+    """Take all a step further at once; ``work`` gives for each why it does not get there, or None."""
+    try:
+        faults = work()
+    except BaseException as error:  # noqa: BLE001 - raised where the rollouts are waited for
+        faults = [error] * len(entries)
+    for entry, fault in zip(entries, faults, strict=True):
+        entry.error = fault
     return [entry for entry in entries if entry.error is None]
 
 

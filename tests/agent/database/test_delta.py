@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.database import base_image
+from reward_kit.agent.database import Database, base_image
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.content import Keep
 from reward_kit.agent.database.delta import export, is_delta, load_delta, save_delta
 from reward_kit.agent.database.overlay import BaseImage, Overlay
 from reward_kit.errors import DatabaseError, StorageError
@@ -237,3 +238,18 @@ def test_a_full_disk_leaves_the_former_file_and_no_rest(folder: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert path.read_bytes() == former
     assert names(folder) == ["base.db", "roll.dbd"]
+
+
+@pytest.mark.parametrize("keep", ["full", "delta"])
+def test_an_image_holds_what_saving_writes_also_after_the_end(tmp_path: Path, keep: Keep) -> None:
+    base = Database.seed(
+        tmp_path / "base.db", "CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(9000)), (2);"
+    )
+    fork = base.fork()
+    fork.sync.execute("UPDATE t SET a = 7 WHERE a = 2")
+    fork.sync.execute("INSERT INTO t VALUES (randomblob(50000))")
+    saved = fork.save(tmp_path / f"saved.{keep}", keep)
+    parts = fork.image(keep)
+    fork.close()
+    assert parts is not None
+    assert b"".join(parts) == saved.read_bytes()
