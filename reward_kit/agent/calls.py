@@ -38,7 +38,8 @@ class ModelCall:
 
     ``answer`` is what the simulated user's model wrote, thoughts and rejected drafts included; what the
     agent's model wrote is in the messages. ``cached`` says that the answer was a kept one: its usage and
-    ``seconds`` are those of the call that was made once.
+    ``seconds`` are those of the call that was made once. ``error`` says why there was no answer; then
+    ``finish_reason`` is ``error`` and the usage is empty.
     """
 
     role: Role
@@ -51,3 +52,4 @@ class ModelCall:
     seconds: float
     answer: str | None = None
     cached: bool = False
+    error: str | None = None

@@ -90,6 +90,7 @@ class Model(Protocol):
     ) -> Completion:
         """Answer ``messages``; raise ``ModelError`` where no answer could be had.
 
-        Without ``parallel_tool_calls`` at most one tool call is wanted in an answer.
+        ``messages`` and ``tools`` are not to be changed: the rollout goes on with the one, and others share
+        the other. Without ``parallel_tool_calls`` at most one tool call is wanted in an answer.
         """
         ...

@@ -6,6 +6,7 @@ The only module that imports LiteLLM, and only when a model is checked or called
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import json
 import logging
@@ -108,9 +109,8 @@ class LiteLLMModel:
         request: dict[str, Any] = {
             "model": name,
             "custom_llm_provider": provider,
-            "messages": [
-                dict(message) for message in messages
-            ],  # LiteLLM rewrites messages for some providers
+            # LiteLLM rewrites messages for some providers
+            "messages": [dict(message) for message in messages],
             "timeout": self.timeout,
             "num_retries": 0,
             "max_retries": 0,
@@ -121,7 +121,7 @@ class LiteLLMModel:
         }
         if tools:
             self._check_tools(name, provider)
-            request["tools"] = tools
+            request["tools"] = copy.deepcopy(tools)  # LiteLLM rewrites them, too, and all rollouts share them
             if not parallel_tool_calls:
                 request["parallel_tool_calls"] = False
         if "api_key" not in request and needs_no_key(provider, request.get("api_base")):

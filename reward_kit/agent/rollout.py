@@ -12,7 +12,7 @@ from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import Budget, RolloutLimits
 from reward_kit.agent.tools.execution import broke_off
-from reward_kit.errors import AgentError, ModelSetupError
+from reward_kit.errors import AgentError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ class Rollout:
         self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
         self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
         self.history = History(_opening(task))
-        self.tools: list[dict[str, Any]] = task.registry.get_openai_tools()
+        self._tools: list[dict[str, Any]] | None = None
         self.tool_calls: list[ToolCall] = []
         self.model_calls: list[ModelCall] = []
         self.usage: dict[Role, Usage] = {"agent": Usage(), "user": Usage()}
@@ -90,6 +90,17 @@ class Rollout:
     @property
     def row(self) -> TaskRow:
         return self.task.row
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format: this rollout's own list, which ``complete`` offers its model."""
+        if self._tools is None:
+            self._tools = self.task.registry.get_openai_tools()
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: list[dict[str, Any]]) -> None:
+        self._tools = tools
 
     @property
     def messages(self) -> list[Message]:
@@ -195,9 +206,10 @@ class Rollout:
             raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
         if role == "agent":
             self.step()
-            tools = self.tools if tools is None else tools
+            if tools is None:
+                tools = self.task.registry.openai_tools if self._tools is None else self._tools
         options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
-        started = time.time()
+        started, clock = time.time(), time.perf_counter()
         try:
             completion = await model.complete(
                 self.messages if messages is None else messages,
@@ -205,9 +217,11 @@ class Rollout:
                 seed=self.seed,
                 **options,
             )
-        except ModelSetupError as error:
-            self.refused = error  # all others will meet it too, even if this agent makes light of it
-            self.stop("infrastructure_error", str(error))
+        except ModelError as error:
+            self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
+            if isinstance(error, ModelSetupError):
+                self.refused = error  # all others will meet it too, even if this agent makes light of it
+                self.stop("infrastructure_error", str(error))
             raise
         self.count_usage(
             completion.usage,
@@ -253,6 +267,24 @@ class Rollout:
                 seconds=seconds,
                 answer=answer,
                 cached=usage.reused_calls > 0,
+            )
+        )
+
+    def _note_failed_call(
+        self, role: Role, model: Model, error: ModelError, started: float, seconds: float
+    ) -> None:
+        """An entry of ``model_calls`` for a call without an answer, which counts in no usage."""
+        self.model_calls.append(
+            ModelCall(
+                role=role,
+                step=self.steps,
+                turn=self.turns,
+                model=model.name,
+                finish_reason="error",
+                usage=Usage(),
+                started=started,
+                seconds=seconds,
+                error=str(error),
             )
         )
 

@@ -63,6 +63,7 @@ class ToolRegistry:
         self.tools: dict[str, Tool] = {}
         self.folder = _bundle_folder(maker)
         self._openai_tools: str | None = None
+        self._shared_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):
             raise BundleError(
@@ -128,7 +129,7 @@ class ToolRegistry:
                 f"the name is taken by the tool of {present.place}", remedy="Give one of them name=..."
             )
         self.tools[tool.name] = tool
-        self._openai_tools = None
+        self._openai_tools = self._shared_tools = None
 
     def include(self, other: ToolRegistry) -> None:
         """Take over the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
@@ -165,6 +166,13 @@ class ToolRegistry:
             )
         tools: list[dict[str, Any]] = json.loads(self._openai_tools)
         return tools
+
+    @property
+    def openai_tools(self) -> list[dict[str, Any]]:
+        """``get_openai_tools()`` for those who only read it: one list for all."""
+        if self._shared_tools is None:
+            self._shared_tools = self.get_openai_tools()
+        return self._shared_tools
 
     async def call(
         self,

@@ -66,3 +66,26 @@ async def test_one_may_be_given_and_none_is_needed_for_the_other(bundle: Bundle)
     )
     assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done"] * 2
     assert config.model is None
+
+
+async def test_all_rollouts_offer_the_same_tools_and_an_agent_may_offer_others(bundle: Bundle) -> None:
+    offered: list[Any] = []
+
+    class Offered(Policy):
+        async def complete(self, messages: Any, *, tools: Any = None, **options: Any) -> Completion:
+            offered.append(tools)
+            return Completion({"role": "assistant", "content": "No."}, Usage(1))
+
+    Path("choosy.py").write_text(
+        "async def agent(rollout):\n"
+        "    if rollout.index == 1:\n"
+        "        rollout.tools = rollout.tools[1:]\n"
+        "        rollout.tools[0]['function']['description'] = 'mine'\n"
+        "    return (await rollout.complete()).message['content']\n"
+    )
+    bundle.rows({"actions": GOLD, "n_rollouts": 3, "sim_user_prompt": None})
+    config = EvaluationConfig(dataset=str(bundle.dataset), agent="choosy:agent", max_concurrency=1)
+    await run_evaluation(config, models={"agent": Offered("")})
+    assert offered[0] is offered[2]
+    assert len(offered[1]) == len(offered[0]) - 1
+    assert "mine" not in str(offered[0])

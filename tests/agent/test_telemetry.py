@@ -195,6 +195,26 @@ def test_what_is_told_of_a_model_call_and_of_a_tool_call(
     assert inside[3].status.code == ERROR
 
 
+def test_a_model_call_that_failed_for_good_is_told_with_its_reason(
+    bundle: Bundle, collector: Collector, stub_llm: StubServer
+) -> None:
+    bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None})
+    too_long = Answer(status=400, code="context_length_exceeded", error="too many tokens")
+    stub_llm.script("gpt-4o-mini", [call("create_booking", flight_id=1, passenger="Alice"), too_long])
+    agent_eval("--model", "openai/gpt-4o-mini", OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    (record,) = records()
+    assert [one.error for one in record.model_calls] == [None, record.stop_detail]
+    assert record.usage["agent"].calls == 1
+    _, inside = collector.trace(record.id)
+    failed = inside[-1]
+    assert failed.name == "chat gpt-4o-mini"
+    assert failed.status.code == ERROR
+    assert "too many tokens" in failed.status.message
+    told = attributes(failed)
+    assert told["error.type"] == "model_error"
+    assert not {name for name in told if "usage" in name or "finish" in name or "cost" in name}
+
+
 def test_nothing_that_was_said_leaves_unless_it_is_asked_for(
     bundle: Bundle, collector: Collector, stub_llm: StubServer
 ) -> None:

@@ -100,7 +100,7 @@ class OverlayDriver:
         return rows
 
     def interrupt(self) -> None:
-        with self._interrupting:  # the connection may be another fork's in the next moment
+        with self._interrupting:
             if self._pooled is not None:
                 self._pooled.connection.interrupt()
 
@@ -124,14 +124,13 @@ class OverlayDriver:
         if self._recorder is not None:
             self._note_changes()
         if pooled.may_go_on:
-            with self._interrupting:
-                self._pooled = None
+            self._left()
             pooled.leave()
             self._pool.give(pooled)
 
     def close(self) -> None:
         self._forget_recording()
-        pooled, self._pooled = self._pooled, None
+        pooled = self._left()
         if pooled is not None:
             pooled.close()
 
@@ -146,6 +145,12 @@ class OverlayDriver:
                 place = str(self._overlay.base.path)
                 raise DatabaseError(f"cannot open the database: {error}", place=place) from error
             self._pooled = pooled
+        return pooled
+
+    def _left(self) -> PooledConnection | None:
+        """The connection, which is no longer ours: nobody may interrupt its next user for our sake."""
+        with self._interrupting:
+            pooled, self._pooled = self._pooled, None
         return pooled
 
     def _recorded(self) -> Changes:

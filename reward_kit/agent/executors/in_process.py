@@ -69,10 +69,12 @@ class InProcess:
         participants = self._participants
         await participants.open()
         self._progress.started(self._tally)
+        concurrency = 1 if participants.interactive else self._config.max_concurrency
+        self._saver.expect(min(concurrency, len(self._jobs)))
         await run_jobs(
             self._jobs,
             self.play,
-            concurrency=1 if participants.interactive else self._config.max_concurrency,
+            concurrency=concurrency,
             may_start=lambda: self._tally.may_start,
             room=participants.gates.room if participants.gates.used else None,
         )

@@ -113,22 +113,25 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> SpanData:
 
 def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> SpanData:
     named = _provider_and_model(_whole_name(call.model, models.get(call.role)))
+    answered = call.error is None
     attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "chat",
         **named,
-        **_usage(call.usage),
-        "gen_ai.response.finish_reasons": [call.finish_reason],
+        **(_usage(call.usage) if answered else {}),
+        "gen_ai.response.finish_reasons": [call.finish_reason] if answered else None,
         "reward_kit.role": call.role,
         "reward_kit.step": call.step,
         "reward_kit.turn": call.turn,
-        "reward_kit.cost": call.usage.cost,
+        "reward_kit.cost": call.usage.cost if answered else None,
         "reward_kit.cached": call.cached or None,
+        "error.type": None if answered else "model_error",
     }
     if contents and call.answer is not None:
         answer = {"role": "assistant", "parts": [_text(call.answer)], "finish_reason": call.finish_reason}
         attributes["gen_ai.output.messages"] = _json([answer])
     seconds = 0.0 if call.cached else call.seconds  # those of the call that was made once
-    return _span(f"chat {named['gen_ai.request.model']}", "client", call.started, seconds, attributes)
+    name = f"chat {named['gen_ai.request.model']}"
+    return _span(name, "client", call.started, seconds, attributes, call.error)
 
 
 def _tool(call: ToolCall, *, contents: bool) -> SpanData:

@@ -2,7 +2,7 @@
 
 Each call to the file system hands Python's lock from the thread that saves to the one that plays and back,
 which costs both more than the call. Here a batch of rollouts is two messages: what to save, and what came of
-it. The process starts when saving falls behind, and ends with its standard input.
+it. The process starts when saving falls behind or surely will, and ends with its standard input.
 
 A message is a line of JSON; behind that of a batch follow the contents of its files.
 """
@@ -53,6 +53,14 @@ class FileProcess:
             return None
         return [None if fault is None else StorageError(**fault) for fault in json.loads(answer)]
 
+    def start(self) -> None:
+        """Start the process, unless that was done or cannot be."""
+        if self._usable and self._process is None:
+            try:
+                self._process = _start()
+            except OSError:  # no memory, no more processes: it goes without
+                self._usable = False
+
     def close(self) -> None:
         """End the process; there will be no other."""
         process, self._process = self._process, None
@@ -71,11 +79,7 @@ class FileProcess:
 
     def _is_ready(self) -> bool:
         """Whether the process has begun; it is started if it was not."""
-        if self._usable and self._process is None:
-            try:
-                self._process = _start()
-            except OSError:  # no memory, no more processes: it goes without
-                self._usable = False
+        self.start()
         if self._process is None:
             return False
         if not self._has_begun:

@@ -28,6 +28,9 @@ LARGEST_BATCH = 32
 WORTH_A_PROCESS = 8
 """So many rollouts that wait show that saving is what holds others up: see ``FileProcess``."""
 
+SURELY_WORTH_A_PROCESS = 64
+"""Of so many rollouts at once, some will end together."""
+
 
 class OutcomeLog(Protocol):
     """Takes a line per attempt at a rollout; what it has taken is not lost any more."""
@@ -46,15 +49,25 @@ class Finished(Generic[T]):
 
 
 class GroupCommit:
-    """Saves rollouts in a thread of ``files``, those together that wait at the same time."""
+    """Saves rollouts in a thread of ``files``, those together that wait at the same time.
+
+    Whoever has much to save enters ``room`` first: of a crowd that ends together, only as many as fill two
+    batches have their files in memory at a time.
+    """
 
     def __init__(self, log: OutcomeLog, files: Executor) -> None:
+        self.room = asyncio.Semaphore(2 * LARGEST_BATCH)
         self._log = log
         self._files = files
         self._lock = threading.Lock()
         self._waiting: list[_Entry[Any]] = []
         self._busy = False
         self._process = FileProcess()
+
+    def expect(self, at_once: int) -> None:
+        """So many rollouts are about to be played at once: have the process ready if it will be needed."""
+        if at_once >= SURELY_WORTH_A_PROCESS:
+            self._process.start()
 
     def close(self) -> None:
         """No more will be saved; called when all that was begun is over."""
