@@ -95,6 +95,7 @@ class Session:
 
     def do_freeze(self, _: str) -> Line:
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1.0)  # another thread may take the signal, and this one runs on for a moment
         return completed("thawed")
 
     def do_babble(self, _: str) -> Line:

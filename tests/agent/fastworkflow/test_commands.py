@@ -233,7 +233,7 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, small_bundl
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not list(tmp_path.glob("runs/both/base.db")) or not pid_file.exists():
+    while not list(tmp_path.glob("runs/evals/*.jsonl")) or not pid_file.exists():
         assert evaluation.poll() is None
         time.sleep(0.02)
     evaluation.send_signal(signal.SIGINT)
