@@ -243,7 +243,7 @@ class Connection:
                 self._take_back(driver, statement, error, drawn)
                 raise
             finally:
-                if scope is None:
+                if scope is None and not alone:  # where one statement writes, others are likely to follow
                     driver.rest()
             return answer
 

@@ -108,8 +108,11 @@ class OverlayDriver:
         return self._history.total() if self._recorder is None else self._recorder.changes()
 
     def since_now(self) -> Callable[[], Changes] | None:
-        # a recorder begins with the first write of a transaction
-        return None if self.in_transaction else self._recorded
+        if self.in_transaction:
+            return None
+        if self._recorder is not None:  # of statements before; the next write begins another
+            self._note_changes()
+        return self._recorded
 
     def protect(self) -> None:
         pass  # nobody else can write to a fork
@@ -118,21 +121,15 @@ class OverlayDriver:
         pass
 
     def rest(self) -> None:
-        pooled = self._pooled
-        if pooled is None:
-            return
         if self._recorder is not None:
             self._note_changes()
-        if pooled.may_go_on:
-            self._left()
-            pooled.leave()
-            self._pool.give(pooled)
+        if self._pooled is not None and self._pooled.may_go_on:
+            self._leave()
 
     def close(self) -> None:
         self._forget_recording()
-        pooled = self._left()
-        if pooled is not None:
-            pooled.close()
+        if self._pooled is not None:
+            self._leave()
 
     def _taken(self) -> PooledConnection:
         """The connection, taken from the pool unless that was done."""
@@ -147,11 +144,16 @@ class OverlayDriver:
             self._pooled = pooled
         return pooled
 
-    def _left(self) -> PooledConnection | None:
-        """The connection, which is no longer ours: nobody may interrupt its next user for our sake."""
-        with self._interrupting:
+    def _leave(self) -> None:
+        """Give the connection back if others may have it, else close it."""
+        with self._interrupting:  # nobody may interrupt its next user for our sake
             pooled, self._pooled = self._pooled, None
-        return pooled
+        assert pooled is not None, "there is one to leave"
+        if pooled.may_go_on:
+            pooled.leave()
+            self._pool.give(pooled)
+        else:
+            pooled.close()
 
     def _recorded(self) -> Changes:
         """What the transaction has changed so far."""

@@ -95,10 +95,30 @@ def test_forks_that_are_asked_in_turn_share_a_connection(base: Database) -> None
     before = len(apsw.connections())
     forks = [base.fork() for _ in range(40)]
     for quantity, fork in enumerate(forks):
-        fork.sync.execute("UPDATE stock SET quantity = ? WHERE id = 1", [quantity])
+        with fork.sync.transaction():
+            fork.sync.execute("UPDATE stock SET quantity = ? WHERE id = 1", [quantity])
     found = [fork.sync.fetch_val("SELECT quantity FROM stock WHERE id = 1") for fork in forks]
     assert found == list(range(40))
     assert len(apsw.connections()) - before == 1
+
+
+async def test_a_fork_written_to_outside_of_calls_keeps_its_connection_to_the_next_call(
+    base: Database,
+) -> None:
+    before = len(apsw.connections())
+    one, other = base.fork(), base.fork()
+    await one.execute("UPDATE stock SET quantity = 1 WHERE id = 1")
+    await other.execute("UPDATE stock SET quantity = 2 WHERE id = 1")
+    assert len(apsw.connections()) - before == 2
+    async with one.tool_call() as call:
+        await one.execute("UPDATE stock SET quantity = 3 WHERE id = 2")
+    assert [change.key for change in call.changes] == [{"id": 2}]
+    assert [change.key for change in one.changes()] == [{"id": 1}, {"id": 2}]
+    third = base.fork()
+    assert await third.fetch_val("SELECT sum(quantity) FROM stock") == 30
+    assert len(apsw.connections()) - before == 2
+    other.close()
+    assert await third.fetch_val("SELECT sum(quantity) FROM stock") == 30
 
 
 async def test_calls_under_way_at_once_have_a_connection_each_and_few_of_them_stay(base: Database) -> None:

@@ -240,7 +240,7 @@ class TestOutage:
         apart = [second - first for first, second in pairwise(provider.arrivals[4:])]
         assert all(gap <= 60.5 for gap in apart)
         assert max(apart) > 25.0
-        # to the microsecond: of 38 draws from half a minute, two fall into one millisecond every fortieth time
+        # to the microsecond: of 38 draws from half a minute, two share a millisecond every fortieth time
         assert len({round(gap, 6) for gap in apart}) == len(apart)
 
     def test_patience_ends(self) -> None:
