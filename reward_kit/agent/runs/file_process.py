@@ -36,7 +36,7 @@ class FileProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._has_begun = False
+        self._begun = False
         self._usable = os.name == "posix"  # elsewhere nobody can look whether it has begun
 
     def save(self, parcels: Sequence[Parcel]) -> list[StorageError | None] | None:
@@ -45,7 +45,8 @@ class FileProcess:
         So it is while the process begins, where there can be none, and after it has died.
         """
         contents = [b"".join(file.parts) for parcel in parcels for file in parcel.files]
-        if sum(map(len, contents)) > MOST_BYTES or not self._is_ready():
+        self.start()
+        if sum(map(len, contents)) > MOST_BYTES or not self.has_begun():
             return None
         answer = self._answer(b"".join([_heading(parcels), *contents]))
         if not answer.endswith(b"\n"):
@@ -61,10 +62,17 @@ class FileProcess:
             except OSError:  # no memory, no more processes: it goes without
                 self._usable = False
 
+    def has_begun(self) -> bool:
+        """Whether the process is there to be asked by now."""
+        if self._process is not None and not self._begun:
+            source, _ = _pipes(self._process)
+            self._begun = bool(select.select([source], [], [], 0)[0]) and source.readline() == READY
+        return self._begun
+
     def close(self) -> None:
         """End the process; there will be no other."""
         process, self._process = self._process, None
-        self._usable = False
+        self._usable = self._begun = False
         if process is None:
             return
         source, target = _pipes(process)
@@ -76,16 +84,6 @@ class FileProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def _is_ready(self) -> bool:
-        """Whether the process has begun; it is started if it was not."""
-        self.start()
-        if self._process is None:
-            return False
-        if not self._has_begun:
-            source, _ = _pipes(self._process)
-            self._has_begun = bool(select.select([source], [], [], 0)[0]) and source.readline() == READY
-        return self._has_begun
 
     def _answer(self, message: bytes) -> bytes:
         """What the process says to ``message``; nothing, if it has died."""

@@ -103,7 +103,8 @@ class GroupCommit:
         _further(told, _Entry.end)
 
     def _write(self, parcels: Sequence[Parcel]) -> Sequence[BaseException | None]:
-        if sum(bool(parcel.files) for parcel in parcels) >= WORTH_A_PROCESS:
+        many = sum(bool(parcel.files) for parcel in parcels) >= WORTH_A_PROCESS
+        if many or self._process.has_begun():
             faults = self._process.save(parcels)
             if faults is not None:
                 return faults
