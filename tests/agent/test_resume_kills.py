@@ -21,6 +21,7 @@ from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 
 from reward_kit.agent.runs.evaluation_log import read_log
+from reward_kit.agent.runs.group_commit import SURELY_WORTH_A_PROCESS
 from reward_kit.agent.runs.rollout_record import load_rollout
 
 KILLS = int(os.environ.get("REWARD_KIT_KILLS", "20"))
@@ -36,10 +37,10 @@ Key = tuple[str, int]
 class Killed:
     """The evaluation ``mine`` in a folder, and what its log and its agent say of it."""
 
-    def __init__(self, folder: Path, kills: int) -> None:
+    def __init__(self, folder: Path, n_rollouts: int) -> None:
         self.folder = folder
-        self.kills = kills
-        self.planned = 2 * kills * ROWS
+        self.n_rollouts = n_rollouts
+        self.planned = n_rollouts * ROWS
         bundle = flight_bundle(folder)
         bundle.rows(*({"id": f"row{number}", "max_steps": 8} for number in range(ROWS)))
         write_players(folder)
@@ -50,7 +51,7 @@ class Killed:
         # fmt: off
         return [
             "--dataset", str(self.dataset), "--agent", AGENT, "--user", USER, "--eval-id", name,
-            "--n-rollouts", str(2 * self.kills), "--quiet",
+            "--n-rollouts", str(self.n_rollouts), "--quiet",
         ]
         # fmt: on
 
@@ -128,10 +129,21 @@ def without(plain: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("workers", "kills"), [(1, KILLS), (2, max(KILLS // 6, 3))])
-def test_killed_at_random_moments_it_ends_as_undisturbed(tmp_path: Path, workers: int, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "kills", "at_once", "per_kill"),
+    [
+        (1, KILLS, range(2, 9), 2),
+        (2, max(KILLS // 6, 3), range(2, 9), 2),
+        # a crowd, whose files are written by a process of their own
+        (1, max(KILLS // 6, 3), range(SURELY_WORTH_A_PROCESS, SURELY_WORTH_A_PROCESS + 9), 20),
+    ],
+    ids=["few", "workers", "crowd"],
+)
+def test_killed_at_random_moments_it_ends_as_undisturbed(
+    tmp_path: Path, workers: int, kills: int, at_once: range, per_kill: int
+) -> None:
     chance = random.Random(SEED)
-    mine = Killed(tmp_path, kills)
+    mine = Killed(tmp_path, per_kill * kills)
     undisturbed = mine.start(*mine.options("undisturbed"), "--output-dir", "undisturbed")
     assert undisturbed.wait(MINUTE) == 0
     assert len(mine.begun()) == mine.planned
@@ -139,7 +151,7 @@ def test_killed_at_random_moments_it_ends_as_undisturbed(tmp_path: Path, workers
         before = set(mine.finished())
         again = ["--resume", "mine", "--quiet"] if before and chance.random() < 0.5 else mine.options("mine")
         process = mine.start(
-            *again, "--max-concurrency", str(chance.randrange(2, 9)), "--workers", str(workers)
+            *again, "--max-concurrency", str(chance.choice(at_once)), "--workers", str(workers)
         )
         way = chance.choice([signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT])
         lines = chance.choice([0, 1, 2, 4, 7, 10])
