@@ -196,6 +196,7 @@ class RolloutRunner:
         )
 
         def then() -> RolloutOutcome:
+            self._folder.row_folder_made(task)
             self.outcomes.append(outcome)
             if self._telemetry is not None:
                 self._telemetry.record(record)

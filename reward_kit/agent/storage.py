@@ -92,14 +92,18 @@ class RunsFolder:
             folder.make()
             with as_storage_error(self.root):
                 sync_folder(self.root)
+            self.row_folder_made(task)
         return self.root / task.row.id
 
     def new_row_folder(self, task: Task) -> RowFolder | None:
-        """The folder of a row, which the caller is to make; None where it was given out before."""
+        """The folder of a row, for whoever saves the row's first rollouts; None once it was made."""
         if task.row.id in self._linked:
             return None
-        self._linked.add(task.row.id)
         return RowFolder(self.root / task.row.id, self._bases.path(task.seed.key))
+
+    def row_folder_made(self, task: Task) -> None:
+        """The folder of a row is on the disk."""
+        self._linked.add(task.row.id)
 
     def write_gold(self, task: Task, gold: GoldState) -> str | None:
         """Write down what the row's gold actions do.

@@ -14,8 +14,11 @@ import pytest
 from flight_bundle import GOLD, SEED, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.evaluation import EvaluationResult
 from reward_kit.agent.runs.atomic_file import link_or_copy, write_file
+from reward_kit.agent.runs.parcels import NewFile, Parcel, save_parcels
+from reward_kit.agent.storage import RunsFolder
 from reward_kit.errors import StorageError
 
 
@@ -46,6 +49,23 @@ def test_every_file_of_the_layout_is_there(bundle: Bundle) -> None:
         assert f"{row}/roll_{rollout}.json" in names
     assert {f"{row}/base.db", f"{row}/gold.json", "evals/first.json", "evals/first.jsonl"} <= set(names)
     assert not [name for name in names if name.endswith((".tmp", ".lock"))]
+
+
+def test_whichever_rollout_of_a_row_is_saved_first_makes_its_folder(bundle: Bundle, tmp_path: Path) -> None:
+    with TaskBundle.load(str(bundle.dataset)) as loaded:
+        (task,) = loaded.tasks
+    folder = RunsFolder(tmp_path / "runs")
+    folder.ensure_base(task.seed)
+    path = folder.root / task.row.id
+    parcels = [
+        Parcel([NewFile(path / name, (b"{}",))], folder.new_row_folder(task))
+        for name in ("one", "two", "three")
+    ]
+    assert save_parcels(parcels[1:2]) == [None]
+    folder.row_folder_made(task)
+    assert save_parcels([parcels[2], parcels[0]]) == [None, None]
+    assert {file.name for file in path.iterdir()} == {"base.db", "one", "two", "three"}
+    assert folder.new_row_folder(task) is None
 
 
 def test_rows_with_one_seed_share_one_read_only_file(bundle: Bundle) -> None:

@@ -37,8 +37,6 @@ More than a few there are only where tools wait for something in the middle of t
 soon needed again.
 """
 
-_LARGE_BASE = 16 << 20
-_PRAGMAS = "PRAGMA journal_mode=MEMORY;PRAGMA synchronous=OFF;PRAGMA temp_store=MEMORY;"
 _SAME_SCHEMA = (slice(16, 24), slice(40, 48), slice(52, 72))
 """Parts of a database's header that differ if its schema, page size or encoding does."""
 
@@ -71,9 +69,7 @@ class PooledConnection:
         self.judge = Judge(limits, base.size)
         self._memory = memory = _Memory(connection, self.judge)
         self._stay = 0
-        cache = 2000 if base.size > _LARGE_BASE else 256
-        foreign_keys = "PRAGMA foreign_keys=ON;" if overlay.foreign_keys else ""
-        connection.execute(f"{_PRAGMAS}PRAGMA cache_size=-{cache};{foreign_keys}").fetchall()
+        connection.execute(overlay.settings()).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         for limit, value in numeric_limits(limits):

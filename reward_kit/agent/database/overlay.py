@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["BaseImage", "Overlay", "set_clock"]
 
 _LARGE_BASE = 16 << 20
-_PRAGMAS = (
-    # first: exclusive spares a lock, a look at the change counter and an unlock per statement
-    "PRAGMA locking_mode=EXCLUSIVE;"
-    "PRAGMA journal_mode=MEMORY;"
-    "PRAGMA synchronous=OFF;"
-    "PRAGMA temp_store=MEMORY;"
-)
+_EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE;"
+"""Spares a lock, a look at the change counter and an unlock per statement."""
+_PRAGMAS = "PRAGMA journal_mode=MEMORY;PRAGMA synchronous=OFF;PRAGMA temp_store=MEMORY;"
 
 
 class Overlay:
@@ -53,12 +49,16 @@ class Overlay:
         if self._open_connection() is not None:
             raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
         connection = connect_overlay(self.file)
-        cache = 2000 if self.base.size > _LARGE_BASE else 256
-        foreign_keys = "PRAGMA foreign_keys=ON;" if self.foreign_keys else ""
-        connection.execute(f"{_PRAGMAS}PRAGMA cache_size=-{cache};{foreign_keys}").fetchall()
+        connection.execute(_EXCLUSIVE + self.settings()).fetchall()
         connection.set_rollback_hook(self.file.prune_if_grown)
         self._connection = weakref.ref(connection)
         return connection
+
+    def settings(self) -> str:
+        """The PRAGMAs that every connection to this state needs."""
+        cache = 2000 if self.base.size > _LARGE_BASE else 256
+        foreign_keys = "PRAGMA foreign_keys=ON;" if self.foreign_keys else ""
+        return f"{_PRAGMAS}PRAGMA cache_size=-{cache};{foreign_keys}"
 
     def fork(self) -> Overlay:
         """A private copy of the committed state; costs time in proportion to the changed pages.
