@@ -29,7 +29,7 @@ class FunctionPlayer:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(rollout)
         blocking = BlockingRollout(rollout)
-        return await in_thread(lambda: self._function(blocking), needs_loop=True)
+        return await in_thread(lambda: self._function(blocking))
 
 
 class BlockingRollout:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.tools.execution import is_cancelled
-from reward_kit.agent.worker_thread import InterruptedInThread, in_thread
+from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def call_reward(
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
     try:
-        result = await asyncio.wait_for(_outcome(call, is_async=is_async), timeout)
+        result = await asyncio.wait_for(_outcome(call, None if is_async else _pace(reward)), timeout)
     except asyncio.TimeoutError as error:
         raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward)) from error
     if isinstance(result, ValueError) and _is_of_result(result.__context__):
@@ -91,15 +91,15 @@ async def call_reward(
     return _checked(result, reward)
 
 
-async def _outcome(call: Callable[[], Any], *, is_async: bool) -> Any:
-    """What the reward returned, or the exception that it raised.
+async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
+    """What the reward returned, or the exception that it raised; ``pace`` is that of a ``def`` reward.
 
     The exception is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a
     ``SystemExit`` that leaves a task ends the event loop.
     """
     process = os.getpid()
     try:
-        result = call() if is_async else await in_thread(call)
+        result = call() if pace is None else await in_thread(call, pace=pace, in_turn=False)
         return await result if inspect.isawaitable(result) else result
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error):
@@ -123,6 +123,11 @@ def _face(database: Database, *, is_async: bool) -> Any:
 @functools.lru_cache(maxsize=64)
 def _parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(reward).parameters)
+
+
+@functools.lru_cache(maxsize=64)
+def _pace(_reward: Callable[..., Any]) -> Pace:
+    return Pace()
 
 
 def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

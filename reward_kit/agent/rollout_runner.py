@@ -123,25 +123,15 @@ class RolloutRunner:
         self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
     ) -> RolloutOutcome:
         """Save to the end, even if the evaluation is interrupted meanwhile."""
-        saving = asyncio.ensure_future(self._save(finished, row, gold, attempt, left))
+        quick = _is_quickly_read(finished, row, gold)
+        write_down = partial(self._written_down, finished, row, gold, attempt, left, quick=quick)
+        saving = self._saver.save(write_down, is_quick=quick)
         try:
             return await asyncio.shield(saving)
         except asyncio.CancelledError:
             await asyncio.wait({saving})
             saving.exception()  # seen: this was cancelled by the same fault, or by a person
             raise
-
-    async def _save(
-        self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries
-    ) -> RolloutOutcome:
-        async with self._saver.room:
-            quick = _is_quickly_read(finished, row, gold)
-            write_down = partial(self._written_down, finished, row, gold, attempt, left, quick=quick)
-            if not quick:
-                return await self._saver.save(write_down)
-            # A thread that needs the interpreter while rollouts play costs more than what it does for them.
-            made = write_down()
-            return await self._saver.save(lambda: made)
 
     def _written_down(
         self,

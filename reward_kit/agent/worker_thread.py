@@ -13,6 +13,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -24,16 +25,41 @@ IDLE_SECONDS = 2.0
 """A thread that had nothing to do for so long ends."""
 
 QUICK_SECONDS = 0.0 if sys.platform == "win32" else 0.0005
-"""So long the event loop stands still for a function. Most are over sooner (a reward reads a few rows), and
+"""The event loop stands still for functions that take no longer. Most do not (a reward reads a few rows), and
 two threads that run Python at once hand its lock to and fro at every statement, which costs them more. On
 Windows the shortest wait may take thirty times as long.
 """
+
+PATIENCE = 0.005
+"""Seconds that it stands still at most: what is quick may take so long while a third thread has the lock."""
 
 
 class InterruptedInThread(KeyboardInterrupt):
     """Raised where code in a thread raised ``KeyboardInterrupt``: nobody pressed Ctrl-C, which only the main
     thread hears of.
     """
+
+
+class Pace:
+    """How long functions of one kind, as one tool's, usually take: the shortest time of late."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the next is worth standing still for; the first of its kind is."""
+        return self._seconds is None or self._seconds < QUICK_SECONDS
+
+    def note(self, seconds: float) -> None:
+        """One took so long. Quick ones that were kept from Python's lock do not pass for slow at once."""
+        usual = seconds if self._seconds is None else max(2 * self._seconds, _SHORTEST)
+        self._seconds = min(seconds, usual)
+
+
+_SHORTEST = 0.0001
 
 
 class _Worker:
@@ -44,7 +70,6 @@ class _Worker:
         threading.Thread(target=self._work, daemon=True, name="in_thread").start()
 
     def give(self, job: Callable[[], Callable[[], None]]) -> None:
-        _working.add(self)
         self._jobs.put(job)
 
     def _work(self) -> None:
@@ -58,23 +83,16 @@ class _Worker:
                     continue  # it has just been taken: its job is on the way
                 return
             tell = job()
-            _working.discard(self)
             _idle.append(self)  # before the caller hears of it and asks for a thread again
             tell()
             del job, tell  # what they hold must not outlive them
 
 
 _idle: list[_Worker] = []
-_working: set[_Worker] = set()
-
-
-def _forget_threads() -> None:
-    _idle.clear()
-    _working.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)  # a child process has none of these threads
+    os.register_at_fork(after_in_child=_idle.clear)  # a child process has none of these threads
 
 
 def _worker() -> _Worker:
@@ -88,8 +106,9 @@ def _worker() -> _Worker:
 class _Call(Generic[T]):
     """A function on its way through a thread, and what comes of it on the way back to the event loop."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], pace: Pace | None) -> None:
         self._function = function
+        self._pace = pace
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self._loop.create_future()
@@ -102,6 +121,7 @@ class _Call(Generic[T]):
     def run(self) -> Callable[[], None]:
         """Call the function, in the thread; returns what tells the event loop of it."""
         process = os.getpid()
+        begun = time.perf_counter()
         try:
             self._result = self._context.run(self._function)
         except KeyboardInterrupt as raised:
@@ -113,14 +133,18 @@ class _Call(Generic[T]):
 
         if os.getpid() != process:
             os._exit(0)  # forked by the function: the parent goes on, one of them is enough
+        if self._pace is not None:
+            self._pace.note(time.perf_counter() - begun)
         return self._tell
 
-    def is_over_within(self, seconds: float) -> bool:
-        """Whether the function is over, once ``seconds`` have passed or before; if not, the future is set
-        when it is.
+    def is_over_soon(self) -> bool:
+        """Whether the function, if it is of a quick kind, is over within ``PATIENCE``; if not, the future is
+        set when it is.
         """
-        if self._running.acquire(timeout=seconds):
-            return True
+        if self._pace is not None and self._pace.is_quick:
+            if self._running.acquire(timeout=PATIENCE):
+                return True
+            self._pace.note(PATIENCE)
         self._expected = True
         return self._running.acquire(blocking=False)  # it may have ended since, before it could see that
 
@@ -140,16 +164,18 @@ class _Call(Generic[T]):
                 self._loop.call_soon_threadsafe(self.deliver)
 
 
-async def in_thread(function: Callable[[], T], *, needs_loop: bool = False) -> T:
+async def in_thread(function: Callable[[], T], *, pace: Pace | None = None, in_turn: bool = True) -> T:
     """What ``function()`` returns or raises; when the caller is cancelled the thread is left to itself.
 
-    The event loop waits for it for ``QUICK_SECONDS`` unless other functions are on their way, which may then
-    be of the kind that takes long, or it ``needs_loop`` before it can come to an end.
+    With the ``pace`` of its kind, the event loop waits for it if that is quick; not for functions that need
+    the loop to come to an end. Where it was waited for, others get their turn before the caller goes on, and
+    a cancellation is heard; a caller that asks once does without: not ``in_turn``.
     """
-    call = _Call(function)
-    seconds = 0.0 if needs_loop or _working else QUICK_SECONDS
+    call = _Call(function, pace)
     _worker().give(call.run)
-    if call.is_over_within(seconds):
-        # not at once: others get their turn, and a cancellation is heard
-        asyncio.get_running_loop().call_soon(call.deliver)
+    if call.is_over_soon():
+        if in_turn:
+            asyncio.get_running_loop().call_soon(call.deliver)
+        else:
+            call.deliver()
     return await call.future

@@ -84,6 +84,38 @@ async def test_a_batch_holds_no_more_files_open_than_a_process_may(
     assert sum(map(len, log.batches)) == 3 * LARGEST_BATCH
 
 
+async def test_of_a_crowd_only_two_batches_have_their_files_in_memory(
+    tmp_path: Path, files: ThreadPoolExecutor
+) -> None:
+    log = HeldLog(tmp_path)
+    saver = GroupCommit(log, files)
+    told: list[int] = []
+
+    def tell(number: int) -> Finished[str]:
+        told.append(threading.get_ident())
+        if number % 50 == 7:
+            raise StorageError(f"no room for {number}")
+        return rollout(tmp_path, f"{number}")()
+
+    saving = [
+        saver.save(lambda number=number: tell(number), is_quick=True) for number in range(5 * LARGEST_BATCH)
+    ]
+    await wait(log.reached)
+    await asyncio.sleep(0.05)
+    assert len(told) == 2 * LARGEST_BATCH
+    assert set(told) == {threading.get_ident()}, "what is quick is not for another thread"
+    log.go.set()
+    found = await asyncio.gather(*saving, return_exceptions=True)
+    assert [str(one) for one in found] == [
+        f"no room for {number}" if number % 50 == 7 else f"saved {number}"
+        for number in range(5 * LARGEST_BATCH)
+    ]
+    assert sorted(name for batch in log.batches for name in batch) == sorted(
+        f"{number}" for number in range(5 * LARGEST_BATCH) if number % 50 != 7
+    )
+    assert await asyncio.wait_for(saver.save(rollout(tmp_path, "after")), PATIENCE) == "saved after"
+
+
 async def three_at_once(
     tmp_path: Path, files: ThreadPoolExecutor, log: HeldLog, middle: Callable[[], Finished[str]]
 ) -> list[str | BaseException]:

@@ -13,7 +13,7 @@ from threading import get_ident
 
 import pytest
 
-from reward_kit.agent.worker_thread import _Call, in_thread
+from reward_kit.agent.worker_thread import Pace, _Call, in_thread
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
 
@@ -54,8 +54,9 @@ async def test_quick_functions_leave_others_their_turn() -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.ensure_future(other())
+    pace = Pace()
     for _ in range(50):
-        await in_thread(lambda: None)
+        await in_thread(lambda: None, pace=pace)
     beside.cancel()
     assert turns >= 50
 
@@ -65,7 +66,7 @@ async def test_a_caller_that_was_cancelled_hears_of_it_however_quick_the_functio
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await in_thread(lambda: None)
+        await in_thread(lambda: None, pace=Pace())
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(cancelled())
@@ -95,10 +96,10 @@ class _LetGoLate:
 async def test_a_function_that_ends_as_the_loop_ceases_to_stand_still_is_heard_of(
     monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    call = _Call(lambda: 7)
+    call = _Call(lambda: 7, Pace())
     tell = call.run()
     monkeypatch.setattr(call, "_running", _LetGoLate(attempt, tell))
-    if call.is_over_within(0.0):
+    if call.is_over_soon():
         call.deliver()
     assert await asyncio.wait_for(call.future, 10) == 7
 
@@ -108,29 +109,76 @@ async def test_functions_about_as_quick_as_the_loop_is_patient_all_give_their_ou
 ) -> None:
     chance = random.Random(4)
     for number in range(1000):
-        monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", chance.uniform(0.0, 0.0001))
+        monkeypatch.setattr("reward_kit.agent.worker_thread.PATIENCE", chance.uniform(0.0, 0.0001))
         spins = chance.randrange(3000)
-        outcome = await asyncio.wait_for(in_thread(lambda n=number, s=spins: (n, sum(range(s)))[0]), 20)
-        assert outcome == number
+        function = lambda n=number, s=spins: (n, sum(range(s)))[0]  # noqa: E731
+        assert await asyncio.wait_for(in_thread(function, pace=Pace()), 20) == number
 
 
-async def test_the_loop_goes_on_for_a_function_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", 60.0)
-    assert await in_thread(_asking(asyncio.get_running_loop()), needs_loop=True) == "answer"
+async def test_a_quick_function_has_its_outcome_before_anything_else_happens() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    await asyncio.sleep(0)
+    pace = Pace()
+    before = turns
+    assert [await in_thread(lambda: 1, pace=pace, in_turn=False) for _ in range(20)] == [1] * 20
+    beside.cancel()
+    assert turns - before <= 4  # a busy machine may keep a thread from running for longer than is waited
 
 
-async def test_the_loop_goes_on_while_other_functions_are_on_their_way(
+async def test_the_loop_goes_on_for_a_function_of_no_known_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_kit.agent.worker_thread.PATIENCE", 60.0)
+    assert await in_thread(_asking(asyncio.get_running_loop())) == "answer"
+
+
+async def test_the_loop_goes_on_for_a_function_of_a_slow_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Pace()
+    await in_thread(lambda: time.sleep(0.02), pace=pace)
+    monkeypatch.setattr("reward_kit.agent.worker_thread.PATIENCE", 60.0)
+    assert await in_thread(_asking(asyncio.get_running_loop()), pace=pace) == "answer"
+
+
+async def test_functions_that_hang_hold_the_loop_up_a_few_times_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    release = threading.Event()
-    hanging = asyncio.ensure_future(in_thread(release.wait))
+    pace, release = Pace(), threading.Event()
+    await in_thread(lambda: None, pace=pace)
+    monkeypatch.setattr("reward_kit.agent.worker_thread.PATIENCE", 0.02)
+    hanging = [asyncio.ensure_future(in_thread(release.wait, pace=pace)) for _ in range(8)]
     await asyncio.sleep(0)
-    monkeypatch.setattr("reward_kit.agent.worker_thread.QUICK_SECONDS", 60.0)
+    monkeypatch.setattr("reward_kit.agent.worker_thread.PATIENCE", 60.0)
     try:
-        assert await in_thread(_asking(asyncio.get_running_loop())) == "answer"
+        assert await in_thread(_asking(asyncio.get_running_loop()), pace=pace) == "answer"
     finally:
         release.set()
-    assert await hanging
+    assert await asyncio.gather(*hanging) == [True] * 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "quick"),
+    [
+        ([], True),
+        ([0.1], False),
+        ([0.0001], True),
+        ([0.0001, 0.1], True),
+        ([0.0001, 0.1, 0.1, 0.1], False),
+        ([0.1, 0.0001], True),
+        ([0.0, 0.1, 0.1], True),
+        ([0.0, 0.1, 0.1, 0.1, 0.1], False),
+    ],
+)
+def test_a_kind_is_as_quick_as_its_quickest_of_late(seconds: list[float], quick: bool) -> None:
+    pace = Pace()
+    for one in seconds:
+        pace.note(one)
+    assert pace.is_quick == quick
 
 
 def _asking(loop: asyncio.AbstractEventLoop) -> Callable[[], str]:

@@ -14,6 +14,7 @@ import os
 import select
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 8 << 20
 """A batch with more in it is copied by whoever has it rather than sent."""
+
+WRITERS = 3
+"""Threads of the process; what they do is waiting for the file system, and it serves several at once."""
 
 GRACE = 10.0
 """Seconds in which the process ends once it has nothing more to do."""
@@ -158,13 +162,16 @@ def main() -> None:
     source, target = sys.stdin.buffer, sys.stdout.buffer
     target.write(READY)
     target.flush()
-    while heading := source.readline():
-        if not heading.endswith(b"\n"):
-            return
-        try:
-            parcels = _received(heading, source)
-        except EOFError:  # the process that plays died; what it told of in part is nobody's
-            return
-        faults = [_plain(fault) for fault in save_parcels(parcels)]
-        target.write(json.dumps(faults).encode() + b"\n")
-        target.flush()
+    with ThreadPoolExecutor(WRITERS) as writers:
+        while heading := source.readline():
+            if not heading.endswith(b"\n"):
+                return
+            try:
+                parcels = _received(heading, source)
+            except EOFError:  # the process that plays died; what it told of in part is nobody's
+                return
+            share = len(parcels) // WRITERS + 1
+            shares = [parcels[first : first + share] for first in range(0, len(parcels), share)]
+            faults = [_plain(fault) for saved in writers.map(save_parcels, shares) for fault in saved]
+            target.write(json.dumps(faults).encode() + b"\n")
+            target.flush()

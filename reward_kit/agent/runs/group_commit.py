@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -51,15 +52,15 @@ class Finished(Generic[T]):
 class GroupCommit:
     """Saves rollouts in a thread of ``files``, those together that wait at the same time.
 
-    Whoever has much to save enters ``room`` first: of a crowd that ends together, only as many as fill two
-    batches have their files in memory at a time.
+    Of a crowd that ends together, only as many as fill two batches have their files in memory at a time.
     """
 
     def __init__(self, log: OutcomeLog, files: Executor) -> None:
-        self.room = asyncio.Semaphore(2 * LARGEST_BATCH)
         self._log = log
         self._files = files
         self._lock = threading.Lock()
+        self._outside: deque[_Entry[Any]] = deque()
+        self._admitted = 0
         self._waiting: list[_Entry[Any]] = []
         self._busy = False
         self._process = FileProcess()
@@ -73,29 +74,41 @@ class GroupCommit:
         """No more will be saved; called when all that was begun is over."""
         self._process.close()
 
-    def save(self, finished: Callable[[], Finished[T]]) -> asyncio.Future[T]:
-        """Save what ``finished`` gives, and give what its ``then`` gives; both are called in the thread.
+    def save(self, finished: Callable[[], Finished[T]], *, is_quick: bool = False) -> asyncio.Future[T]:
+        """Save what ``finished`` gives, and give what its ``then`` gives.
 
-        What is raised (``StorageError`` where something cannot be written) concerns this rollout alone; the
-        others of its batch are saved.
+        Both are called in the thread; where ``finished`` ``is_quick``, it is called by the event loop: while
+        rollouts play, a thread that needs the interpreter costs more than what it does for them. What is
+        raised (``StorageError`` where something cannot be written) concerns this rollout alone; the others of
+        its batch are saved.
         """
-        entry = _Entry(finished, asyncio.get_running_loop().create_future())
+        entry = _Entry(finished, asyncio.get_running_loop().create_future(), is_quick=is_quick)
+        if self._admitted < 2 * LARGEST_BATCH:
+            self._admitted += 1
+            self._admit(entry)
+        else:
+            self._outside.append(entry)
+        return entry.saved
+
+    def _admit(self, entry: _Entry[Any]) -> None:
+        if entry.is_quick:
+            entry.attempt(_Entry.begin)
         with self._lock:
             self._waiting.append(entry)
             idle, self._busy = not self._busy, True
         if idle:
             self._files.submit(self._work)
-        return entry.saved
 
     def _work(self) -> None:
         while batch := self._next_batch():
             self._save_all(batch)
             with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
-                batch[0].saved.get_loop().call_soon_threadsafe(_tell, batch)
+                batch[0].saved.get_loop().call_soon_threadsafe(self._leave, batch)
 
     def _save_all(self, batch: Sequence[_Entry[Any]]) -> None:
         """Save a batch; each entry has a result or an error afterwards, and this raises nothing."""
-        begun = _further(batch, _Entry.begin)
+        _further([entry for entry in batch if not entry.is_quick], _Entry.begin)
+        begun = [entry for entry in batch if entry.error is None]
         parcels = [entry.finished.parcel for entry in begun]
         kept = _together(begun, lambda: self._write(parcels))
         lines = [entry.finished.line for entry in kept]
@@ -110,6 +123,17 @@ class GroupCommit:
                 return faults
         return save_parcels(parcels)
 
+    def _leave(self, batch: Sequence[_Entry[Any]]) -> None:
+        """Tell those who wait for a batch, and let in others in its place."""
+        for entry in batch:
+            entry.tell()
+        loop = asyncio.get_running_loop()
+        for _ in batch:
+            if self._outside:
+                loop.call_soon(self._admit, self._outside.popleft())
+            else:
+                self._admitted -= 1
+
     def _next_batch(self) -> list[_Entry[Any]]:
         with self._lock:
             batch = self._waiting[:LARGEST_BATCH]
@@ -121,13 +145,16 @@ class GroupCommit:
 class _Entry(Generic[T]):
     """A rollout on its way to the disk; ``error`` says why it does not get there."""
 
-    __slots__ = ("_finished", "error", "finished", "result", "saved")
+    __slots__ = ("_finished", "error", "finished", "is_quick", "result", "saved")
 
     result: T
     finished: Finished[T]
 
-    def __init__(self, finished: Callable[[], Finished[T]], saved: asyncio.Future[T]) -> None:
+    def __init__(
+        self, finished: Callable[[], Finished[T]], saved: asyncio.Future[T], *, is_quick: bool
+    ) -> None:
         self.saved = saved
+        self.is_quick = is_quick
         self.error: BaseException | None = None
         self._finished = finished
 
@@ -145,6 +172,16 @@ class _Entry(Generic[T]):
             step(self)
         except BaseException as error:  # noqa: BLE001 - raised where the rollout is waited for
             self.error = error
+
+    def tell(self) -> None:
+        """Tell who waits for it, in the event loop."""
+        if self.saved.done():
+            return  # it was cancelled
+        if self.error is None:
+            self.saved.set_result(self.result)
+        else:
+            self.saved.set_exception(self.error)
+            self.saved.exception()  # whoever waited may be gone, and then nobody else asks for it
 
 
 def _further(entries: Sequence[_Entry[Any]], step: Callable[[_Entry[Any]], None]) -> list[_Entry[Any]]:
@@ -165,14 +202,3 @@ def _together(
     for entry, fault in zip(entries, faults, strict=True):
         entry.error = fault
     return [entry for entry in entries if entry.error is None]
-
-
-def _tell(batch: Sequence[_Entry[Any]]) -> None:
-    for entry in batch:
-        if entry.saved.done():
-            continue  # it was cancelled
-        if entry.error is None:
-            entry.saved.set_result(entry.result)
-        else:
-            entry.saved.set_exception(entry.error)
-            entry.saved.exception()  # whoever waited may be gone, and then nobody else asks for it

@@ -9,14 +9,14 @@ import logging
 import os
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
-from reward_kit.agent.worker_thread import InterruptedInThread, in_thread
+from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Tool:
     check: Check
     terminal: bool = False
     place: str = ""
+    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
             return await tool.function(**values)
         finally:
             end_if_forked(process)
-    value = await in_thread(lambda: _listed(tool.function(**values)))
+    value = await in_thread(lambda: _listed(tool.function(**values)), pace=tool.pace)
     return await value if inspect.isawaitable(value) else value
 
 
