@@ -69,6 +69,7 @@ class PooledConnection:
         self.judge = Judge(limits, base.size)
         self._memory = memory = _Memory(connection, self.judge)
         self._stay = 0
+        self._is_shared = False
         connection.execute(overlay.settings()).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -88,10 +89,11 @@ class PooledConnection:
     def enter(self, overlay: Overlay, seat: Seat) -> None:
         """Work on ``overlay`` from now on, for ``seat``."""
         content = overlay.file
-        if content.stay == self._stay != 0:
-            self._file.content = content  # neither has met another since: what is cached holds
-        else:
+        self._is_shared = self._stay == 0 or content.stay != self._stay
+        if self._is_shared:
             self._file.exchange(content)
+        else:
+            self._file.content = content  # neither has met another since: what is cached holds
         content.opened = True
         self._memory.recall(seat)
 
@@ -100,6 +102,8 @@ class PooledConnection:
         content = self._file.content
         assert content is not None
         self._memory.keep()
+        if self._is_shared:  # else what is cached would be read again, for the want of the marks
+            content.forget_marks()
         content.opened = False
         self._stay = content.stay = next(_stays)
         self._file.content = None

@@ -12,6 +12,8 @@ import apsw
 if TYPE_CHECKING:
     from reward_kit.agent.database.base_image import BaseImage
 
+_UNMARKED = (slice(0, 24), slice(28, 92), slice(100, None))
+"""The first page without the number of commits and, at 92, that number again with SQLite's version."""
 _PRUNE_GROWTH = 64
 """A rollback that leaves this many more pages behind is worth a look for those that equal the base."""
 
@@ -139,6 +141,15 @@ class PageFile(_MainFile):
         for offset in same:
             del self.pages[offset]
         self.settled = len(self.pages)
+
+    def forget_marks(self) -> None:
+        """Drop the first page if nothing but SQLite's marks of the last commit set it apart from the base."""
+        page = self.pages.get(0)
+        if page is None or self.page_size > self.limit:
+            return
+        base = self.base.read(0, self.page_size)
+        if all(page[part] == base[part] for part in _UNMARKED):
+            del self.pages[0]
 
     def prune_if_grown(self) -> None:
         """``prune`` when a rollback has left many pages; SQLite calls this once it has restored them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import shutil
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,37 @@ def test_forks_that_are_asked_in_turn_share_a_connection(base: Database) -> None
     found = [fork.sync.fetch_val("SELECT quantity FROM stock WHERE id = 1") for fork in forks]
     assert found == list(range(40))
     assert len(apsw.connections()) - before == 1
+
+
+def test_a_fork_that_waits_holds_the_pages_that_it_changed_and_no_marks_of_its_commits(
+    base: Database, tmp_path: Path
+) -> None:
+    forks = [base.fork() for _ in range(3)]
+    for quantity in range(1, 4):  # each commit counts one up on the first page
+        for fork in forks:
+            with fork.sync.transaction():
+                fork.sync.execute("UPDATE stock SET quantity = ? WHERE id = 1", [quantity])
+    for fork in forks:
+        saved = fork.save(tmp_path / "saved.db", keep="full")
+        changed = {
+            number
+            for number, (page, before) in enumerate(
+                zip(pages_of(saved), pages_of(tmp_path / "base.db"), strict=True), start=1
+            )
+            if page != before
+        }
+        assert changed == {2}, "the table has one page; the first holds the schema"
+        with closing(sqlite3.connect(saved)) as plain:
+            assert plain.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            plain.execute("INSERT INTO stock VALUES (9, 90)")
+            plain.commit()
+            assert plain.execute("SELECT * FROM stock").fetchall() == [(1, 3), (2, 20), (9, 90)]
+
+
+def pages_of(path: Path) -> list[bytes]:
+    content = path.read_bytes()
+    size = int.from_bytes(content[16:18], "big")
+    return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 async def test_a_fork_written_to_outside_of_calls_keeps_its_connection_to_the_next_call(
