@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.rescoring import Rejudged, Rescoring
+    from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
 
 
 def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult:
