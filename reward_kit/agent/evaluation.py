@@ -57,6 +57,7 @@ async def run_evaluation(
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
+    _check_heeded(config)
     return await Evaluation(config, progress=progress, models=models).run()
 
 
@@ -81,6 +82,17 @@ def agent_eval(
     except RuntimeError:
         return asyncio.run(run_evaluation(config, progress=progress, models=models))
     return _run_beside_the_loop(run_evaluation(config, progress=progress, models=models))
+
+
+def _check_heeded(config: EvaluationConfig) -> None:
+    """Raise ``UsageError`` for what the command line alone does: an evaluation would cost money instead."""
+    for name, instead in (
+        ("validate_only", "reward_kit.agent.validate(bundle) checks a bundle"),
+        ("json", "the result has to_json()"),
+        ("fail_under", "the result has pass_power"),
+    ):
+        if getattr(config, name):
+            raise UsageError(f"{name} is for the command line; from Python {instead}")
 
 
 def make_config(options: dict[str, Any]) -> EvaluationConfig:

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.attempts import answered
@@ -23,6 +24,7 @@ from reward_kit.agent.redaction import secrets_in
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from reward_kit.agent.completion import Completion, Message
@@ -272,7 +274,22 @@ def _unknown_arguments(
 def _missing_variables(litellm: ModuleType, name: str, provider: str) -> list[str]:
     if provider == "azure" and (os.environ.get("AZURE_AD_TOKEN") or os.environ.get("AZURE_CLIENT_ID")):
         return []
-    return list(litellm.validate_environment(f"{provider}/{name}").get("missing_keys") or ())
+    with _blank_keys_unset():
+        return list(litellm.validate_environment(f"{provider}/{name}").get("missing_keys") or ())
+
+
+@contextmanager
+def _blank_keys_unset() -> Iterator[None]:
+    """LiteLLM takes ``OPENAI_API_KEY=`` for a key; each call would then fail."""
+    blank = {
+        name: value for name, value in os.environ.items() if name.endswith("_API_KEY") and not value.strip()
+    }
+    for name in blank:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(blank)
 
 
 def _closest(provider: str, known: set[str]) -> str:

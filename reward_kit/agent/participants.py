@@ -102,13 +102,15 @@ def find_participants(
     """Find agent, users and models, and check that they can play these tasks.
 
     ``models`` take the place of those that the configuration names, and give it their names.
-    Raises ``UsageError`` for a model that is not named, ``ModelSetupError`` for one that cannot be called (no
-    key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a task.
+    Raises ``UsageError`` for a model that is not named or is none, ``ModelSetupError`` for one that cannot be
+    called (no key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a
+    task.
     """
     from reward_kit.agent.agents import load_agent
     from reward_kit.agent.users import default_user, load_user
 
     models = dict(models or {})
+    _check_models(models)
     for role, option in (("agent", "model"), ("user", "sim_model")):
         if role in models:
             setattr(config, option, models[role].name)
@@ -139,6 +141,20 @@ def find_participants(
     )
     participants.models.update(models)
     return participants
+
+
+def _check_models(models: Mapping[Role, Model]) -> None:
+    for role, model in models.items():
+        if role not in ("agent", "user"):
+            raise UsageError(f"models: there is no role {role!r}", remedy="The roles are agent and user.")
+        if not isinstance(getattr(model, "name", None), str) or not callable(
+            getattr(model, "complete", None)
+        ):
+            raise UsageError(
+                f"models[{role!r}] is no model",
+                remedy="A model has a text name and async def complete(messages, *, tools, seed, "
+                "parallel_tool_calls), which gives a Completion.",
+            )
 
 
 def uses_model(spec: str) -> bool:

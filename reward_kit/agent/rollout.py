@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.calls import ModelCall, Role, ToolCall
 from reward_kit.agent.completion import Completion, Message, Model, Usage
+from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import Budget, RolloutLimits
 from reward_kit.agent.tools.execution import broke_off
@@ -211,21 +212,25 @@ class Rollout:
         options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
         started, clock = time.time(), time.perf_counter()
         try:
-            completion = await model.complete(
+            answer = await model.complete(
                 self.messages if messages is None else messages,
                 tools=tools or None,
                 seed=self.seed,
                 **options,
             )
-        except ModelError as error:
+            completion = _checked(answer)
+        except Exception as raised:
+            error = raised if isinstance(raised, ModelError) else _broken(model, raised)
             self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent makes light of it
                 self.stop("infrastructure_error", str(error))
-            raise
+            if error is raised:
+                raise
+            raise error from raised
         self.count_usage(
             completion.usage,
-            model=completion.model,
+            model=completion.model or model.name,
             role=role,
             seconds=completion.seconds,
             started=started,
@@ -353,6 +358,17 @@ class Rollout:
         call.id = call_id
         call.index = len(self.tool_calls)
         self.tool_calls.append(call)
+
+
+def _checked(answer: object) -> Completion:
+    if not isinstance(answer, Completion):
+        raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
+    return answer
+
+
+def _broken(model: Model, error: Exception) -> ModelError:
+    """What a model of a person's own raised: neither agent nor user is at fault."""
+    return ModelError(f"raised {fault_line(error)}", place=f"model {model.name}")
 
 
 def _opening(task: Task) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -300,6 +301,14 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_key_is_named_before_anything_runs(name: str, provider: str | None, variable: str) -> None:
     with pytest.raises(ModelSetupError, match=f"{variable} is not set"):
         check_model(name, provider)
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_a_blank_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", " ")
+    with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
+        check_model("openai/gpt-4o")
+    assert os.environ["OPENAI_API_KEY"] == " "
 
 
 @pytest.mark.usefixtures("no_keys")

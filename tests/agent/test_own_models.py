@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from small_task import wants
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.evaluation_config import UsageError
 
 
 class Policy:
@@ -89,3 +91,64 @@ async def test_all_rollouts_offer_the_same_tools_and_an_agent_may_offer_others(b
     assert offered[0] is offered[2]
     assert len(offered[1]) == len(offered[0]) - 1
     assert "mine" not in str(offered[0])
+
+
+class Broken(Policy):
+    """Does not do what a model does."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("")
+        self.answer = answer
+
+    async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (RuntimeError("GPU on fire"), r"test_own_models\.py:\d+: RuntimeError: GPU on fire"),
+        ({"content": "Hi"}, "complete\\(\\) gave a dict, not a Completion"),
+        ("Hi", "complete\\(\\) gave a str, not a Completion"),
+    ],
+)
+def test_a_fault_of_the_model_is_not_the_agents(bundle: Bundle, answer: Any, told: str) -> None:
+    result = agent_eval(
+        bundle.dataset, models={"agent": Broken(answer)}, no_sim_user=True, n_rollouts=1, retries=0
+    )
+    outcome = result.outcomes[0]
+    assert (outcome.stop_reason, outcome.reward) == ("infrastructure_error", None)
+    record = load_rollout(result.folder / outcome.file)
+    assert record.stop_detail is not None
+    assert re.search(told, record.stop_detail)
+    assert "policy-step-100" in record.stop_detail
+    assert record.model_calls[-1].error == record.stop_detail
+
+
+def test_an_answer_that_names_no_model_is_the_models(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, models={"agent": Policy("Hi")}, no_sim_user=True, n_rollouts=1)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert {call.model for call in record.model_calls} == {"policy-step-100"}
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ({"judge": Policy("")}, "no role 'judge'"),
+        ({"agent": "openai/gpt-4o"}, r"models\['agent'\] is no model"),
+        ({"agent": lambda messages: "Hi"}, r"models\['agent'\] is no model"),
+    ],
+)
+def test_what_is_no_model_is_refused_before_anything_runs(bundle: Bundle, models: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        agent_eval(bundle.dataset, models=models)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("option", [{"validate_only": True}, {"json": "all.json"}, {"fail_under": 0.5}])
+def test_what_only_the_command_line_does_is_refused(bundle: Bundle, option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(option))} is for the command line"):
+        agent_eval(bundle.dataset, agent="gold", **option)
+    assert not Path("runs").exists()
