@@ -133,6 +133,23 @@ def test_an_answer_that_names_no_model_is_the_models(bundle: Bundle) -> None:
     assert {call.model for call in record.model_calls} == {"policy-step-100"}
 
 
+class Sampling(Policy):
+    """Says how it came to its words, as training needs it."""
+
+    async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
+        answer = await super().complete(messages, tools=tools)
+        answer.message |= {"token_ids": [7, len(messages)], "logprobs": [-0.5, -0.25]}
+        return answer
+
+
+def test_what_a_policy_says_of_its_sampling_is_in_the_trajectory(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, models={"agent": Sampling("Hi")}, no_sim_user=True, n_rollouts=1)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    said = [message for message in record.messages if message["role"] == "assistant"]
+    assert [message["token_ids"][0] for message in said] == [7, 7]
+    assert [message["logprobs"] for message in said] == [[-0.5, -0.25]] * 2
+
+
 @pytest.mark.parametrize(
     ("models", "told"),
     [
