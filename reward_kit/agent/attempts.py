@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.deadline import held_up
 from reward_kit.agent.providers.gate import Gate, Visit
-from reward_kit.errors import ModelError
+from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.completion import Completion
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
+
+BAD_REQUEST = frozenset({400, 422})
 
 LONGEST_WAIT = 60.0
 """Seconds; a provider that asks to wait longer is asked again after this."""
@@ -30,7 +32,8 @@ async def answered(
     An attempt returns its fault, because whether to raise it is decided here: one that may pass is raised
     after ``retries`` further attempts. Each attempt goes through the ``gate``, which knows what other calls
     have met: one that failed because nobody should have asked just then is no retry (unless there are
-    none at all). ``size`` is the number of characters of the request, where the gate wants to know it.
+    none at all). A bad request is a ``ModelSetupError`` as long as the gate has seen no answer. ``size`` is
+    the number of characters of the request, where the gate wants to know it.
     """
     if gate is None:
         return await _answered(attempt, retries, backoff)
@@ -42,7 +45,7 @@ async def answered(
     while isinstance(answer, ModelError):
         excused = gate.failed(visit, answer)
         if not answer.retryable or (made >= retries and not (excused and retries)):
-            raise answer
+            raise answer if gate.proven else _for_all(answer)
         if not excused:
             await asyncio.sleep(_wait(made, backoff, None))  # what the provider asks for, the gate sees to
             made += 1
@@ -51,6 +54,20 @@ async def answered(
     gate.left(visit, answer)
     answer.seconds = time.perf_counter() - clock
     return answer
+
+
+def _for_all(fault: ModelError) -> ModelError:
+    """What a fault means where no call has been answered yet: a bad request comes of a wrong set-up."""
+    if fault.status not in BAD_REQUEST or type(fault) is not ModelError:
+        return fault
+    error = ModelSetupError(
+        fault.fault,
+        place=fault.place,
+        remedy="No call has been answered yet: check --model-arg and what the model takes.",
+        status=fault.status,
+    )
+    error.__cause__ = fault
+    return error
 
 
 async def _through(gate: Gate, visit: Visit, attempt: Attempt) -> Completion | ModelError:

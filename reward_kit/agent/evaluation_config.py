@@ -176,7 +176,7 @@ class EvaluationConfig:
     # -- Limits
     max_concurrency: int = _option(
         10, "--max-concurrency", group="Limits", kind=int, minimum=1,
-        help="Rollouts that run at the same time.",
+        help="Rollouts that run at the same time, in all processes together.",
     )
     workers: int = _option(
         1, "--workers", group="Limits", kind=int, minimum=1,

@@ -12,7 +12,7 @@ from virtual_time import simulate
 from reward_kit.agent.attempts import answered
 from reward_kit.agent.completion import Completion
 from reward_kit.agent.providers import Gate
-from reward_kit.errors import ModelError, ModelInputError
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 
 class Model:
@@ -74,11 +74,19 @@ class TestWithAGate:
         ask(model, retries=1, gate=True, before=1)
         assert len(model.asked) == 10
 
-    def test_being_refused_by_one_that_never_answered_is_a_retry(self) -> None:
-        model = Model(refused(429))
-        with pytest.raises(ModelError, match="HTTP 429"):
-            ask(model, retries=1, gate=True)
-        assert len(model.asked) == 2
+    def test_nor_is_it_by_one_that_has_not_answered_yet(self) -> None:
+        model = Model(*[refused()] * 6, None)
+        assert ask(model, retries=2, gate=True).message["content"] == "Hi"
+        assert len(model.asked) == 7
+
+    @pytest.mark.parametrize("status", [400, 422])
+    def test_a_bad_request_before_any_answer_is_the_set_ups_fault(self, status: int) -> None:
+        bad = ModelError(f"HTTP {status}: no such argument", place="model m", status=status)
+        with pytest.raises(ModelSetupError, match=rf"HTTP {status}: no such argument.*--model-arg"):
+            ask(Model(bad), gate=True)
+        with pytest.raises(ModelError) as raised:
+            ask(Model(bad), gate=True, before=1)
+        assert type(raised.value) is ModelError
 
     def test_an_outage_is_waited_out_whatever_the_number_of_retries(self) -> None:
         model = Model(*[unreachable()] * 12, None)

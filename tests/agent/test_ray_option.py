@@ -95,11 +95,18 @@ def test_an_actor_leaves_nothing_behind_nor_do_those_that_were_killed(
     assert list(tmp_path.iterdir()) == [running]
 
 
-def test_only_settings_of_models_leave_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "AZURE_API_BASE", "HF_TOKEN", "REWARD_KIT_AGENT_TOKEN"):
+def test_only_settings_of_models_and_telemetry_leave_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = (
+        "OPENAI_API_KEY",
+        "AZURE_API_BASE",
+        "HF_TOKEN",
+        "REWARD_KIT_AGENT_TOKEN",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    for name in settings:
         monkeypatch.setenv(name, "sent")
     for name in ("GITHUB_TOKEN", "DATABASE_PASSWORD", "PATH_TO_API_KEY_FILE"):
         monkeypatch.setenv(name, "kept")
     sent = forwarded_environment()
-    assert {"OPENAI_API_KEY", "AZURE_API_BASE", "HF_TOKEN", "REWARD_KIT_AGENT_TOKEN"} <= sent.keys()
+    assert set(settings) <= sent.keys()
     assert "kept" not in sent.values()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
-from reward_kit.agent.executors.shares import share_config, share_jobs
+from reward_kit.agent.executors.shares import share_config
 from reward_kit.agent.executors.worker_processes import (
     HANG_GRACE,
     Place,
@@ -28,6 +28,7 @@ from reward_kit.agent.executors.worker_processes import (
     WorkerProcesses,
 )
 from reward_kit.agent.faults import fault_line
+from reward_kit.agent.providers.leave import Asker
 from reward_kit.agent.reports.wording import one_line
 from reward_kit.agent.runs.parcels import NewFile
 from reward_kit.agent.tally import note
@@ -51,6 +52,8 @@ ADDRESS = "RAY_ADDRESS"
 LOCAL = "local"
 OBJECT_STORE = 256 * 2**20
 """Bytes in a cluster of our own: little but the bundle goes through it."""
+ACTOR = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
+"""Calls at the same time: one that takes what the actor has to say, and one that tells it something."""
 GRACE = 15.0
 """Seconds that an actor has to end once it is told to."""
 CONNECT = 20.0
@@ -89,14 +92,7 @@ class RayCluster(WorkerProcesses):
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._starter, self._connect)  # in a thread: Ray would take over SIGTERM
         self._shipment = await loop.run_in_executor(self._starter, self._ray.put, shipment)
-        shares = share_jobs(self._opened.jobs, self._actors_wanted())
-        playing = [asyncio.ensure_future(self._see_through(share, len(shares))) for share in shares]
-        try:
-            await asyncio.gather(*playing)
-        finally:
-            for one in playing:
-                one.cancel()
-            await asyncio.gather(*playing, return_exceptions=True)
+        await self._play(self._actors_wanted())
 
     async def close(self) -> None:
         """Leave the cluster; one that was started for this run ends."""
@@ -142,11 +138,11 @@ class RayCluster(WorkerProcesses):
 
     def _actors_wanted(self) -> int:
         if self._config.workers > 1:
-            return self._config.workers
+            return min(self._config.workers, self._config.max_concurrency)
         processors = int(self._ray.cluster_resources().get("CPU", 1))
         return max(1, min(processors, len(self._jobs), self._config.max_concurrency))
 
-    async def _see_through(self, jobs: Sequence[Job], processes: int) -> None:
+    async def _see_through(self, jobs: Sequence[Job], concurrency: int) -> None:
         """Have all of ``jobs`` played, by one actor after the other where they die."""
         left = {(job.task.row.id, job.index): job for job in jobs}
         deaths: Counter[Place] = Counter()
@@ -155,7 +151,7 @@ class RayCluster(WorkerProcesses):
             alone = [place for place in left if deaths[place] > 1][:1]
             begun: dict[Place, float] = {}
             setup = {
-                "config": share_config(self._config, processes, alone=bool(alone)),
+                "config": share_config(self._config, 1 if alone else concurrency),
                 "eval_id": self._tally.eval_id,
                 "environment": self._environment,
                 "bases": self._bases(),
@@ -194,7 +190,8 @@ class RayCluster(WorkerProcesses):
     ) -> None:
         """Play until the actor is done; ``begun`` are the rollouts that it has under way."""
         errors = self._ray.exceptions
-        actor = self._ray.remote(RayWorker).options(num_cpus=1, max_restarts=0, max_task_retries=0).remote()
+        actor = self._ray.remote(RayWorker).options(**ACTOR).remote()
+        asker = Asker(self._limits, actor.hear.remote)
         in_order = False
         try:
             # Keys go in the arguments of a call, which stay in memory. A runtime environment, where Ray has
@@ -204,7 +201,7 @@ class RayCluster(WorkerProcesses):
             over = False
             while not over:
                 lines = await actor.take.remote(may_start=self._tally.may_start)
-                over = await self._heard(lines, left, begun)
+                over = await self._heard(lines, left, begun, asker)
                 if self._hangs(begun):
                     in_order = False
                     raise ProcessDiedError("it did not end in time, and was ended")
@@ -222,6 +219,7 @@ class RayCluster(WorkerProcesses):
             raise ProcessDiedError(_why(error)) from None
         finally:
             await self._ended(actor, in_order=in_order)
+            asker.gone()
 
     def _finished(self, line: dict[str, Any], files: Sequence[NewFile] = ()) -> Finished[RolloutOutcome]:
         return super()._finished(line, files or self._files_of(line))

@@ -32,9 +32,9 @@ FORWARDED = re.compile(
     r"[A-Z0-9_]+_(API_KEY|API_BASE|API_VERSION|BASE_URL)"
     r"|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|REGION_NAME|DEFAULT_REGION)"
     r"|HF_TOKEN|OPENAI_ORGANIZATION|VERTEXAI_(PROJECT|LOCATION)|WATSONX_(URL|PROJECT_ID)"
-    r"|REWARD_KIT_[A-Z0-9_]+"
+    r"|REWARD_KIT_[A-Z0-9_]+|OTEL_[A-Z0-9_]+"
 )
-"""Names of the variables that models and agents are set up with."""
+"""Names of the variables that models, agents and telemetry are set up with."""
 
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 

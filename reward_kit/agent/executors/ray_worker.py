@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.worker import Lines, work
+from reward_kit.agent.providers.leave import Leave
 from reward_kit.agent.redaction import redact
 from reward_kit.agent.tally import Tally
 from reward_kit.agent.versions import versions
@@ -125,7 +126,10 @@ class TakenLines(Lines):
 
 
 class RayWorker:
-    """The actor: ``begin`` once, then ``take`` until the line ``over`` has come, then ``end``."""
+    """The actor: ``begin`` once, then ``take`` until the line ``over`` has come, then ``end``.
+
+    ``hear`` is called while ``take`` waits, in another thread.
+    """
 
     def __init__(self) -> None:
         _sweep()
@@ -135,6 +139,7 @@ class RayWorker:
         self._playing: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._tally = Tally("", planned=0)
+        self._leave: Leave | None = None
 
     def begin(self, setup: dict[str, Any], jobs: Sequence[tuple[str, int]], shipment: Shipment) -> None:
         """Play ``jobs``; ``setup`` has ``config``, ``eval_id``, ``environment``, ``bases`` and ``version``.
@@ -164,7 +169,8 @@ class RayWorker:
             config["few_shot_displays"] = str(files / shipment.few_shot_displays)
         self._tally = Tally(setup["eval_id"], planned=len(jobs))
         played = {"config": config, "root": str(root), "jobs": jobs}
-        self._playing = self._loop.create_task(work(played, lines, self._tally))
+        self._leave = Leave(lines.tell)
+        self._playing = self._loop.create_task(work(played, lines, self._tally, self._leave))
         self._thread = threading.Thread(target=self._play, name="rollouts", daemon=True)
         self._thread.start()
 
@@ -191,6 +197,12 @@ class RayWorker:
         if not may_start:
             self._tally.max_cost = 0.0  # what runs is finished
         return self._lines.take()
+
+    def hear(self, line: dict[str, Any]) -> None:
+        """There is leave for a model call."""
+        assert self._leave is not None
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._leave.heard, line)
 
     def end(self) -> None:
         """Give up what is still played, and leave nothing on the node."""

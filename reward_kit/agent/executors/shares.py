@@ -1,4 +1,4 @@
-"""How an evaluation is split over processes: who plays what, and under which part of the limits."""
+"""How an evaluation is split over processes: who plays what, and how much of it at the same time."""
 
 from __future__ import annotations
 
@@ -43,15 +43,21 @@ def share_jobs(jobs: Sequence[Job], processes: int) -> list[list[Job]]:
     return [share for share in shares if share]
 
 
-def share_config(config: EvaluationConfig, processes: int, *, alone: bool = False) -> dict[str, Any]:
-    """The configuration of one process, as JSON values; ``alone``: it plays one rollout at a time."""
+def share_concurrency(max_concurrency: int, processes: int) -> list[int]:
+    """How many rollouts each process plays at the same time: in sum ``max_concurrency``."""
+    each, more = divmod(max_concurrency, processes)
+    return [each + (place < more) for place in range(processes)]
+
+
+def share_config(config: EvaluationConfig, concurrency: int) -> dict[str, Any]:
+    """The configuration of a process that plays ``concurrency`` rollouts at the same time, as JSON values.
+
+    ``rpm`` and ``tpm`` stay as they are: they hold for all processes together (``providers.leave``).
+    """
     values = {
         item.name: getattr(config, item.name)
         for item in fields(EvaluationConfig)
         if item.name not in _OF_THE_WHOLE
     }
-    values["max_concurrency"] = 1 if alone else -(-config.max_concurrency // processes)
-    for limit in ("rpm", "tpm"):
-        if values[limit] is not None:
-            values[limit] = max(1, int(values[limit] / processes))
+    values["max_concurrency"] = concurrency
     return values

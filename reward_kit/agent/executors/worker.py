@@ -3,7 +3,9 @@
 It speaks JSON lines. On stdin: first the setup (``config``, ``path``: where modules are looked for,
 ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout), later perhaps ``hold``: begin
 no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outcome`` (a line for the log),
-``note``, ``fault``, and ``over`` when all is done.
+``note``, ``fault``, ``waiting`` (calls wait for a provider: that is not the rollouts' time), and ``over``
+when all is done. With ``rpm`` or ``tpm`` there are lines for model calls in both directions, see
+``providers.leave``.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.providers import Gates
+    from reward_kit.agent.providers.leave import Leave
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.tally import Tally
 
 GRACE = 10.0
 """Seconds to end in good order once nobody listens any more."""
+LOOK_EVERY = 1.0
+"""Seconds between looks whether model calls wait."""
 
 
 class Lines:
@@ -80,8 +86,8 @@ class Telling:
     def closed(self, tally: Tally) -> None: ...
 
 
-async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
-    """Play the jobs of ``setup``."""
+async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leave) -> None:
+    """Play the jobs of ``setup``; model calls that are limited need ``leave``."""
     from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.executors.in_process import InProcess
@@ -104,6 +110,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
         participants = find_participants(config, tasks)
         progress = Telling(lines)
         participants.gates.tell = progress.noted
+        participants.gates.ask(leave)
         folder = RunsFolder(setup["root"])
         participants.models = cached_models(participants.models, config, folder.root, warn=progress.noted)
         executor = TellingInProcess(
@@ -115,15 +122,26 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally) -> None:
             tally=tally,
             progress=progress,
         )
+        waiting = asyncio.ensure_future(_tell_waiting(participants.gates, lines))
         try:
             with rare_collections():
                 await executor.run()
         finally:
+            waiting.cancel()
             await executor.close()
+
+
+async def _tell_waiting(gates: Gates, lines: Lines) -> None:
+    """Say so while calls wait: their rollouts may take far longer than their time, which is no fault."""
+    while True:
+        if gates.waiting:
+            lines.tell({"waiting": True})
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def main() -> int:
     """Read the setup, play, and tell how it ended."""
+    from reward_kit.agent.providers.leave import Leave
     from reward_kit.agent.tally import Tally
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -137,8 +155,9 @@ def main() -> int:
     sys.path[:] = setup["path"]
     tally = Tally(setup["eval_id"], planned=len(setup["jobs"]))
     loop = asyncio.new_event_loop()
-    task = loop.create_task(work(setup, lines, tally))
-    threading.Thread(target=_listen, args=(loop, task, tally), daemon=True).start()
+    leave = Leave(lines.tell)
+    task = loop.create_task(work(setup, lines, tally, leave))
+    threading.Thread(target=_listen, args=(loop, task, tally, leave), daemon=True).start()
     try:
         loop.run_until_complete(task)
     except RewardKitError as error:
@@ -154,11 +173,15 @@ def main() -> int:
     return 0
 
 
-def _listen(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], tally: Tally) -> None:
+def _listen(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], tally: Tally, leave: Leave) -> None:
     """Heed what comes on stdin; at its end cancel ``task``, and end the process if that does not help."""
-    for line in sys.stdin:
-        if "hold" in json.loads(line):
+    for text in sys.stdin:
+        line = json.loads(text)
+        if "hold" in line:
             tally.max_cost = 0.0  # nothing more may begin; what runs is finished
+        elif "leave" in line:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(leave.heard, line)
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(task.cancel)
     time.sleep(GRACE)

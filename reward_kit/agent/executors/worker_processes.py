@@ -1,8 +1,9 @@
 """Rollouts in several processes of this machine: the same results and files as in one.
 
-This process holds the lock and the log and counts; the others play, and write trajectories and databases. A
-process that dies takes only the rollouts with it that it was playing: they are played again, alone, so that
-the one to blame is found; it is reported as an infrastructure error when it has used up its retries.
+This process holds the lock and the log, counts, and gives leave for model calls where their number is limited
+(``providers.leave``); the others play, and write trajectories and databases. A process that dies takes only
+the rollouts with it that it was playing: they are played again, alone, so that the one to blame is found; it
+is reported as an infrastructure error when it has used up its retries.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import reward_kit.errors
 from reward_kit.agent.executors.lost_rollout import lost_record
-from reward_kit.agent.executors.shares import share_config, share_jobs
+from reward_kit.agent.executors.shares import share_concurrency, share_config, share_jobs
 from reward_kit.agent.outcome import RolloutOutcome
+from reward_kit.agent.providers.leave import Asker, LimitsForAll
 from reward_kit.agent.record_keeping import outcome_of
 from reward_kit.agent.runs.group_commit import Finished, GroupCommit
 from reward_kit.agent.runs.parcels import Parcel
@@ -28,7 +30,7 @@ from reward_kit.agent.tally import note
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
@@ -72,11 +74,20 @@ class WorkerProcesses:
         self._files = ThreadPoolExecutor(1, thread_name_prefix="evaluation-log")
         self._saver = GroupCommit(opened.log, self._files)
         self._processes: set[asyncio.subprocess.Process] = set()
+        self._limits = LimitsForAll(config.rpm, config.tpm)
 
     async def run(self) -> None:
         self._progress.started(self._tally)
-        shares = share_jobs(self._opened.jobs, self._config.workers)
-        playing = [asyncio.ensure_future(self._see_through(share, len(shares))) for share in shares]
+        await self._play(min(self._config.workers, self._config.max_concurrency))
+
+    async def _play(self, processes: int) -> None:
+        """Have all jobs played by so many processes, or fewer if there are too few jobs."""
+        shares = share_jobs(self._opened.jobs, processes)
+        concurrency = share_concurrency(self._config.max_concurrency, len(shares)) if shares else []
+        playing = [
+            asyncio.ensure_future(self._see_through(share, most))
+            for share, most in zip(shares, concurrency, strict=True)
+        ]
         try:
             await asyncio.gather(*playing)
         finally:
@@ -90,7 +101,7 @@ class WorkerProcesses:
         self._files.shutdown(wait=True)
         self._saver.close()
 
-    async def _see_through(self, jobs: Sequence[Job], processes: int) -> None:
+    async def _see_through(self, jobs: Sequence[Job], concurrency: int) -> None:
         """Have all of ``jobs`` played, by one process after the other where they die."""
         left = {(job.task.row.id, job.index): job for job in jobs}
         suspects: list[Place] = []
@@ -100,7 +111,7 @@ class WorkerProcesses:
             places = alone or list(left)
             begun: dict[Place, float] = {}
             setup = {
-                "config": share_config(self._config, processes, alone=bool(alone)),
+                "config": share_config(self._config, 1 if alone else concurrency),
                 "path": sys.path,
                 "eval_id": self._tally.eval_id,
                 "root": str(self._opened.folder.root),
@@ -128,7 +139,10 @@ class WorkerProcesses:
     async def _one_process(
         self, setup: dict[str, Any], left: dict[Place, Job], begun: dict[Place, float]
     ) -> None:
-        """Play until the process is done; ``begun`` are the rollouts that it has under way."""
+        """Play until the process is done; ``begun`` are the rollouts that it has under way.
+
+        Each with the moment at which it began or, if that is later, the last at which calls waited there.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -140,30 +154,43 @@ class WorkerProcesses:
         )
         self._processes.add(process)
         watch = asyncio.ensure_future(self._watch(process, begun))
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin = process.stdin
+
+        def tell(line: Mapping[str, Any]) -> None:
             with suppress(ConnectionError):
-                process.stdin.write(json.dumps(setup).encode() + b"\n")
-                await process.stdin.drain()
+                stdin.write(json.dumps(line).encode() + b"\n")
+
+        asker = Asker(self._limits, tell)
+        try:
+            tell(setup)
+            with suppress(ConnectionError):
+                await stdin.drain()
             over = False
             async for lines in _whole_lines(process.stdout):
-                over = await self._heard([json.loads(line) for line in lines], left, begun) or over
+                over = await self._heard([json.loads(line) for line in lines], left, begun, asker) or over
                 if not self._tally.may_start:
-                    with suppress(ConnectionError):
-                        process.stdin.write(b'{"hold": true}\n')
+                    tell({"hold": True})
             code = await process.wait()
             if not over:
                 raise ProcessDiedError(_said(code))
         finally:
             watch.cancel()
             await _ended(process)
+            asker.gone()
             self._processes.discard(process)
 
     async def _heard(
-        self, lines: Sequence[dict[str, Any]], left: dict[Place, Job], begun: dict[Place, float]
+        self,
+        lines: Sequence[dict[str, Any]],
+        left: dict[Place, Job],
+        begun: dict[Place, float],
+        asker: Asker,
     ) -> bool:
         """Take in what a process has said; True if it says that all is done."""
+        for line in lines:  # first of all: saving takes its time
+            asker.heard(line)
         saving = iter([self._saved(line) for line in lines if "outcome" in line])
         for line in lines:
             if "outcome" in line:
@@ -178,6 +205,8 @@ class WorkerProcesses:
             elif "begun" in line:
                 row_id, index = line["begun"]
                 begun[row_id, index] = time.monotonic()
+            elif "waiting" in line:
+                begun.update(dict.fromkeys(begun, time.monotonic()))
             elif "note" in line:
                 note(self._progress, line["note"])
             elif "fault" in line:

@@ -10,29 +10,44 @@ RESTART = 2
 """Calls at once after a pause."""
 STEP = 1 / 20
 """Part by which the number grows in an answer's time where it has been too high before; at least one."""
+NEAR = 0.1
+"""Part by which two numbers that were refused may differ and count as the same,"""
+KNOWN = 0.9
+"""which leaves so much of it: more than where nothing is known."""
+FIRST_HOLD, LONGEST_HOLD = 8, 256
+"""Answers' times at the number below the refused one, before that is tried again."""
 
 
 class Concurrency:
     """A number between 1 and ``ceiling`` that grows with good answers and shrinks with refusals.
 
     It doubles in an answer's time until the first refusal, then up to where the last refusal left it, and
-    grows by ``STEP`` from there. A call notes the ``generation`` when it is sent: refusals of calls
-    that were sent before the number shrank say nothing of the new number.
+    grows by ``STEP`` from there. Before it comes to what was refused the last time it stays for some
+    answers' times, twice as many each time that this number is refused again. A call notes the
+    ``generation`` when it is sent: refusals of calls that were sent before the number shrank say nothing of
+    the new number.
     """
 
-    __slots__ = ("_known", "ceiling", "generation", "limit")
+    __slots__ = ("_good", "_hold", "_known", "_refused", "ceiling", "generation", "limit")
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = float(ceiling)
         self.limit = min(float(START), self.ceiling)
         self.generation = 0
         self._known = math.inf
+        self._refused = math.inf
+        self._hold = 0
+        self._good = 0
 
     def grow(self, generation: int) -> None:
         """A good answer came to a call of ``generation``, and there was no room for more calls."""
         if generation != self.generation or self.limit >= self.ceiling:
             return
         step = 1.0 if self.limit < self._known else max(1.0, self.limit * STEP) / self.limit
+        if self.limit + step >= self._refused:
+            self._good += 1
+            if self._good <= self._hold * self.limit:
+                return
         self.limit = min(self.ceiling, self.limit + step)
 
     def shrink(self, generation: int, factor: float, under_way: int) -> bool:
@@ -40,8 +55,12 @@ class Concurrency:
         if generation != self.generation:
             return False
         self.generation += 1
-        self.limit = max(1.0, min(self.limit, under_way) * factor)
-        self._known = self.limit
+        refused = min(self.limit, under_way)
+        again = abs(refused - self._refused) <= max(1.0, NEAR * refused)
+        self._hold = min(LONGEST_HOLD, max(FIRST_HOLD, 2 * self._hold)) if again else 0
+        self._good = 0
+        self._refused = refused
+        self.limit = self._known = max(1.0, refused * (max(factor, KNOWN) if again else factor))
         return True
 
     def restart(self) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.deadline import held_up
 from reward_kit.agent.providers.concurrency import Concurrency
+from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
 from reward_kit.agent.providers.outage import Outage
-from reward_kit.agent.providers.pace import MINUTE, Pace, TokenGuess
+from reward_kit.agent.providers.pace import MINUTE
 from reward_kit.agent.providers.pauses import Pauses
 from reward_kit.errors import ModelError, ProviderDownError
 
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.completion import Completion, Usage
+    from reward_kit.agent.providers.hard_limits import Limits, Taken
 
 LONGEST_HINT = 60.0
 """Seconds; what a provider's headers say of later is looked at again after this."""
 SHORT_WAIT = 0.5
 """Seconds of the first pause after a refusal that names none; doubled with each further one."""
+TRUST = 65.0
+"""Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
 WORTH_SAYING = 10.0
 """Seconds; a pause from here on is told."""
 LONGEST_REASON = 100
@@ -44,13 +48,13 @@ _chance = random.SystemRandom()
 class Visit:
     """One call on its way through the gate, with all its attempts. ``size``: characters of its request."""
 
-    __slots__ = ("generation", "refused", "size", "ticket", "tokens")
+    __slots__ = ("generation", "refused", "size", "taken", "ticket")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.ticket = -1
         self.generation = 0
-        self.tokens = 0
+        self.taken: Taken | None = None
         self.refused: float | None = None
 
 
@@ -77,9 +81,7 @@ class Gate:
         self.name = name
         self.in_flight = 0
         self._concurrency = Concurrency(ceiling)
-        self._requests = Pace(rpm, window=minute or MINUTE) if rpm else None
-        self._tokens = Pace(tpm, window=minute or MINUTE) if tpm else None
-        self._guess = TokenGuess()
+        self._limits: Limits | None = HardLimits(rpm, tpm, window=minute or MINUTE) if rpm or tpm else None
         self._patience = patience
         self._tell = tell
         self._tickets = itertools.count()
@@ -89,7 +91,6 @@ class Gate:
         self._trying: Visit | None = None
         self._pauses = Pauses()
         self._refusals = 0
-        self._proven = False
         self._last_usage: Usage | None = None
         self._over: ProviderDownError | None = None
 
@@ -109,9 +110,19 @@ class Gate:
         return self._outage.down or self._now() < self._pauses.closed_until
 
     @property
+    def proven(self) -> bool:
+        """Whether a call has been answered."""
+        return self._last_usage is not None
+
+    @property
     def wants_size(self) -> bool:
         """Whether it matters how long a request is."""
-        return self._tokens is not None
+        return self._limits is not None and self._limits.wants_size
+
+    def keep_to(self, limits: Limits) -> None:
+        """Keep to these hard limits in place of ``rpm`` and ``tpm``; before the first call."""
+        self._limits = limits
+        limits.wake = self._pump
 
     # -- one call
 
@@ -138,11 +149,10 @@ class Gate:
         """The call has its answer; or none, if it was cancelled."""
         now = self._now()
         full = self.in_flight + 1 > self._concurrency.limit or bool(self._queue)
-        self._count_out(visit, None if answer is None else answer.usage, now)
+        self._count_out(visit, None if answer is None else answer.usage)
         if answer is not None:
             if self._outage.since is not None:
                 self._is_back(now)
-            self._proven = True
             self._refusals = 0
             self._last_usage = answer.usage
             if full:
@@ -158,7 +168,7 @@ class Gate:
         now = self._now()
         tried = visit is self._trying
         under_way = self.in_flight
-        self._count_out(visit, None, now, spent=fault.status is None)
+        self._count_out(visit, None, spent=fault.status is None)
         excused = False
         if fault.status in REFUSED and fault.retryable:
             excused = self._refuse(visit, fault, under_way, now)
@@ -196,6 +206,7 @@ class Gate:
         if first or fault.retry_after:
             self._concurrency.restart()
         self._give_up_in_time(fault, now)
+        self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
@@ -220,10 +231,21 @@ class Gate:
         return self._outage.down or bool(fault.retry_after and self._excused(visit, now))
 
     def _excused(self, visit: Visit, now: float) -> bool:
-        """Whether a call that was told to come back may do so: not for ever, and not to a stranger."""
+        """Whether a call that was told to come back may do so: not for ever, least of all to a stranger."""
         if visit.refused is None:
             visit.refused = now
-        return self._proven and now - visit.refused < self._patience
+        patience = self._patience if self.proven else min(self._patience, TRUST)
+        return now - visit.refused < patience
+
+    def _tell_of_refusals(self, fault: ModelError, now: float) -> None:
+        """Say it once where a provider has refused all calls for a while."""
+        outage = self._outage
+        if outage.told or self._over is not None or outage.since is None:
+            return
+        if now - outage.since >= WORTH_SAYING:
+            outage.told = True
+            reason = fault.fault[:LONGEST_REASON]
+            self._say(f"takes no calls since {outage.began} ({reason}); waiting for it")
 
     def _is_back(self, now: float) -> None:
         outage = self._outage
@@ -255,18 +277,21 @@ class Gate:
 
     def _delay(self, visit: Visit, now: float) -> float:
         """Seconds until the call may go as far as the clock decides; infinite if another has to end first."""
+        wait = self._own_delay(now)
+        if self._limits is None:
+            return wait
+        if wait > 0:
+            self._limits.release()
+            return wait
+        return self._limits.delay(visit.size)
+
+    def _own_delay(self, now: float) -> float:
+        """Seconds until the next call may go as far as the provider's answers decide."""
         if self._outage.down:
             return math.inf if self._trying is not None else self._outage.next_try - now
         if self.in_flight + 1 > self._concurrency.limit:
             return math.inf
-        wait = self._pauses.wait(now)
-        if self._requests is not None:
-            wait = max(wait, self._requests.delay(1, now))
-        if self._tokens is not None:
-            if self.in_flight and not self._guess.known:
-                return math.inf
-            wait = max(wait, self._tokens.delay(self._guess.tokens(visit.size), now))
-        return wait
+        return self._pauses.wait(now)
 
     def _admit(self, visit: Visit) -> None:
         now = self._now()
@@ -275,25 +300,17 @@ class Gate:
         visit.generation = self._concurrency.generation
         if self._outage.down:
             self._trying = visit
-        if self._requests is not None:
-            self._requests.take(1, now)
-            self._requests.settle(1, 1, now)
-        if self._tokens is not None:
-            visit.tokens = self._guess.tokens(visit.size)
-            self._tokens.take(visit.tokens, now)
+        if self._limits is not None:
+            visit.taken = self._limits.take(visit.size)
+            self._limits.sent(visit.taken)
 
-    def _count_out(self, visit: Visit, usage: Usage | None, now: float, *, spent: bool = True) -> None:
+    def _count_out(self, visit: Visit, usage: Usage | None, *, spent: bool = True) -> None:
         """The call is over; without ``usage`` it has used what was guessed, or nothing if not ``spent``."""
         self.in_flight -= 1
         if visit is self._trying:
             self._trying = None
-        if self._tokens is None:
-            return
-        actual = visit.tokens if spent else 0
-        if usage is not None:
-            actual = usage.input_tokens + usage.output_tokens
-            self._guess.learn(visit.size, usage)
-        self._tokens.settle(visit.tokens, actual, now)
+        if self._limits is not None and visit.taken is not None:
+            self._limits.settle(visit.taken, usage, spent=spent)
 
     async def _queued(self, visit: Visit) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -304,6 +321,8 @@ class Gate:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.left(visit)  # its turn had come
+            else:
+                self._pump()
             raise
 
     def _pump(self) -> None:
@@ -324,6 +343,8 @@ class Gate:
                     self._admit(visit)
                     turn.set_result(None)
             heapq.heappop(self._queue)
+        if self._limits is not None:
+            self._limits.release()
 
     def _come_back(self, wait: float) -> None:
         if wait < math.inf:

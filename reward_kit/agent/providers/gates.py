@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.providers.concurrency import START
 from reward_kit.agent.providers.gate import Gate
+from reward_kit.agent.providers.leave import AskedLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from reward_kit.agent.providers.leave import Leave
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +43,16 @@ class Gates:
         self._rpm = rpm
         self._tpm = tpm
         self._patience = patience
+        self._leave: Leave | None = None
         self._gates: dict[tuple[str, str], Gate] = {}
+
+    def ask(self, leave: Leave) -> None:
+        """Let another process count requests and tokens, where they are limited; before the first call."""
+        if self._rpm is None and self._tpm is None:
+            return
+        self._leave = leave
+        for gate in self._gates.values():
+            self._keep(gate, leave)
 
     def of(self, provider: str, address: str | None) -> Gate:
         """The gate to a provider; without an ``address`` to where it is usually asked."""
@@ -55,7 +67,14 @@ class Gates:
                 patience=self._patience,
                 tell=self._say,
             )
+            if self._leave is not None:
+                self._keep(gate, self._leave)
         return gate
+
+    @property
+    def waiting(self) -> bool:
+        """Whether calls wait at a gate."""
+        return any(gate.waiting or gate.closed for gate in self._gates.values())
 
     def room(self) -> int:
         """Rollouts that may begin now so that their calls do not pile up.
@@ -66,9 +85,12 @@ class Gates:
         gates = self._gates.values()
         if not gates:
             return START
-        if any(gate.waiting or gate.closed for gate in gates):
+        if self.waiting:
             return 0
         return max(AT_LEAST, sum(gate.room for gate in gates))
+
+    def _keep(self, gate: Gate, leave: Leave) -> None:
+        gate.keep_to(AskedLimits(gate.name, leave, wants_size=self._tpm is not None))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)

@@ -11,6 +11,8 @@ FAILURES = 3
 FIRST_INTERVAL = 1.0
 LONGEST_INTERVAL = 60.0
 """Seconds between two tries."""
+LATENESS = 0.25
+"""Part of an outage that the interval may come to."""
 
 _chance = random.SystemRandom()
 
@@ -59,8 +61,9 @@ class Outage:
         return True
 
     def failed_again(self, now: float) -> None:
-        """A try has failed; the next one comes later."""
-        self._interval = min(LONGEST_INTERVAL, self._interval * 2)
+        """A try has failed; the next one comes later, but not so that the outage ends much too late."""
+        so_far = now - (now if self.since is None else self.since)
+        self._interval = min(LONGEST_INTERVAL, self._interval * 2, max(FIRST_INTERVAL, so_far * LATENESS))
         self._plan(now)
 
     def end(self) -> None:

@@ -112,6 +112,20 @@ class TestRefusals:
         assert provider.refusals <= 60 + (4 if say_when else 15) * windows
         assert windows <= 600 / most * 1.6 + 3  # most of what is allowed is used
 
+    @pytest.mark.parametrize("slots", [1, 3, 20])
+    def test_what_takes_so_many_calls_at_once_is_soon_asked_so_many_at_once(self, slots: int) -> None:
+        async def main() -> float:
+            provider = Provider(
+                latency=0.05, verdict=lambda: refused() if provider.under_way > slots else None
+            )
+            begun = now()
+            assert served(await rollouts(provider, gate(ceiling=50), 100, 60))
+            assert provider.refusals < 60
+            return now() - begun
+
+        ideal = 100 * 60 * 0.05 / slots
+        assert simulate(main()) < 1.6 * ideal
+
     def test_one_burst_of_refusals_is_answered_once(self) -> None:
         concurrency = Concurrency(64)
         while concurrency.limit < 64:
@@ -176,11 +190,41 @@ class TestRefusals:
         assert first == pytest.approx(0.1)
         assert 9.1 <= second <= 10.2
 
-    def test_a_provider_that_refuses_from_the_start_costs_each_call_its_retries_only(self) -> None:
-        provider = Provider(verdict=lambda: refused(retry_after=0.0))
-        results = simulate(rollouts(provider, gate(), 1, 1, retries=1))
-        assert isinstance(results[0], ModelError)
-        assert len(provider.arrivals) == 2
+    @pytest.mark.parametrize("retry_after", [None, 1.0, 25.0])
+    def test_a_limit_that_is_used_up_when_the_run_begins_costs_no_call(
+        self, retry_after: float | None
+    ) -> None:
+        async def main() -> tuple[list[Any], list[str], Provider]:
+            said: list[str] = []
+            provider = Provider(verdict=lambda: refused(retry_after=retry_after) if now() < end else None)
+            end = now() + 50.0
+            return await rollouts(provider, gate(tell=said.append), 5, 1, retries=1), said, provider
+
+        results, said, provider = simulate(main())
+        assert not [result for result in results if isinstance(result, BaseException)]
+        assert provider.arrivals[-1] - provider.arrivals[0] <= 100.0
+        assert len([line for line in said if "takes no calls since" in line]) == 1
+        assert "answers again" in said[-1]
+
+    def test_one_that_never_answered_is_not_waited_for_much_longer_than_a_minute(self) -> None:
+        async def main() -> tuple[list[Any], float]:
+            begun = now()
+            return await rollouts(Provider(verdict=refused), gate(), 1, 1, retries=1), now() - begun
+
+        (result,), seconds = simulate(main())
+        assert isinstance(result, ModelError)
+        assert result.status == 429
+        assert 60.0 < seconds < 240.0
+
+    def test_a_provider_that_refuses_for_ever_is_given_up_when_patience_ends(self) -> None:
+        async def main() -> tuple[list[Any], float]:
+            begun = now()
+            one = gate(patience=60.0)
+            return await rollouts(Provider(verdict=refused), one, 3, 1, retries=1), now() - begun
+
+        results, seconds = simulate(main())
+        assert all(isinstance(result, ProviderDownError) for result in results)
+        assert seconds == pytest.approx(60.0, abs=1.0)
 
     def test_a_call_that_others_overtake_for_ever_is_given_up(self) -> None:
         async def main() -> int:
