@@ -98,11 +98,15 @@ def _other_fault(
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:
-    """The HTTP status that really came: LiteLLM makes one up for broken answers and connections."""
+    """The HTTP status that really came: LiteLLM makes one up for broken answers and connections, and for
+    answers that hold an error without a number.
+    """
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return None
-    made_up = kinds & {"InternalServerError", "APIConnectionError", "Timeout"}
+    made_up = kinds & {"InternalServerError", "APIConnectionError", "Timeout"} or (
+        status == 422 and "BadRequestError" in kinds
+    )
     return None if made_up and not headers_of(error) else status
 
 

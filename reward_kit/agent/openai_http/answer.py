@@ -9,6 +9,7 @@ from reward_kit.agent.completion import Completion, Message, Usage
 from reward_kit.agent.llm import import_litellm
 from reward_kit.agent.llm_answer import read_answer as read_litellm_answer
 from reward_kit.agent.openai_http.endpoint import PROVIDER
+from reward_kit.agent.openai_http.faults import stated_error
 from reward_kit.agent.openai_http.prices import NotPlain, price
 from reward_kit.agent.worker_thread import in_thread
 
@@ -34,12 +35,15 @@ _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter"})
 async def read_answer(body: bytes, model: str) -> Completion:
     """The completion in an answer's body; a malformed one raises whatever reading it raises.
 
-    The shapes that nearly all answers have are read here; LiteLLM reads the others, so that they mean the
-    same.
+    Raises ``StatedError`` for one that holds an error. The shapes that nearly all answers have are read here;
+    LiteLLM reads the others, so that they mean the same.
     """
     answer = json.loads(body)
     completion = _plain_completion(answer, model)
     if completion is None:
+        error = stated_error(answer)
+        if error is not None:
+            raise error
         await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
         completion = _read_by_litellm(answer, model)
     return completion

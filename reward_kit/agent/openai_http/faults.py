@@ -36,3 +36,32 @@ def _stated(body: bytes) -> dict[str, Any]:
     if isinstance(error, dict):
         return error
     return {"message": str(error)}
+
+
+class StatedError(Exception):
+    """An answer with a status of success that holds an error, as aggregators of providers send them.
+
+    ``status_code`` is the number that it names, if it does.
+    """
+
+    def __init__(self, error: Any) -> None:
+        stated = error if isinstance(error, dict) else {"message": error}
+        code = stated.get("code")
+        self.code = code
+        self.status_code = code if isinstance(code, int) and not isinstance(code, bool) else None
+        super().__init__(str(stated.get("message") or "it says no more than that there was an error"))
+
+
+def stated_error(answer: Any) -> StatedError | None:
+    """The error in an answer's JSON, or in the only choice that it holds."""
+    if not isinstance(answer, dict):
+        return None
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    for holder in (answer, choice):
+        error = holder.get("error") if isinstance(holder, dict) else None
+        if isinstance(error, dict):
+            error = error if error.get("message") or error.get("code") else None
+        if error:
+            return StatedError(error)
+    return None

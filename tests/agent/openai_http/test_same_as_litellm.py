@@ -132,6 +132,9 @@ ANSWERS = {
     "no model answers": body(says(), model=None),
     "an empty error": body(says(), error={"message": "", "code": None}),
     "an error in it": body(says(), error={"message": "overloaded", "code": 502}),
+    "an error without a number": body(says(), error={"message": "overloaded"}),
+    "an error of one word": Answer(body=b'{"error": "overloaded"}'),
+    "an error in words": Answer(body=b'{"error": {"message": "slow down", "code": "rate_limit"}}'),
     "no choices": body(says(), choices=[]),
     "choices are null": body(says(), choices=None),
     "not JSON": Answer(body=b"<html>Bad gateway</html>"),
@@ -205,6 +208,24 @@ async def test_an_answer_means_the_same(stub_llm: StubServer, name: str) -> None
     else:
         assert isinstance(direct, ModelError)
         assert (type(direct), direct.retryable, direct.status) == (type(slow), slow.retryable, slow.status)
+
+
+async def test_an_error_in_a_choice_is_no_empty_answer(stub_llm: StubServer) -> None:
+    failed = json.dumps(
+        {
+            "choices": [
+                {
+                    "finish_reason": "error",
+                    "error": {"code": 502, "message": "upstream broke off"},
+                    "message": {"role": "assistant", "content": ""},
+                }
+            ]
+        }
+    )
+    (_, direct), _ = await both(stub_llm, Answer(body=failed.encode()))
+    assert isinstance(direct, ModelError)
+    assert (direct.status, direct.retryable) == (502, True)
+    assert "HTTP 502: upstream broke off" in str(direct)
 
 
 @pytest.mark.parametrize("name", FAULTS)
