@@ -66,6 +66,17 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     assert logged.whole == path.stat().st_size
 
 
+def test_a_line_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    log = EvaluationLog(path)
+    for one in (HEADER, line(0), line(1), line(0), line(0)):
+        log.append(one)
+    log.close()
+    logged = read_log(path)
+    assert logged.outcomes == [outcome(0), outcome(1)]
+    assert logged.whole == path.stat().st_size
+
+
 @pytest.mark.parametrize(
     "torn", [b'{"kind": "roll', b"\x00\x00\x00", b'{"kind": "rollout"}', b"}\n", "ä".encode()[:1]]
 )

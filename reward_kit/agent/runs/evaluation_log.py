@@ -156,6 +156,8 @@ def read_log(path: Path) -> LoggedEvaluation:
                 remedy="The log is damaged. Restore it or remove this line: its rollout is then run again.",
             ) from error
         logged.whole += len(raw)
+    # a line that was copied is no second attempt: each has a trajectory of its own
+    logged.outcomes = list({outcome.file: outcome for outcome in logged.outcomes}.values())
     return logged
 
 
