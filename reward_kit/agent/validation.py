@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+import warnings
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,8 @@ from reward_kit.agent.reports.wording import one_line
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task, TaskBundle
     from reward_kit.agent.database import Database
@@ -140,19 +143,38 @@ async def _check_task(task: Task, base: Database, report: ValidationReport) -> N
     if fault is not None:
         report.add("error", place, f"end_goal_sql does not run: {fault}")
         return
-    idle = await _play(task, base, _IdleAgent())
-    said: list[tuple[Level, str]]
-    if task.row.actions is None:
-        said = [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
-    else:
-        gold = await _play(task, base, GoldAgent())
-        said = [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+    with _never_awaited() as forgotten:
+        said = await _played_verdicts(task, base)
+    said += [("error", f"{text}: an await is missing") for text in dict.fromkeys(forgotten)]
     if any(level == "error" for level, _ in said):
         for level, text in said:
             report.add(level, place, text)
     else:
         worst: Level = "warning" if any(level == "warning" for level, _ in said) else "ok"
         report.add(worst, place, "; ".join(text for _, text in said))
+
+
+async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]]:
+    idle = await _play(task, base, _IdleAgent())
+    if task.row.actions is None:
+        return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
+    gold = await _play(task, base, GoldAgent())
+    return [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+
+
+@contextmanager
+def _never_awaited() -> Iterator[list[str]]:
+    """What Python says meanwhile of coroutines that nobody awaited; its other warnings are shown."""
+    forgotten: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        yield forgotten
+    for warning in caught:
+        text = str(warning.message)
+        if "was never awaited" in text:
+            forgotten.append(text)
+        else:
+            warnings.showwarning(text, warning.category, warning.filename, warning.lineno)
 
 
 def _goal_fault(task: Task, base: Database) -> str | None:
@@ -210,7 +232,7 @@ def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
         if call.status in {"unknown_tool", "invalid_arguments"}:
             said.append(("error", what))
         elif call.status == "failed":
-            said.append(("warning", what))
+            said.append(("error", f"{what}; a tool that refuses a call raises ToolError"))
     refused = [call for call in gold.calls if call.status == "refused"]
     if refused:
         first = refused[0]

@@ -129,21 +129,47 @@ async def test_a_gold_action_that_its_tool_refuses_is_reported_but_no_fault(tmp_
     )
 
 
-async def test_a_gold_action_whose_tool_breaks_is_a_warning(tmp_path: Path) -> None:
+async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> None:
     broken = {"name": "broken", "arguments": {}}
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, TAKE_1]})
-    assert report.ok
-    (warning,) = report.warnings
-    assert "gold action 0 (broken) answered" in warning.text
+    assert not report.ok
+    (error,) = report.errors
+    assert "gold action 0 (broken) answered" in error.text
+    assert error.text.endswith("a tool that refuses a call raises ToolError")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "db.execute('UPDATE seats SET taken_by = :n', {'n': name})\n    return {}",
+            "was never awaited: an await is missing",
+        ),
+        ("return db.fetch_all('SELECT * FROM seats')", "is an await missing?"),
+    ],
+)
+async def test_a_forgotten_await_is_an_error(tmp_path: Path, body: str, told: str) -> None:
+    tools = f"""
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("seats")
+
+
+@R.tool(parameters={{"seat": int, "name": str}})
+async def take(seat, name, db):
+    {body}
+"""
+    report = await check(tmp_path, {"end_goal_sql": "SELECT 1", "actions": [TAKE_1]}, tools=tools)
+    assert told in "\n".join(map(str, report.errors))
 
 
 async def test_why_the_gold_actions_fail_is_told_beside_the_failure(tmp_path: Path) -> None:
     broken = {"name": "broken", "arguments": {}}
     refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, refused]})
-    assert [finding.text for finding in report.errors] == ["the gold actions give reward 0, not 1"]
-    (warning,) = report.warnings
-    assert warning.text.startswith("gold action 0 (broken) answered \"Error: KeyError: 'oops'")
+    broke, unrewarded = [finding.text for finding in report.errors]
+    assert broke.startswith("gold action 0 (broken) answered \"Error: KeyError: 'oops'")
+    assert unrewarded == "the gold actions give reward 0, not 1"
     assert any("1 of the gold actions refused" in line and "seat taken" in line for line in report.lines())
 
 
