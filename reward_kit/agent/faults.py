@@ -13,6 +13,8 @@ from reward_kit.errors import RewardKitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONGEST_TEXT = 2000
+"""Characters of what an exception says; it goes into each line of the log."""
 _OWN_CODE = str(Path(__file__).parent.parent)
 _ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
@@ -30,6 +32,8 @@ def fault_line(error: BaseException) -> str:
     else:
         said = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
         text = "\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT))
+        if len(text) > LONGEST_TEXT:
+            text = f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
     frame = _foreign_frame(error)
     return f"{Path(frame.filename).name}:{frame.lineno}: {text}" if frame else text
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.gold_reference import resolve_references
-from reward_kit.agent.tools.execution import broke_off
+from reward_kit.agent.limits import CANCELLATION_GRACE
+from reward_kit.agent.tools.execution import ToolResult, broke_off
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.database import Database
@@ -64,7 +68,25 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
     except BundleError as error:
         return GoldCall(f"Error: {error}", "skipped", [])
     try:
-        result = await task.registry.call(action.name, arguments, db=database)
+        result = await _within(
+            task.registry.call(action.name, arguments, db=database), task.registry.tool_timeout
+        )
     except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
         result = broke_off(error)
     return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])
+
+
+async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:
+    """What comes of a call; one that does not heed the end of its time is left behind."""
+    running = asyncio.ensure_future(call)
+    try:
+        limit = None if timeout is None else timeout + CANCELLATION_GRACE
+        await asyncio.wait({running}, timeout=limit)
+    finally:
+        if not running.done():
+            running.cancel()
+    if not running.done():
+        return ToolResult(f"Error: did not end within {timeout:g} s", "failed")
+    if running.cancelled():
+        return ToolResult("Error: the tool cancelled itself", "failed")
+    return running.result()

@@ -145,6 +145,7 @@ class History:
 
     def _unique(self, call_id: str | None) -> str:
         """An id not used before; nine letters and digits, the strictest form a provider asks for."""
+        call_id = encodable(call_id) if call_id else None
         while not call_id or call_id in self._used:
             self._issued += 1
             call_id = f"call{self._issued:05d}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
-from reward_kit.agent.tools.execution import is_cancelled
+from reward_kit.agent.tools.execution import carried, is_cancelled, is_closed
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import RewardError
 
@@ -88,7 +88,13 @@ async def call_reward(
         raise RewardError(_unfit(result.__context__), place=place_of(reward)) from result
     if isinstance(result, BaseException):
         raise RewardError(f"raised {fault_line(result)}", place=place_of(reward)) from result
-    return _checked(result, reward)
+    try:
+        return _checked(result, reward)
+    except RewardError:
+        raise
+    except Exception as error:  # the result's class, or that of its score, is the reward's own code too
+        fault = f"returned a result that cannot be read: {fault_line(error)}"
+        raise RewardError(fault, place=place_of(reward)) from error
 
 
 async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
@@ -97,37 +103,56 @@ async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
     The exception is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a
     ``SystemExit`` that leaves a task ends the event loop.
     """
-    process = os.getpid()
+    process, task = os.getpid(), asyncio.current_task()
     try:
-        result = call() if pace is None else await in_thread(call, pace=pace, in_turn=False)
+        result = (
+            call()
+            if pace is None
+            else await in_thread(functools.partial(carried, call), pace=pace, in_turn=False)
+        )
         return await result if inspect.isawaitable(result) else result
     except BaseException as error:  # the border to the reward's own code
-        if _is_ours(error):
+        if _is_ours(error, task):
             raise
         return error
     finally:
         end_if_forked(process)
 
 
-def _is_ours(error: BaseException) -> bool:
+def _is_ours(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     """Whether this is a person's Ctrl-C or the end of the waiting, not something that the reward raised."""
     if isinstance(error, asyncio.CancelledError):
         return is_cancelled()
-    return isinstance(error, KeyboardInterrupt | GeneratorExit) and not isinstance(error, InterruptedInThread)
+    if isinstance(error, GeneratorExit):
+        return is_closed(task)
+    return isinstance(error, KeyboardInterrupt) and not isinstance(error, InterruptedInThread)
 
 
 def _face(database: Database, *, is_async: bool) -> Any:
     return database.read_only_async() if is_async else database.read_only()
 
 
-@functools.lru_cache(maxsize=64)
 def _parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return _known_parameters(reward) if _is_hashable(reward) else dict(inspect.signature(reward).parameters)
+
+
+@functools.lru_cache(maxsize=64)
+def _known_parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(reward).parameters)
 
 
+def _pace(reward: Callable[..., Any]) -> Pace:
+    return _known_pace(reward) if _is_hashable(reward) else Pace()
+
+
 @functools.lru_cache(maxsize=64)
-def _pace(_reward: Callable[..., Any]) -> Pace:
+def _known_pace(_reward: Callable[..., Any]) -> Pace:
     return Pace()
+
+
+def _is_hashable(reward: Callable[..., Any]) -> bool:
+    """An object of a dataclass that can be called, for one, is not."""
+    return type(reward).__hash__ is not None
 
 
 def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reward_kit.agent.completion import Usage
 
+CANCELLATION_GRACE = 5.0
+"""Seconds that an episode or a tool past its time has to clean up; then it is left behind."""
+
 
 @dataclass(slots=True)
 class Budget:

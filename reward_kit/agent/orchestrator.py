@@ -12,6 +12,7 @@ from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
 from reward_kit.agent.judge import judge
+from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
@@ -30,8 +31,6 @@ __all__ = ["FinishedRollout", "RolloutLimits", "judge", "replay_gold", "run_roll
 logger = logging.getLogger(__name__)
 
 UNJUDGED: frozenset[StopReason] = frozenset({"user_error", "infrastructure_error"})
-CANCELLATION_GRACE = 5.0
-"""Seconds that an episode past its deadline has to clean up; then it is left behind."""
 
 
 @dataclass(slots=True)
@@ -126,6 +125,8 @@ async def _play(
             rollout.stop("timeout", f"not over after {timeout:g} s")
             episode.cancel()
             await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
+        elif episode.cancelled():
+            rollout.stop("agent_error", "an agent, user or tool cancelled the task that it runs in")
     except asyncio.CancelledError:
         rollout.stop("infrastructure_error", "cancelled")
         episode.cancel()

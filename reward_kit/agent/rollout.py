@@ -11,7 +11,7 @@ from reward_kit.agent.calls import ModelCall, Role, ToolCall
 from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
-from reward_kit.agent.limits import Budget, RolloutLimits
+from reward_kit.agent.limits import CANCELLATION_GRACE, Budget, RolloutLimits
 from reward_kit.agent.tools.execution import broke_off
 from reward_kit.errors import AgentError, ModelError, ModelSetupError
 
@@ -318,7 +318,7 @@ class Rollout:
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running)
+            await asyncio.wait(running, timeout=CANCELLATION_GRACE)
         self.history.answer_open_calls()
 
     def _check_running(self) -> None:

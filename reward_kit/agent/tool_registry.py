@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -69,7 +69,8 @@ class ToolRegistry:
             raise BundleError(
                 f"database is {database!r}", place=_place(maker), remedy='Use "overlay" or "file".'
             )
-        if tool_timeout is not None and not tool_timeout > 0:
+        is_number = isinstance(tool_timeout, int | float)
+        if tool_timeout is not None and not (is_number and tool_timeout > 0):
             raise BundleError(
                 f"tool_timeout is {tool_timeout!r}",
                 place=_place(maker),
@@ -134,6 +135,8 @@ class ToolRegistry:
     def include(self, other: ToolRegistry) -> None:
         """Take over the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
         place = _place(_caller(self))
+        if not isinstance(other, ToolRegistry):
+            raise BundleError(f"{other!r} is no ToolRegistry", place=place)
         if other.database == "file" and self.database != "file":
             raise BundleError(
                 f"registry {other.name!r} needs database='file' and {self.name!r} has not got it",
@@ -243,7 +246,7 @@ def _make_tool(
 ) -> Tool:
     if not callable(function):
         raise BundleError(f"{function!r} is not a function")
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BundleError(
             "models cannot call a tool of this name",
             remedy="Use 1 to 64 of the characters a-z A-Z 0-9 _ and -.",
@@ -254,6 +257,7 @@ def _make_tool(
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise BundleError("it is a generator", remedy="Return a list.")
     summary, said = parse_docstring(inner.__doc__)
+    _refuse_half_characters([description, summary, *said.values()])
     signature = read_signature(function, parameters, said, namespace)
     return Tool(
         name=name,
@@ -265,6 +269,14 @@ def _make_tool(
         needed=signature.needed,
         check=signature.check,
     )
+
+
+def _refuse_half_characters(texts: Iterable[str | None]) -> None:
+    try:
+        "".join(text or "" for text in texts).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise BundleError(f"its description has half a character, {half!r}") from None
 
 
 def _caller(registry: ToolRegistry) -> FrameType:

@@ -90,7 +90,7 @@ def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) ->
     app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
     definitions: dict[str, Any] = {}
     for tool in registry.tools.values():
-        _add_tool(app, registry, sessions, tool, definitions)
+        _add_tool(app, sessions, tool, definitions)
     _add_fallback(app, registry)
     _add_sessions(app, sessions)
     _add_overview(app, registry)
@@ -99,13 +99,10 @@ def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) ->
     return ToolServer(app, sessions)
 
 
-def _add_tool(
-    app: FastAPI, registry: ToolRegistry, sessions: Sessions, tool: Tool, definitions: dict[str, Any]
-) -> None:
+def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[str, Any]) -> None:
     async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
         body = await _body(request)
-        with sessions.use(session) as database:
-            result = await registry.call(tool.name, body, db=database)
+        result = await sessions.call(session, tool.name, body)
         if result.status == "invalid_arguments":
             return _json({"detail": result.content}, status=422)
         if result.error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 import traceback
@@ -117,7 +116,7 @@ def _validate(config: EvaluationConfig) -> int:
             "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
         )
     with kept_ground(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
-        report = asyncio.run(validate(bundle))
+        report = run_in_loop(validate(bundle))
     for line in report.lines():
         if not config.quiet or line.startswith("error"):
             click.echo(line)

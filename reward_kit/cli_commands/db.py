@@ -15,16 +15,35 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.overlay import Overlay
 
-_existing = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+class _File(click.Path):
+    """The path of a file: of no folder, and of no pipe or device, which may never end."""
+
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(exists=exists, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        if path.exists() and not path.is_file():
+            self.fail(f"{str(path)!r} is not a file.", param, ctx)
+        return path
+
+
+_existing = _File(exists=True)
 
 
 class _Commands(click.Group):
-    """Turns the package's errors into one line on stderr and exit code 2."""
+    """Turns the package's errors, and those of faulty database files, into one line on stderr and exit
+    code 2.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
+        import apsw
+
         try:
             return super().invoke(ctx)
-        except RewardKitError as error:
+        except (RewardKitError, apsw.Error) as error:
             click.echo(f"Error: {error}", err=True)
             sys.exit(2)
 
@@ -72,7 +91,7 @@ def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
             shell.process_complete_line(command)
         if not sql:
             shell.cmdloop()
-    except (apsw.Error, shell.Error) as error:
+    except (apsw.Error, shell.Error, OSError) as error:
         if not getattr(error, "_handle_exception_saw_this", False):  # else the shell has printed it
             click.echo(f"Error: {error}", err=True)
         sys.exit(1)
@@ -84,7 +103,7 @@ def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
 
 @db.command()
 @click.argument("path", type=_existing)
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", type=_File())
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def export(path: Path, out: Path, force: bool) -> None:
     """Write the database at PATH to OUT as a complete SQLite file."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from reward_kit.agent.faults import fault_line
 from reward_kit.errors import RewardKitError
 from reward_kit.evaluation import preview_evaluation
 from reward_kit.preview_samples import Sample, samples_from_hugging_face, samples_from_jsonl
@@ -71,8 +72,12 @@ def preview(**options: Any) -> int:
     """
     try:
         return _preview(argparse.Namespace(**options))
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise RewardKitError(str(error)) from error
+    except RecursionError as error:
+        raise RewardKitError(f"{options['samples']} is nested too deeply") from error
+    except (SystemExit, GeneratorExit) as error:
+        raise RewardKitError(f"an evaluator raised {fault_line(error)}") from error
 
 
 def preview_command(args: argparse.Namespace) -> int:

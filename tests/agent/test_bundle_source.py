@@ -88,6 +88,14 @@ def test_what_is_not_there_is_told_with_the_working_directory(
     assert str(tmp_path) in str(caught.value) or name == "json"
 
 
+def test_a_name_that_no_file_can_have_is_refused(folder: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be opened: File name too long") as caught:
+        find_bundle("x" * 5000)
+    assert len(str(caught.value)) < 400
+    with pytest.raises(BundleError, match="cannot be opened"):
+        find_bundle(folder, task_dir="x" * 5000)
+
+
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b")
     with pytest.raises(BundleError, match=r"is not a dataset. A dataset is a \.jsonl file"):

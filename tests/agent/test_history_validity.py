@@ -209,3 +209,12 @@ def test_a_conversation_that_a_row_begins_with_stays_as_it_is() -> None:
         ("user", "Fine"),
     ]
     assert history.call("ping", {}, "call00001") != "call00001"
+
+
+def test_an_id_with_half_a_character_can_be_written_and_answered() -> None:
+    history = History([])
+    call = {"id": "a\ud800", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
+    announced = history.announce({"role": "assistant", "content": None, "tool_calls": [call]})
+    history.observe(announced["tool_calls"][0]["id"], "pong")
+    check_valid(history.messages, whole=True)
+    json.dumps(history.messages, ensure_ascii=False).encode()

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ async def test_a_reward_gets_the_conversation_the_databases_and_the_row(tmp_path
     assert (given["id"], given["end_goal_sql"], given["colour"]) == ("book", GOAL, "red")
     assert given["actions"] == BOOKED
     assert (given["bookings"], given["gold bookings"]) == (0, 1)
+
+
+@dataclass
+class Judge:
+    """Cannot be hashed, as most objects of dataclasses."""
+
+    score: float
+
+    def __call__(self, messages: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"score": self.score, "reason": "as ever"}
+
+
+async def test_a_reward_may_be_an_object_that_cannot_be_hashed(tmp_path: Path) -> None:
+    assert (await judged(tmp_path, Judge(0.25))).reward == 0.25
 
 
 async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path) -> None:

@@ -145,3 +145,53 @@ def test_what_a_script_raises_is_told_with_its_line(
         run(script(tmp_path, source))
     assert f"seed.py:{line}:" in str(caught.value)
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("/etc/*", "SEED_FILES"),
+        ("../outside.txt", "outside of the bundle"),
+        ("link.txt", "outside of the bundle"),
+    ],
+)
+def test_input_files_outside_of_the_folder_are_not_read(tmp_path: Path, pattern: str, fault: str) -> None:
+    folder = tmp_path / "my_task"
+    folder.mkdir()
+    (tmp_path / "outside.txt").write_text("x")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    made = script(folder, f"SEED_FILES = [{pattern!r}]\ndef seed(db):\n    pass\n")
+    with pytest.raises(BundleError, match=fault) as caught:
+        made.fingerprint()
+    assert caught.value.place == str(folder / "seed.py")
+
+
+def test_input_files_count_where_their_list_has_an_annotation(tmp_path: Path) -> None:
+    source = "SEED_FILES: list[str] = ['data.txt']\ndef seed(db):\n    pass\n"
+    (tmp_path / "data.txt").write_text("1")
+    before = script(tmp_path, source).fingerprint()
+    (tmp_path / "data.txt").write_text("2")
+    assert script(tmp_path, source).fingerprint() != before
+
+
+def test_a_script_that_python_cannot_parse_is_told_without_a_traceback(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"is not Python: \S"):
+        script(tmp_path, f"def seed(db):\n    x = {'-' * 100_000}1\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def seed(db):\n    yield db.execute('CREATE TABLE t (x)')\n",
+        "async def fill(db):\n    db.execute('CREATE TABLE t (x)')\nseed = fill\n",
+    ],
+)
+def test_a_seed_that_is_only_prepared_by_its_call_is_refused(tmp_path: Path, source: str) -> None:
+    with pytest.raises(BundleError, match="has not run"):
+        run(script(tmp_path, source))
+
+
+def test_a_long_error_of_a_seed_is_cut(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"seed.py:2: ValueError: x+…$") as caught:
+        run(script(tmp_path, "def seed(db):\n    raise ValueError('x' * 5_000_000)\n"))
+    assert len(str(caught.value)) < 3000

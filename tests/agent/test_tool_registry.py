@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import enum
 import importlib.util
 import json
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import Field
 
 from reward_kit.agent.tool_registry import ToolRegistry
 from reward_kit.errors import BundleError, ToolError
@@ -201,10 +203,47 @@ def test_generators_and_things_that_are_no_functions_are_refused() -> None:
         registry.tool("text")(5)  # type: ignore[type-var]  # the very mistake that is tested
 
 
-@pytest.mark.parametrize("options", [{"database": "memory"}, {"tool_timeout": 0}, {"tool_timeout": -1}])
+@pytest.mark.parametrize(
+    "options", [{"database": "memory"}, {"tool_timeout": 0}, {"tool_timeout": -1}, {"tool_timeout": "1"}]
+)
 def test_an_impossible_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BundleError, match=next(iter(options))):
         ToolRegistry("tools", **options)
+
+
+class Unwritable(enum.Enum):
+    """One of its values is nothing that JSON has."""
+
+    A = 1
+    B = object()
+
+
+def takes_unwritable(a: Unwritable) -> None: ...
+
+
+def takes_an_alias(a: str = Field("x", alias="b")) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "fault"),
+    [
+        (dict, {}, "its parameters are not known"),
+        (lambda: 1, {"name": 3}, "models cannot call a tool of this name"),
+        (lambda: 1, {"name": "f", "description": "half \ud800"}, "half a character"),
+        (takes_unwritable, {}, "'a' cannot be expressed in JSON"),
+        (takes_an_alias, {}, "'a' has an alias"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_refused_with_its_place(function: Any, options: Any, fault: str) -> None:
+    with pytest.raises(BundleError, match=fault) as caught:
+        ToolRegistry("tools").tool(**options)(function)
+    assert caught.value.place is not None
+    assert "test_tool_registry.py:" in caught.value.place
+
+
+def test_only_registries_are_included() -> None:
+    with pytest.raises(BundleError, match="3 is no ToolRegistry"):
+        ToolRegistry("tools").include(3)  # type: ignore[arg-type]
 
 
 # Where the bundle is

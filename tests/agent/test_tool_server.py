@@ -13,6 +13,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
+from reward_kit.agent.rollout import RolloutStopped
 from reward_kit.agent.tool_registry import ToolRegistry
 from reward_kit.agent.tool_server import MAX_BODY, build_server
 from reward_kit.errors import ToolError
@@ -134,6 +135,45 @@ async def test_a_tool_that_refuses_or_fails_answers_200_with_the_text_and_change
         "changes": [],
     }
     assert (await client.get("/sessions/default/changes")).json() == {"session": "default", "changes": []}
+
+
+class Own(BaseException):
+    """Nothing that ``except Exception`` catches."""
+
+
+@pytest.mark.parametrize("error", [Own, KeyboardInterrupt, GeneratorExit, RolloutStopped])
+async def test_whatever_a_tool_raises_is_an_answer(folder: Path, error: type[BaseException]) -> None:
+    registry = notes_registry(folder)
+
+    @registry.tool
+    def breaks(db):
+        db.execute("INSERT INTO notes(text) VALUES ('never')")
+        raise error
+
+    server = build_server(registry)
+    async with client_of(server.app) as client:
+        answer = await client.post("/tools/breaks")
+        changes = (await client.get("/sessions/default/changes")).json()["changes"]
+    server.sessions.close()
+
+    assert (answer.status_code, answer.json()["status"]) == (200, "failed")
+    assert answer.json()["content"] == f"Error: {error.__name__}"
+    assert changes == []
+
+
+async def test_what_an_async_tool_gives_piece_by_piece_is_result_and_content(folder: Path) -> None:
+    registry = notes_registry(folder)
+
+    @registry.tool
+    async def pieces():
+        return iter(range(3))
+
+    server = build_server(registry)
+    async with client_of(server.app) as client:
+        answer = (await client.post("/tools/pieces")).json()
+    server.sessions.close()
+
+    assert (answer["result"], answer["content"]) == ([0, 1, 2], "[0, 1, 2]")
 
 
 async def test_a_tool_without_parameters_needs_no_body(client: httpx.AsyncClient) -> None:

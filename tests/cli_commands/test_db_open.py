@@ -1,7 +1,9 @@
-"""``reward-kit db open``: what it prints and returns when SQL is wrong."""
+"""``reward-kit db``: what it prints and returns when SQL, a file or a path is wrong."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +38,39 @@ def test_a_script_with_an_error_goes_on_and_returns_1(base: Path, end: str) -> N
 
 def test_a_script_without_errors_returns_0(base: Path) -> None:
     assert shell(base, script="SELECT x FROM t;\n").returncode == 0
+
+
+def test_a_script_that_is_not_there_is_one_error(base: Path) -> None:
+    done = shell(base, ".read nosuch.sql")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "nosuch.sql" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.parametrize(
+    "arguments", [("open", "pipe", "SELECT 1"), ("changes", "pipe"), ("export", "base.db", "pipe", "--force")]
+)
+def test_a_pipe_is_neither_waited_for_nor_replaced(base: Path, arguments: tuple[str, ...]) -> None:
+    os.mkfifo(base.parent / "pipe")
+    command = [sys.executable, "-m", "reward_kit", "db", *arguments]
+    done = subprocess.run(command, cwd=base.parent, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "'pipe' is not a file" in done.stderr
+    assert (base.parent / "pipe").is_fifo()
+
+
+def test_changes_of_a_damaged_database_are_one_error(tmp_path: Path) -> None:
+    for name in ("base.db", "damaged.db"):
+        with sqlite3.connect(tmp_path / name) as connection:
+            connection.execute("CREATE TABLE t (x)")
+            connection.execute("INSERT INTO t VALUES (1)")
+        connection.close()
+    content = bytearray((tmp_path / "damaged.db").read_bytes())
+    content[4096:4200] = b"\xff" * 104
+    (tmp_path / "damaged.db").write_bytes(content)
+    command = [sys.executable, "-m", "reward_kit", "db", "changes", str(tmp_path / "damaged.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1

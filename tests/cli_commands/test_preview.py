@@ -94,3 +94,21 @@ def test_deploy_says_that_it_is_gone(folder, capsys):
     )
     assert deploy_command(parse_args(["deploy", "--id", "x"])[0]) == 1
     assert "not part of this package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", ["import sys; sys.exit(0)", "raise GeneratorExit"])
+def test_an_evaluator_that_exits_is_an_error_with_its_line(folder, body):
+    (folder / "broken" / "main.py").write_text(f"def evaluate(messages, **kwargs):\n    {body}\n")
+    done = run(folder, "preview", "-m", "broken=broken", "-s", "samples.jsonl")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: an evaluator raised main.py:2: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_samples_that_cannot_be_read_are_one_error(folder):
+    (folder / "deep.jsonl").write_text('{"messages": ' + "[" * 100_000)
+    for samples, fault in (("deep.jsonl", "nested too deeply"), ("good", "Is a directory: 'good'")):
+        done = run(folder, "preview", "-m", "a=good", "-s", samples)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert fault in done.stderr
+        assert len(done.stderr.splitlines()) == 1

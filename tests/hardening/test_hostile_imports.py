@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flight_bundle import Bundle
 from hostile import GOLD_RUN, VALIDATE, Ran
 
 Command = Callable[..., Ran]
@@ -67,6 +68,14 @@ def test_so_does_a_validation(agent_eval: Command, tools: Writer, code: str) -> 
     ran.tidy()
     assert ran.code == 0, ran.err
     assert ran.out.count("Task bundle successfully validated.") == 1
+
+
+@pytest.mark.parametrize("name", ["tools.py", "reward.py"])
+def test_a_module_that_cannot_be_looked_into_is_one_error(
+    agent_eval: Command, bundle: Bundle, name: str
+) -> None:
+    bundle.write(name, "def __getattr__(name):\n    return {}[name]\n")
+    agent_eval(*VALIDATE).refused("task.jsonl:1", f"{name}:2: KeyError: ")
 
 
 def test_a_bundle_that_prints_without_end_is_ended_by_ctrl_c(

@@ -17,6 +17,7 @@ FAULTY = [
     ("class Own(BaseException): pass\nraise Own('x')", "Own: x"),
     ("raise KeyboardInterrupt", "Interrupt"),
     ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
+    ("raise GeneratorExit", "GeneratorExit"),
     ("from reward_kit.agent.rollout import RolloutStopped\nraise RolloutStopped('x')", "RolloutStopped"),
     ("return evaluate(messages, db=db, **kwargs)", "RecursionError"),
     ("return {'score': float('nan')}", "nan"),
@@ -27,6 +28,7 @@ FAULTY = [
     ("class R:\n  def __repr__(self): raise ValueError\nreturn R()", "repr() failed"),
     ("class E(Exception):\n  def __str__(self): raise ValueError\nraise E", "E"),
     ("return {'score': 1.0, 'metrics': {1: 2}}", "metrics"),
+    ("from reward_kit import EvaluateResult\nreturn EvaluateResult.model_construct()", "cannot be read"),
 ]
 
 
@@ -59,6 +61,25 @@ def test_each_reward_that_fails_leaves_its_own_rollout_unjudged(agent_eval: Comm
         (line,) = (line for line in ran.err.splitlines() if line.startswith(f"row{number} #1 not judged"))
         assert f"f{number}" in line
         assert part in line
+
+
+def test_an_async_reward_that_closes_itself_leaves_the_others_alone(
+    agent_eval: Command, bundle: Bundle
+) -> None:
+    bundle.write(
+        "reward.py",
+        "async def closes(messages, **kwargs):\n    raise GeneratorExit\n"
+        "def evaluate(messages, **kwargs):\n    return {'score': 1.0, 'reason': ''}\n",
+    )
+    bundle.rows(
+        {"id": "closes", "reward": "flight_task.reward:closes", "actions": GOLD, "n_rollouts": 1},
+        {"id": "sound", "actions": GOLD, "n_rollouts": 2},
+    )
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert (ran.code, ran.result["finished"], ran.result["score"]) == (1, 3, 1.0)
+    assert ran.result["unjudged"] == {"reward_error": 1}
+    assert "raised reward.py:2: GeneratorExit" in ran.err
 
 
 @pytest.mark.parametrize("body", ["raise KeyboardInterrupt", "class B(BaseException): pass\nraise B"])

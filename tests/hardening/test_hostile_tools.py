@@ -33,6 +33,8 @@ WORST = {
     "interrupts": ("def", "raise KeyboardInterrupt", "Error: KeyboardInterrupt"),
     "own": ("def", "class Own(BaseException): pass\nraise Own", "Error: Own"),
     "own_async": ("async def", "class Own(BaseException): pass\nraise Own", "Error: Own"),
+    "closes": ("def", "raise GeneratorExit", "Error: GeneratorExit"),
+    "closes_async": ("async def", "raise GeneratorExit", "Error: GeneratorExit"),
     "mute": ("def", f"class E(Exception):\n{MUTE}\nraise E", "Error: E"),
     "refuses": (
         "def",
@@ -135,3 +137,39 @@ async def test_a_value_without_an_end_is_cut(kind: str) -> None:
     assert result.status == "ok"
     assert result.content.startswith("[0, 1, 2")
     assert "[cut: the first 1,000,000 of" in result.content
+
+
+DEAF = """\
+import asyncio
+while True:
+    try:
+        await asyncio.sleep(0.1)
+    except asyncio.CancelledError:
+        pass
+"""
+CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
+
+
+def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
+    agent_eval: Command, tools: Writer, bundle: Bundle
+) -> None:
+    bodies = {"deaf": DEAF, "cancels": CANCELS_ITSELF, "sound": "return 'fine'"}
+    written = [
+        f"@R.tool(parameters={{}})\nasync def {name}(db):\n{indented(body)}\n"
+        for name, body in bodies.items()
+    ]
+    tools(after="R.tool_timeout = 1.0\n" + "\n".join(written))
+    bundle.rows(
+        *(
+            {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
+            for name in bodies
+        )
+    )
+    ran = agent_eval(*GOLD_RUN, "--timeout", "2", timeout=100)
+    ran.tidy()
+    stops = {}
+    for name in bodies:
+        (path,) = bundle.folder.glob(f"runs/{name}/roll_*.json")
+        stops[name] = json.loads(path.read_text())["stop_reason"]
+    assert (stops["deaf"], stops["cancels"]) == ("timeout", "agent_error")
+    assert stops["sound"] not in ("timeout", "agent_error", "infrastructure_error")

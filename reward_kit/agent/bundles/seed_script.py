@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import inspect
 import sys
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -40,8 +41,10 @@ class SeedScript:
             self._tree = ast.parse(self.source)
         except SyntaxError as error:
             raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
-        except ValueError as error:  # a NUL character
-            raise BundleError(f"is not Python: {error}", place=str(path)) from None
+        except (ValueError, MemoryError, RecursionError) as error:  # a NUL character, nested too deeply
+            raise BundleError(
+                f"is not Python: {str(error) or 'nested too deeply'}", place=str(path)
+            ) from None
         self._check()
 
     def _check(self) -> None:
@@ -57,7 +60,7 @@ class SeedScript:
             )
             if isinstance(node, ast.FunctionDef) and node.name == ENTRY:
                 return
-            if ENTRY in names or (isinstance(node, ast.Assign) and ENTRY in _targets(node)):
+            if ENTRY in names or ENTRY in _targets(node):
                 return
         raise BundleError(f'has no "def {ENTRY}(db)"', place=str(self.path))
 
@@ -65,18 +68,30 @@ class SeedScript:
         """A digest of the script and of the files that it names in ``SEED_FILES``."""
         digest = hashlib.sha256(self.source.encode())
         for pattern in self._inputs():
-            digest.update(b"\0" + pattern.encode())
-            for file in sorted(self.path.parent.glob(pattern)):
-                if file.is_file():
-                    content = hashlib.sha256(file.read_bytes()).digest()
-                    digest.update(file.relative_to(self.path.parent).as_posix().encode() + b"\0" + content)
+            digest.update(b"\0" + pattern.encode(errors="surrogatepass"))
+            for file in self._matching(pattern):
+                content = hashlib.sha256(file.read_bytes()).digest()
+                digest.update(file.relative_to(self.path.parent).as_posix().encode() + b"\0" + content)
         return digest.digest()
+
+    def _matching(self, pattern: str) -> list[Path]:
+        """The files that ``pattern`` names, none outside of the folder."""
+        folder, fault = self.path.parent, f"{INPUTS!r} names {pattern!r}"
+        try:
+            files = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
+        except (NotImplementedError, ValueError, IndexError, OSError) as error:
+            remedy = f"Name files relative to {folder}."
+            raise BundleError(f"{fault}: {error}", place=str(self.path), remedy=remedy) from None
+        inside = folder.resolve()
+        if not all(file.resolve().is_relative_to(inside) for file in files):
+            raise BundleError(f"{fault}, which is outside of the bundle's folder", place=str(self.path))
+        return files
 
     def _inputs(self) -> list[str]:
         for node in self._tree.body:
-            if isinstance(node, ast.Assign) and INPUTS in _targets(node):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and INPUTS in _targets(node):
                 try:
-                    value = ast.literal_eval(node.value)
+                    value = ast.literal_eval(node.value) if node.value else None
                 except ValueError:
                     value = None
                 if isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value):
@@ -89,7 +104,7 @@ class SeedScript:
         """Fill ``db``."""
         try:
             with kept_ground(), _imported(self.path) as module:
-                getattr(module, ENTRY)(db)
+                _refuse_not_run(getattr(module, ENTRY)(db), self.place)
         except (BundleError, KeyboardInterrupt):
             raise
         except BaseException as error:  # the border to the bundle's own code
@@ -99,8 +114,24 @@ class SeedScript:
             raise BundleError(fault, place=self.place) from error
 
 
-def _targets(node: ast.Assign) -> list[str]:
-    return [target.id for target in node.targets if isinstance(target, ast.Name)]
+def _refuse_not_run(left: Any, place: str) -> None:
+    """Raise where calling a function has only prepared it to run."""
+    if inspect.isgenerator(left) or inspect.iscoroutine(left):
+        left.close()
+        kind = type(left).__name__
+        raise BundleError(
+            f'"{ENTRY}" is a {kind}, which has not run', place=place, remedy='Write a plain "def".'
+        )
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    """The names that an assignment gives a value."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 @contextmanager

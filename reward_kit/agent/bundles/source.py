@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.agent.bundles.packed_bundle import is_packed, unpack
 from reward_kit.errors import BundleError
 
@@ -38,6 +39,15 @@ def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
     references and the import path are then those of ``task_dir``. Without a ``source`` the dataset is its
     ``task.jsonl``.
     """
+    try:
+        return _found(source, task_dir)
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        shown = str(error.filename or source)
+        place = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+        raise BundleError(f"cannot be opened: {error.strerror}", place=place) from None
+
+
+def _found(source: str | Path | None, task_dir: str | Path | None) -> BundleSource:
     if task_dir is None:
         if source is None:
             raise BundleError("no dataset is named", remedy="Name a .jsonl file or a bundle's folder.")

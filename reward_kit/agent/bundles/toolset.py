@@ -23,6 +23,8 @@ TOOLS = "tools"
 REWARD = "reward"
 EVALUATE = "evaluate"
 
+_MISSING = object()
+
 
 def load_registry(imports: BundleImports, toolset: str) -> ToolRegistry:
     """The registry that ``module`` or ``module:attribute`` names; raises ``BundleError``.
@@ -33,12 +35,12 @@ def load_registry(imports: BundleImports, toolset: str) -> ToolRegistry:
     module = _import(imports, name, "toolset")
     from reward_kit.agent.tool_registry import ToolRegistry
 
-    if attribute or hasattr(module, REGISTRY):
+    found = _attribute(module, attribute or REGISTRY)
+    if attribute or found is not _MISSING:
         attribute = attribute or REGISTRY
-        found = getattr(module, attribute, None)
         if isinstance(found, ToolRegistry):
             return found
-        got = f"is {type(found).__name__}" if hasattr(module, attribute) else "does not exist"
+        got = "does not exist" if found is _MISSING else f"is {type(found).__name__}"
         raise BundleError(f"{attribute!r} in module {name!r} {got}, expected a ToolRegistry")
     names = {id(value): key for key, value in vars(module).items() if isinstance(value, ToolRegistry)}
     if len(names) == 1:
@@ -65,15 +67,25 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Cal
     else:
         module_name, _, function_name = reward.partition(":")
     module = _import(imports, module_name, "reward")
-    function = getattr(module, function_name, None)
+    function = _attribute(module, function_name)
     place = f"{module_name}:{function_name}"
-    if function is None:
+    if function is _MISSING or function is None:
         raise BundleError(f"module {module_name!r} has no {function_name!r}")
     if not callable(function):
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
     _check_signature(function, place)
     checked: Callable[..., Any] = function
     return checked
+
+
+def _attribute(module: ModuleType, name: str) -> Any:
+    """What the module has under a name, else ``_MISSING``; a module may have a ``__getattr__`` of its own."""
+    try:
+        return getattr(module, name, _MISSING)
+    except Exception as error:
+        raise BundleError(
+            f"{name!r} of module {module.__name__!r} cannot be read: {code_fault(error)}"
+        ) from error
 
 
 def _check_signature(reward: Callable[..., Any], place: str) -> None:

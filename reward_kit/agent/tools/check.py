@@ -38,6 +38,15 @@ Check = Callable[[str], dict[str, Any]]
 """
 
 _EMPTY = inspect.Parameter.empty
+_INEXPRESSIBLE = (
+    PydanticUserError,
+    PydanticSerializationError,
+    SchemaError,
+    TypeError,
+    NameError,
+    RecursionError,
+)
+"""What pydantic raises over a type that it cannot read, or whose values it cannot write as JSON."""
 _INTEGER_FAULTS = frozenset({"int_type", "int_from_float"})
 
 
@@ -83,6 +92,10 @@ def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
     properties: Schema = {}
     for parameter in parameters:
         if parameter.schema is None:
+            if parameter.name not in whole["properties"]:
+                raise BundleError(
+                    f"parameter {parameter.name!r} has an alias", remedy="Name the parameter so instead."
+                )
             schema = _typed_property(parameter, simplify(whole["properties"][parameter.name]))
         else:
             schema, more = inline_references(parameter.schema, prefix=f"{parameter.name}_")
@@ -111,7 +124,7 @@ def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool
 def _adapter(parameters: Sequence[Parameter]) -> TypeAdapter[dict[str, Any]]:
     try:
         return _typed_dict({parameter.name: parameter.field() for parameter in parameters})
-    except (PydanticUserError, SchemaError, TypeError, NameError, RecursionError) as error:
+    except _INEXPRESSIBLE as error:
         for parameter in parameters:
             _refuse_inexpressible(parameter)
         raise BundleError(str(error)) from error
@@ -121,7 +134,7 @@ def _refuse_inexpressible(parameter: Parameter) -> None:
     """Raise for the parameter that pydantic cannot read, so that the message names it."""
     try:
         _typed_dict({parameter.name: parameter.field()})
-    except (PydanticUserError, SchemaError, TypeError, NameError, RecursionError) as error:
+    except _INEXPRESSIBLE as error:
         reason = str(error).splitlines()[0].split(". ")[0]
         raise BundleError(
             f"the type of parameter {parameter.name!r} cannot be expressed in JSON ({reason})",

@@ -10,8 +10,9 @@ import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.check import Check
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
@@ -77,6 +80,7 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     decide on: cancellation, the end of the rollout, Ctrl-C.
     """
     given: dict[str, Any] | None = None
+    task = asyncio.current_task()
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
@@ -98,6 +102,10 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         if is_cancelled():
             raise
         return _failed(tool, given, error)
+    except GeneratorExit as error:
+        if is_closed(task):
+            raise
+        return _failed(tool, given, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
         return _failed(tool, given, error)
     changes = None if call is None else call.changes
@@ -108,15 +116,32 @@ async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
     if tool.is_async:
         process = os.getpid()
         try:
-            return await tool.function(**values)
+            value = _listed(await tool.function(**values))
         finally:
             end_if_forked(process)
-    value = await in_thread(lambda: _listed(tool.function(**values)), pace=tool.pace)
-    return await value if inspect.isawaitable(value) else value
+        return _awaited(value)
+    value = await in_thread(partial(carried, lambda: _listed(tool.function(**values))), pace=tool.pace)
+    return _awaited(_listed(await value)) if inspect.isawaitable(value) else value
+
+
+def _awaited(value: Any) -> Any:
+    """``value``, unless it is a coroutine: what that should do was not done."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError(f"the tool returned the coroutine {value.__qualname__}: is an await missing?")
+    return value
+
+
+def carried(function: Callable[[], T]) -> T:
+    """``function()`` in a thread; its ``GeneratorExit``, handed on by a future, would close whoever waits."""
+    try:
+        return function()
+    except GeneratorExit as error:
+        raise RuntimeError("GeneratorExit").with_traceback(error.__traceback__) from None
 
 
 def _listed(value: Any) -> Any:
-    """What an iterator gives, which is run here in the tool's thread and time; other values as they are."""
+    """What an iterator gives, which is run here once, in the tool's time; other values as they are."""
     if isinstance(value, Iterator) and getattr(value, "returns_rows", True):  # else a statement only wrote
         return list(islice(value, MAX_CHARACTERS))
     return value
@@ -192,6 +217,16 @@ def is_cancelled() -> bool:
     return bool(task.cancelling()) if hasattr(task, "cancelling") else True
 
 
+def is_closed(task: asyncio.Task[Any] | None) -> bool:
+    """Whether a ``GeneratorExit`` closes the coroutine of ``task`` from outside; else its own code raised
+    it.
+    """
+    try:
+        return asyncio.current_task() is not task
+    except RuntimeError:  # no event loop runs any more
+        return True
+
+
 def broke_off(error: BaseException) -> ToolResult:
     """The result of a call that raised what ``run_tool`` lets pass, if that was the tool's own doing.
 
@@ -225,7 +260,7 @@ def _error_text(error: BaseException) -> str:
     else:
         try:
             text = str(error).strip()
-        except Exception:  # noqa: BLE001 - the border to the tool's own code
+        except (Exception, SystemExit):  # noqa: BLE001 - the border to the tool's own code
             text = ""
         if isinstance(error, KeyError) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")

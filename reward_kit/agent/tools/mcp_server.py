@@ -95,8 +95,8 @@ class _Handlers:
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         try:
-            with self.sessions.use(self._session(context)) as database:
-                result = await self._registry.call(params.name, params.arguments or {}, db=database)
+            session = self._session(context)
+            result = await self.sessions.call(session, params.name, params.arguments or {})
         except TooManySessionsError as error:
             return mcp_result(f"Error: {error.fault}; end one that is not needed any more", "failed")
         if result.error:

@@ -91,7 +91,13 @@ def _named_parameters(function: Callable[..., Any]) -> dict[str, inspect.Paramet
     so.
     """
     named: dict[str, inspect.Parameter] = {}
-    for index, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:  # some functions written in C have none
+        raise BundleError(
+            f"its parameters are not known ({error})", remedy="Write a def around it."
+        ) from error
+    for index, (name, parameter) in enumerate(parameters.items()):
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             shown = f"*{name}" if parameter.kind is parameter.VAR_POSITIONAL else name
             raise BundleError(

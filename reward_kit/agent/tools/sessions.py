@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.seed import Seed, folder_seed
 from reward_kit.agent.database import Database
+from reward_kit.agent.tools.execution import broke_off
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.tools.execution import ToolResult
 
 DEFAULT = "default"
 """The session of calls that name none."""
@@ -103,6 +105,17 @@ class Sessions:
             session.users -= 1
             session.pristine = None
             self._close_if_done(session)
+
+    async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
+        """What came of a tool call on the database of session ``name``, whatever the tool raised.
+
+        Raises ``TooManySessionsError`` as ``use``.
+        """
+        with self.use(name) as database:
+            try:
+                return await self._registry.call(tool, arguments, db=database)
+            except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
+                return broke_off(error)
 
     def reset(self, name: str) -> None:
         """Back to the seed; a call that is running keeps the state it began with, which then is dropped."""
