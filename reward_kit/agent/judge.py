@@ -7,11 +7,11 @@ import functools
 import inspect
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
-from reward_kit.agent.tools.execution import carried, is_cancelled, is_closed
+from reward_kit.agent.tools.execution import is_cancelled, is_closed
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import RewardError
 
@@ -67,7 +67,7 @@ def takes_async_faces(reward: Callable[..., Any]) -> bool:
 
 def names_argument(reward: Callable[..., Any], name: str) -> bool:
     """Whether the reward has a parameter of this name."""
-    return name in _parameters(reward)
+    return name in _known(reward).parameters
 
 
 async def call_reward(
@@ -81,7 +81,7 @@ async def call_reward(
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
     try:
-        result = await asyncio.wait_for(_outcome(call, None if is_async else _pace(reward)), timeout)
+        result = await asyncio.wait_for(_outcome(call, None if is_async else _known(reward).pace), timeout)
     except asyncio.TimeoutError as error:
         raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward)) from error
     if isinstance(result, ValueError) and _is_of_result(result.__context__):
@@ -105,11 +105,7 @@ async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
     """
     process, task = os.getpid(), asyncio.current_task()
     try:
-        result = (
-            call()
-            if pace is None
-            else await in_thread(functools.partial(carried, call), pace=pace, in_turn=False)
-        )
+        result = call() if pace is None else await in_thread(call, pace=pace, in_turn=False)
         return await result if inspect.isawaitable(result) else result
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error, task):
@@ -132,32 +128,28 @@ def _face(database: Database, *, is_async: bool) -> Any:
     return database.read_only_async() if is_async else database.read_only()
 
 
-def _parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return _known_parameters(reward) if _is_hashable(reward) else dict(inspect.signature(reward).parameters)
+class _Known(NamedTuple):
+    """What need not be found out at each call of a reward."""
+
+    parameters: dict[str, inspect.Parameter]
+    pace: Pace
 
 
-@functools.lru_cache(maxsize=64)
-def _known_parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(reward).parameters)
+def _look_at(reward: Callable[..., Any]) -> _Known:
+    return _Known(dict(inspect.signature(reward).parameters), Pace())
 
 
-def _pace(reward: Callable[..., Any]) -> Pace:
-    return _known_pace(reward) if _is_hashable(reward) else Pace()
+_look_once = functools.lru_cache(maxsize=64)(_look_at)
 
 
-@functools.lru_cache(maxsize=64)
-def _known_pace(_reward: Callable[..., Any]) -> Pace:
-    return Pace()
-
-
-def _is_hashable(reward: Callable[..., Any]) -> bool:
-    """An object of a dataclass that can be called, for one, is not."""
-    return type(reward).__hash__ is not None
+def _known(reward: Callable[..., Any]) -> _Known:
+    is_hashable = type(reward).__hash__ is not None  # an object of a dataclass that can be called is not
+    return _look_once(reward) if is_hashable else _look_at(reward)
 
 
 def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
     """The given arguments that the reward takes; ``RewardError`` where it needs one that is not given."""
-    parameters = _parameters(reward)
+    parameters = _known(reward).parameters
     missing = [
         name
         for name, parameter in parameters.items()

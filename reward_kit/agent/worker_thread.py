@@ -128,6 +128,8 @@ class _Call(Generic[T]):
             self._error = InterruptedInThread(*raised.args).with_traceback(raised.__traceback__)
         except StopIteration as stopped:
             self._error = RuntimeError(f"StopIteration: {stopped}")  # a future cannot carry StopIteration
+        except GeneratorExit as raised:  # it would close whoever waits
+            self._error = RuntimeError("GeneratorExit").with_traceback(raised.__traceback__)
         except BaseException as raised:  # noqa: BLE001 - the caller waits for it in another thread
             self._error = raised
 

@@ -6,9 +6,6 @@ from pathlib import Path
 
 from reward_kit.agent.faults import fault_line
 
-LONGEST_SHOWN = 2000
-"""Characters of an error that are told."""
-
 
 def code_fault(error: BaseException) -> str:
     """The line of the bundle's code and the error: ``tools.py:3: KeyError: 'seat'``."""
@@ -16,5 +13,4 @@ def code_fault(error: BaseException) -> str:
         return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
     if isinstance(error, SystemExit):
         return f"{fault_line(error)} (code that is imported must not exit)"
-    line = fault_line(error)
-    return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
+    return fault_line(error)

@@ -10,9 +10,8 @@ import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.check import Check
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
@@ -120,7 +117,7 @@ async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
         finally:
             end_if_forked(process)
         return _awaited(value)
-    value = await in_thread(partial(carried, lambda: _listed(tool.function(**values))), pace=tool.pace)
+    value = await in_thread(lambda: _listed(tool.function(**values)), pace=tool.pace)
     return _awaited(_listed(await value)) if inspect.isawaitable(value) else value
 
 
@@ -130,14 +127,6 @@ def _awaited(value: Any) -> Any:
         value.close()
         raise TypeError(f"the tool returned the coroutine {value.__qualname__}: is an await missing?")
     return value
-
-
-def carried(function: Callable[[], T]) -> T:
-    """``function()`` in a thread; its ``GeneratorExit``, handed on by a future, would close whoever waits."""
-    try:
-        return function()
-    except GeneratorExit as error:
-        raise RuntimeError("GeneratorExit").with_traceback(error.__traceback__) from None
 
 
 def _listed(value: Any) -> Any:
