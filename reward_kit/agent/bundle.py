@@ -188,6 +188,10 @@ def _seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     if row.seed_sql is None:
         return folder_source(folder)
     if not row.seed_sql.startswith(PREFIX):
+        if files.has(row.seed_sql):
+            raise BundleError(
+                f"{row.seed_sql!r} is a file, not SQL", remedy=f'Write "{PREFIX}{row.seed_sql}".'
+            )
         return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
     path = files.resolve(row.seed_sql)
     if path.suffix == ".py":

@@ -213,6 +213,15 @@ def test_warnings_are_listed(folder: Path) -> None:
         assert "did you mean 'n_rollouts'?" in bundle.warnings[0]
 
 
+def test_the_bare_name_of_a_seed_file_is_no_sql(folder: Path) -> None:
+    write(folder, row(seed_sql="other.sql"))
+    (folder / "other.sql").write_text("CREATE TABLE t (x);")
+    (fault,) = faults(folder)
+    assert fault == (
+        "task.jsonl:1: row 'a', field 'seed_sql': 'other.sql' is a file, not SQL. Write \"file:other.sql\"."
+    )
+
+
 def test_a_missing_seed_file_is_told(folder: Path) -> None:
     write(folder, row(seed_sql="file:seed.sql"))
     assert faults(folder) == [

@@ -42,6 +42,15 @@ class BundleFiles:
             raise BundleError(f"{name!r} in {self.folder} is not a file")
         return path
 
+    def has(self, text: str) -> bool:
+        """Whether ``text`` is the name of a file of the folder, rather than anything longer."""
+        if len(text) > LONGEST_SHOWN or len(text.split()) != 1:
+            return False
+        try:
+            return self.resolve(text).is_file()
+        except BundleError:
+            return False
+
     def text(self, reference: str) -> str:
         """The text of the file that ``file:NAME`` stands for; raises ``BundleError``."""
         if reference not in self._texts and reference not in self._faults:
