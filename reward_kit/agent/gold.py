@@ -67,13 +67,16 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         arguments = resolve_references(action.arguments, results)
     except BundleError as error:
         return GoldCall(f"Error: {error}", "skipped", [])
-    try:
-        result = await _within(
-            task.registry.call(action.name, arguments, db=database), task.registry.tool_timeout
-        )
-    except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
-        result = broke_off(error)
+    call = _called(task, action.name, arguments, database)
+    result = await _within(call, task.registry.tool_timeout)
     return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])
+
+
+async def _called(task: Task, name: str, arguments: dict[str, Any], database: Database) -> ToolResult:
+    try:
+        return await task.registry.call(name, arguments, db=database)
+    except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
+        return broke_off(error)
 
 
 async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:

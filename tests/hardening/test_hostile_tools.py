@@ -25,8 +25,8 @@ MUTE = "  def __str__(self): raise ValueError('no')"
 
 # name: (what it is, what it does, what the model reads)
 WORST = {
-    "loops": ("def", "while True: pass", "did not finish within 1 s"),
-    "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 1 s"),
+    "loops": ("def", "while True: pass", "did not finish within 4 s"),
+    "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 4 s"),
     "recurses": ("def", "return recurses(db)", "recursion too deep"),
     "exits": ("def", "import sys\nsys.exit(0)", "tried to exit"),
     "exits_async": ("async def", "import sys\nsys.exit(0)", "tried to exit"),
@@ -62,7 +62,8 @@ def test_each_costs_its_own_call_and_changes_nothing(
         + indented(f"{'await ' if kind != 'def' else ''}db.execute('DELETE FROM flights')\n{body}")
         for name, (kind, body, _) in WORST.items()
     ]
-    tools(after="R.tool_timeout = 1.0\n" + "\n".join(written))
+    # enough for a tool that goes deep while another spins beside it
+    tools(after="R.tool_timeout = 4.0\n" + "\n".join(written))
     bundle.rows(
         *(
             {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
