@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.agent.limits import CANCELLATION_GRACE
-from reward_kit.agent.tools.execution import ToolResult, broke_off
+from reward_kit.agent.tools.execution import ToolResult, result_of
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -67,16 +67,9 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         arguments = resolve_references(action.arguments, results)
     except BundleError as error:
         return GoldCall(f"Error: {error}", "skipped", [])
-    call = _called(task, action.name, arguments, database)
+    call = result_of(task.registry.call(action.name, arguments, db=database))
     result = await _within(call, task.registry.tool_timeout)
     return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])
-
-
-async def _called(task: Task, name: str, arguments: dict[str, Any], database: Database) -> ToolResult:
-    try:
-        return await task.registry.call(name, arguments, db=database)
-    except BaseException as error:  # noqa: BLE001 - raised again there unless it is the tool's own
-        return broke_off(error)
 
 
 async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:

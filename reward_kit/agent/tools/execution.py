@@ -20,7 +20,7 @@ from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from reward_kit.agent.database import Changes
@@ -214,6 +214,14 @@ def is_closed(task: asyncio.Task[Any] | None) -> bool:
         return asyncio.current_task() is not task
     except RuntimeError:  # no event loop runs any more
         return True
+
+
+async def result_of(call: Awaitable[ToolResult]) -> ToolResult:
+    """What comes of a call that ``run_tool`` makes, whatever the tool raised; see ``broke_off``."""
+    try:
+        return await call
+    except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
+        return broke_off(error)
 
 
 def broke_off(error: BaseException) -> ToolResult:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.seed import Seed, folder_seed
 from reward_kit.agent.database import Database
-from reward_kit.agent.tools.execution import broke_off
+from reward_kit.agent.tools.execution import result_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -112,10 +112,7 @@ class Sessions:
         Raises ``TooManySessionsError`` as ``use``.
         """
         with self.use(name) as database:
-            try:
-                return await self._registry.call(tool, arguments, db=database)
-            except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
-                return broke_off(error)
+            return await result_of(self._registry.call(tool, arguments, db=database))
 
     def reset(self, name: str) -> None:
         """Back to the seed; a call that is running keeps the state it began with, which then is dropped."""
