@@ -41,25 +41,52 @@ class InterruptedInThread(KeyboardInterrupt):
 
 
 class Pace:
-    """How long functions of one kind, as one tool's, usually take: the shortest time of late."""
+    """How long functions of one kind, as one tool's, usually take: the shortest time of late.
 
-    __slots__ = ("_seconds",)
+    Only times that say something count. One that ran beside the loop may have spent them waiting for Python's
+    lock, the longer the more of them there are; so now and then, ever more rarely, the loop stands still for
+    one of a slow kind, to see whether it is slow by itself.
+    """
+
+    __slots__ = ("_beside", "_seconds", "_spacing")
 
     def __init__(self) -> None:
         self._seconds: float | None = None
+        self._beside = 0
+        self._spacing = _FIRST_SPACING
 
     @property
     def is_quick(self) -> bool:
         """Whether the next is worth standing still for; the first of its kind is."""
         return self._seconds is None or self._seconds < QUICK_SECONDS
 
-    def note(self, seconds: float) -> None:
-        """One took so long. Quick ones that were kept from Python's lock do not pass for slow at once."""
+    def is_tried(self) -> bool:
+        """Whether to stand still for the next one: it is of a quick kind, or shall show whether it is."""
+        if self.is_quick:
+            return True
+        self._beside += 1
+        if self._beside < self._spacing:
+            return False
+        self._beside = 0
+        self._spacing = min(2 * self._spacing, _WIDEST_SPACING)
+        return True
+
+    def note(self, seconds: float, *, beside: bool = False) -> None:
+        """One took so long, ``beside`` the loop or while that stood still.
+
+        Quick ones that were kept from Python's lock do not pass for slow at once.
+        """
+        if beside and seconds >= QUICK_SECONDS:
+            return
         usual = seconds if self._seconds is None else max(2 * self._seconds, _SHORTEST)
         self._seconds = min(seconds, usual)
+        if self.is_quick:
+            self._spacing = _FIRST_SPACING
 
 
 _SHORTEST = 0.0001
+_FIRST_SPACING, _WIDEST_SPACING = 4, 256
+"""Functions of a slow kind from one that the loop stands still for to the next."""
 
 
 class _Worker:
@@ -117,6 +144,7 @@ class _Call(Generic[T]):
         self._running = threading.Lock()
         self._running.acquire()
         self._expected = False
+        self._waited_for = pace is not None and pace.is_tried()
 
     def run(self) -> Callable[[], None]:
         """Call the function, in the thread; returns what tells the event loop of it."""
@@ -136,16 +164,18 @@ class _Call(Generic[T]):
         if os.getpid() != process:
             os._exit(0)  # forked by the function: the parent goes on, one of them is enough
         if self._pace is not None:
-            self._pace.note(time.perf_counter() - begun)
+            self._pace.note(time.perf_counter() - begun, beside=not self._waited_for)
         return self._tell
 
     def is_over_soon(self) -> bool:
-        """Whether the function, if it is of a quick kind, is over within ``PATIENCE``; if not, the future is
-        set when it is.
+        """Whether the function, if its pace is tried, is over within ``PATIENCE``; if not, the future is set
+        when it is.
         """
-        if self._pace is not None and self._pace.is_quick:
+        if self._waited_for:
+            assert self._pace is not None
             if self._running.acquire(timeout=PATIENCE):
                 return True
+            self._waited_for = False
             self._pace.note(PATIENCE)
         self._expected = True
         return self._running.acquire(blocking=False)  # it may have ended since, before it could see that

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from flight_bundle import GOLD, SEED, Bundle, flight_bundle
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.evaluation import EvaluationResult
-from reward_kit.agent.runs.atomic_file import link_or_copy, write_file
+from reward_kit.agent.runs.atomic_file import compact_json, json_bytes, link_or_copy, write_file
 from reward_kit.agent.runs.parcels import NewFile, Parcel, save_parcels
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.errors import StorageError
@@ -239,11 +242,27 @@ def test_a_missing_database_is_told_so(bundle: Bundle) -> None:
         record.reward_arguments()
 
 
-def test_text_that_utf8_cannot_hold_is_stored_all_the_same(tmp_path: Path) -> None:
-    from reward_kit.agent.runs.atomic_file import json_bytes
+@pytest.mark.parametrize("encode", [json_bytes, compact_json])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"content": "half \ud83d of a pair"},
+        {"deep": functools.reduce(lambda inner, _: [inner], range(400), 1)},
+        {"number": 2**70, "small": 1e-300, "big": 1e300, "text": "\u2028\0é😀", "none": None, "yes": True},
+        {"infinite": math.inf},
+        {"row": [1, {"a": []}], "empty": {}},
+    ],
+)
+def test_whatever_json_can_hold_comes_back(encode: Callable[[Any], bytes], value: dict[str, Any]) -> None:
+    assert json.loads(encode(value)) == value
 
-    for text in ("plain", "häß 🙂", "half \ud83d pair"):
-        assert json.loads(json_bytes({"content": text}))["content"] == text
+
+@pytest.mark.parametrize("encode", [json_bytes, compact_json])
+def test_what_json_does_not_know_becomes_its_text(encode: Callable[[Any], bytes]) -> None:
+    assert json.loads(encode({"path": Path("a/b"), "of_row": {3: "c"}})) == {
+        "path": "a/b",
+        "of_row": {"3": "c"},
+    }
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import os
 import random
 import threading
@@ -178,6 +179,39 @@ def test_a_kind_is_as_quick_as_its_quickest_of_late(seconds: list[float], quick:
     for one in seconds:
         pace.note(one)
     assert pace.is_quick == quick
+
+
+def test_functions_beside_the_loop_that_were_kept_from_the_lock_do_not_stay_slow() -> None:
+    pace = Pace()
+    for _ in range(4):
+        pace.note(0.1)
+    for _ in range(100):  # as hundreds do that run at once
+        pace.note(0.05, beside=True)
+    tried = [pace.is_tried() for _ in range(4)]
+    assert tried == [False, False, False, True]
+    pace.note(0.0001)
+    assert pace.is_quick
+    assert pace.is_tried()
+
+
+def test_the_loop_stands_still_ever_more_rarely_for_a_slow_kind() -> None:
+    pace = Pace()
+    at = []
+    pace.note(0.1)
+    for number in range(3000):
+        if pace.is_tried():
+            at.append(number)
+            pace.note(0.1)
+    spacings = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert spacings[:6] == [8, 16, 32, 64, 128, 256]
+    assert set(spacings[6:]) == {256}
+
+
+def test_a_quick_time_counts_wherever_it_was_measured() -> None:
+    pace = Pace()
+    pace.note(0.1)
+    pace.note(0.0001, beside=True)
+    assert pace.is_quick
 
 
 def _asking(loop: asyncio.AbstractEventLoop) -> Callable[[], str]:

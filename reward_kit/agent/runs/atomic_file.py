@@ -180,6 +180,16 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(value, default=str).encode()
 
 
+def compact_json(value: Any) -> bytes:
+    """``value`` as ``json_bytes`` gives it, without spaces and in a quarter of the time."""
+    from pydantic_core import to_json  # not for the processes that only write files
+
+    try:
+        return to_json(value, inf_nan_mode="constants", fallback=str)
+    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
+        return json_bytes(value)
+
+
 def readable_json(fields: Mapping[str, Any]) -> bytes:
     """An object with a line for each field, and for each item of a field that is a list of objects.
 
