@@ -15,10 +15,10 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.attempts import answered
-from reward_kit.agent.llm_address import base_from_environment, check_address, needs_no_key
-from reward_kit.agent.llm_answer import read_answer
-from reward_kit.agent.llm_errors import headers_of, model_error
+from reward_kit.agent.model_clients.addresses import base_from_environment, check_address, needs_no_key
+from reward_kit.agent.model_clients.attempts import answered
+from reward_kit.agent.model_clients.litellm_answer import read_answer
+from reward_kit.agent.model_clients.litellm_errors import headers_of, model_error
 from reward_kit.agent.providers.headers import of_litellm
 from reward_kit.agent.redaction import secrets_in
 from reward_kit.errors import ModelError, ModelSetupError

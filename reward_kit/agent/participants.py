@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.faults import fault_line
-from reward_kit.agent.model_choice import find_models
+from reward_kit.agent.model_clients.choice import find_models
 from reward_kit.agent.plugins import prepared
 from reward_kit.agent.providers import Gates
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reward_kit.agent.attempts import answered
 from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.model_clients.attempts import answered
 from reward_kit.agent.providers import Gate
 from reward_kit.errors import ModelError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from reward_kit.agent.agents.text_actions import RESPOND, Action
 from reward_kit.agent.agents.text_protocol import Call, Reply, UnusableAnswerError, read_answer, step_of
 from reward_kit.agent.agents.text_transcript import answered, observed, opening, written
-from reward_kit.agent.answer_parts import joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError, BundleError
 
 if TYPE_CHECKING:

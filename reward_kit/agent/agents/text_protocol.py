@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.lenient_json import read_object
 from reward_kit.agent.agents.text_actions import RESPOND, Action, action_of, said_in
-from reward_kit.agent.answer_parts import joined, split_thoughts
+from reward_kit.agent.model_clients.answer_parts import joined, split_thoughts
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.text_actions import RESPOND
-from reward_kit.agent.answer_parts import joined, reasoning_of
 from reward_kit.agent.history import encodable, text_of
+from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.answer_parts import joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reward_kit.agent.completion import Completion, Message, Usage
 from reward_kit.agent.llm import import_litellm
-from reward_kit.agent.llm_answer import read_answer as read_litellm_answer
+from reward_kit.agent.model_clients.litellm_answer import read_answer as read_litellm_answer
 from reward_kit.agent.openai_http.endpoint import PROVIDER
 from reward_kit.agent.openai_http.faults import stated_error
 from reward_kit.agent.openai_http.prices import NotPlain, price

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.agent.llm_address import base_from_environment, check_address, needs_no_key
+from reward_kit.agent.model_clients.addresses import base_from_environment, check_address, needs_no_key
 
 PROVIDER = "openai"
 DEFAULT_BASE = "https://api.openai.com/v1"

@@ -1,4 +1,4 @@
-"""What goes wrong between here and an endpoint, in the words that ``llm_errors`` understands."""
+"""What goes wrong between here and an endpoint, in the words that ``litellm_errors`` understands."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.attempts import answered
-from reward_kit.agent.llm_address import base_from_environment
-from reward_kit.agent.llm_errors import model_error
+from reward_kit.agent.model_clients.addresses import base_from_environment
+from reward_kit.agent.model_clients.attempts import answered
+from reward_kit.agent.model_clients.litellm_errors import model_error
 from reward_kit.agent.openai_http.answer import read_answer
 from reward_kit.agent.openai_http.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.openai_http.faults import HTTPStatusError, UnreachableError

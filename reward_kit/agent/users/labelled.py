@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from reward_kit.agent.answer_parts import joined, split_thoughts
+from reward_kit.agent.model_clients.answer_parts import joined, split_thoughts
 from reward_kit.agent.rollout import STOP_TOKEN
 from reward_kit.agent.users.llm import Draft
 

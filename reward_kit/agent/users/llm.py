@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from reward_kit.agent.answer_parts import split_thoughts
 from reward_kit.agent.history import text_of
+from reward_kit.agent.model_clients.answer_parts import split_thoughts
 from reward_kit.agent.users.prompting import prompt
 from reward_kit.errors import SimulatedUserError
 

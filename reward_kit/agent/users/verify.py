@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.answer_parts import split_thoughts
 from reward_kit.agent.history import text_of
+from reward_kit.agent.model_clients.answer_parts import split_thoughts
 from reward_kit.agent.users.llm import Draft, LLMUser, asked, spoken
 from reward_kit.agent.users.prompting import prompt
 

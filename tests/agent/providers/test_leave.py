@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from virtual_provider import now, refused, unreachable
 from virtual_time import simulate
 
-from reward_kit.agent.attempts import answered
 from reward_kit.agent.completion import Completion, Usage
+from reward_kit.agent.model_clients.attempts import answered
 from reward_kit.agent.providers import Gates
 from reward_kit.agent.providers.leave import Asker, Leave, LimitsForAll
 from reward_kit.errors import ModelError

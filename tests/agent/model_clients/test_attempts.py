@@ -9,8 +9,8 @@ import pytest
 from virtual_provider import answer, now, refused, unreachable
 from virtual_time import simulate
 
-from reward_kit.agent.attempts import answered
 from reward_kit.agent.completion import Completion
+from reward_kit.agent.model_clients.attempts import answered
 from reward_kit.agent.providers import Gate
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
