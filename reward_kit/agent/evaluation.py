@@ -140,7 +140,7 @@ class Evaluation:
             raise UsageError(
                 "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
             )
-        with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        with rare_collections(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
             for warning in bundle.warnings:
                 self._warn(warning)
             tasks = chosen_tasks(bundle.tasks, config)
@@ -164,7 +164,7 @@ class Evaluation:
                     self._warn(opened.warning)
                 signalled = asyncio.Event()
                 handling = nullcontext() if killed is None else signals_set(signalled, killed)
-                with handling, rare_collections():
+                with handling:
                     return await self._run(opened, participants, signalled)
 
     def _eval_id(self, folder: RunsFolder) -> str:

@@ -103,7 +103,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
             await super().play(job)
 
     config = EvaluationConfig(**setup["config"])
-    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+    with rare_collections(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
         by_id = {task.row.id: task for task in bundle.tasks}
         jobs = [Job(by_id[row_id], index) for row_id, index in setup["jobs"]]
         tasks = list({job.task.row.id: job.task for job in jobs}.values())
@@ -124,8 +124,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
         )
         waiting = asyncio.ensure_future(_tell_waiting(participants.gates, lines))
         try:
-            with rare_collections():
-                await executor.run()
+            await executor.run()
         finally:
             waiting.cancel()
             await executor.close()
