@@ -172,6 +172,13 @@ class EvaluationResult:
     explanations: Explanations | None = None
     compared_with: Comparison | None = None
 
+    def __repr__(self) -> str:
+        """One line, also for thousands of rollouts: Python itself asks for it at times."""
+        first = self.pass_power.get(1)
+        finished = f"{len(self.outcomes)} of {self.planned} rollouts"
+        passed = "" if first is None else f", Pass^1 {first.value:.3f}"
+        return f"<EvaluationResult {self.eval_id} {self.status}: {finished}{passed}>"
+
     @property
     def score(self) -> float | None:
         """The mean of Pass^1 to Pass^4, over those that exist."""

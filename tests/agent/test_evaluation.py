@@ -123,6 +123,12 @@ def test_gold_from_plain_code(bundle: Bundle) -> None:
     assert json.loads(result.results_path.read_text()) == json.loads(json.dumps(result.to_json()))
 
 
+def test_a_result_is_shown_in_one_line(bundle: Bundle) -> None:
+    bundle.rows({"id": "first", "actions": GOLD}, {"id": "second"})
+    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=3, eval_id="shown", task_ids=["first"])
+    assert repr(result) == "<EvaluationResult shown complete: 3 of 3 rollouts, Pass^1 1.000>"
+
+
 async def test_the_same_inside_a_running_loop(bundle: Bundle) -> None:
     assert agent_eval(bundle.dataset, agent="gold").score == 1.0
     result = await run_evaluation(EvaluationConfig(dataset=str(bundle.dataset), agent="gold"))
