@@ -19,6 +19,7 @@ from reward_kit.agent.bundles.task_row import Action, TaskRow
 from reward_kit.agent.bundles.task_selection import select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward, required_fields
 from reward_kit.agent.bundles.user_prompts import read_user_prompts, template_fault
+from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class TaskBundle:
         except BaseException:
             found.discard()
             raise
-        return cls(found, tasks, dataset.warnings, imports)
+        return cls(found, tasks, [*dataset.warnings, *_unknown_gold_tools(tasks)], imports)
 
     def select(
         self,
@@ -147,14 +148,15 @@ class _Faults:
     def add(self, row: TaskRow, field: str, fault: str) -> None:
         self._rows.setdefault((field, fault), []).append(row)
 
+    def lines(self) -> list[str]:
+        return [
+            f"{rows[0].place}: row {rows[0].id!r}, field {field!r}: {fault}{also_in_more_rows(len(rows) - 1)}"
+            for (field, fault), rows in self._rows.items()
+        ]
+
     def raise_if_any(self) -> None:
-        if not self._rows:
-            return
-        lines = []
-        for (field, fault), rows in self._rows.items():
-            line = f"{rows[0].place}: row {rows[0].id!r}, field {field!r}: {fault}"
-            lines.append(line + also_in_more_rows(len(rows) - 1))
-        raise FaultyBundleError(lines)
+        if self._rows:
+            raise FaultyBundleError(self.lines())
 
 
 def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
@@ -234,6 +236,18 @@ def _tasks(
         tasks.append(Task(row, registry, found.function, seed, folder, user_prompts))
     faults.raise_if_any()
     return tasks
+
+
+def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
+    """Gold actions whose tool there is not; they are passed over, as tau-bench does, and rarely meant so."""
+    faults = _Faults()
+    for task in tasks:
+        known = task.registry.tools
+        for name in dict.fromkeys(action.name for action in task.row.actions or ()):
+            if name not in known:
+                hint = did_you_mean(name, list(known))
+                faults.add(task.row, "actions", f"there is no tool {name!r}{hint}; the call is passed over")
+    return faults.lines()
 
 
 @dataclass(frozen=True, slots=True)

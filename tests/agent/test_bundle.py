@@ -213,6 +213,19 @@ def test_warnings_are_listed(folder: Path) -> None:
         assert "did you mean 'n_rollouts'?" in bundle.warnings[0]
 
 
+def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
+    known, unknown = {"name": "add", "arguments": {"x": 1}}, {"name": "ad", "arguments": {"x": 1}}
+    write(
+        folder, row("a", actions=[known]), row("b", actions=[unknown, unknown]), row("c", actions=[unknown])
+    )
+    with TaskBundle.load(folder) as bundle:
+        (warning,) = bundle.warnings
+    assert warning == (
+        "task.jsonl:2: row 'b', field 'actions': there is no tool 'ad' (did you mean 'add'?); "
+        "the call is passed over (also in 1 more row)"
+    )
+
+
 def test_the_bare_name_of_a_seed_file_is_no_sql(folder: Path) -> None:
     write(folder, row(seed_sql="other.sql"))
     (folder / "other.sql").write_text("CREATE TABLE t (x);")
