@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,4 +108,18 @@ class WindowLimit:
             left = (window + 1) * self.seconds - now()
             return refused(retry_after=left if self.say_when else None)
         self._taken += 1
+        return None
+
+
+class SlidingLimit:
+    """At most ``most`` requests within any ``seconds``; nothing says when the next may come."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._accepted: deque[float] = deque([-math.inf] * most, maxlen=most)
+        self._seconds = seconds
+
+    def __call__(self) -> ModelError | None:
+        if self._accepted[0] > now() - self._seconds:
+            return refused()
+        self._accepted.append(now())
         return None

@@ -17,6 +17,7 @@ from reward_kit.agent.providers.headers import quotas
 from reward_kit.agent.providers.outage import Outage
 from reward_kit.agent.providers.pace import MINUTE
 from reward_kit.agent.providers.pauses import Pauses
+from reward_kit.agent.providers.spacing import Spacing
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 LONGEST_HINT = 60.0
 """Seconds; what a provider's headers say of later is looked at again after this."""
 SHORT_WAIT = 0.5
-"""Seconds of the first pause after a refusal that names none; doubled with each further one."""
+"""Seconds of the first pause after a refusal that names none; doubled with each further one, and the shorter
+the more good answers came before it.
+"""
 TRUST = 65.0
 """Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
 WORTH_SAYING = 10.0
@@ -90,7 +93,9 @@ class Gate:
         self._outage = Outage()
         self._trying: Visit | None = None
         self._pauses = Pauses()
+        self._spacing = Spacing()
         self._refusals = 0
+        self._answers = 0
         self._last_usage: Usage | None = None
         self._over: ProviderDownError | None = None
 
@@ -155,6 +160,8 @@ class Gate:
                 self._is_back(now)
             self._refusals = 0
             self._last_usage = answer.usage
+            self._answers += 1
+            self._spacing.answered()
             if full:
                 self._concurrency.grow(visit.generation)
         if self._queue:
@@ -205,6 +212,8 @@ class Gate:
             self._pauses.close(now + self._short_wait())
         if first or fault.retry_after:
             self._concurrency.restart()
+            self._spacing.refused(now, self._answers, alone=under_way == 1 and not fault.retry_after)
+            self._answers = 0
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
@@ -291,12 +300,13 @@ class Gate:
             return math.inf if self._trying is not None else self._outage.next_try - now
         if self.in_flight + 1 > self._concurrency.limit:
             return math.inf
-        return self._pauses.wait(now)
+        return max(self._pauses.wait(now), self._spacing.wait(now))
 
     def _admit(self, visit: Visit) -> None:
         now = self._now()
         self.in_flight += 1
         self._pauses.admitted(now)
+        self._spacing.sent(now)
         visit.generation = self._concurrency.generation
         if self._outage.down:
             self._trying = visit
@@ -359,7 +369,7 @@ class Gate:
         self._pauses.close(until)
 
     def _short_wait(self) -> float:
-        longest = min(LONGEST_HINT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10))
+        longest = min(LONGEST_HINT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10)) / (1 + self._answers)
         return longest * _chance.uniform(0.5, 1.0)
 
     def _usual(self, kind: str) -> int:

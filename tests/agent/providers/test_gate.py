@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from virtual_provider import Provider, WindowLimit, now, refused, rollouts, unreachable
+from virtual_provider import Provider, SlidingLimit, WindowLimit, now, refused, rollouts, unreachable
 from virtual_time import simulate
 
 from reward_kit.agent.providers import Gate, Gates, Visit
@@ -111,6 +112,35 @@ class TestRefusals:
         assert len(provider.accepted) == 600
         assert provider.refusals <= 60 + (4 if say_when else 15) * windows
         assert windows <= 600 / most * 1.6 + 3  # most of what is allowed is used
+
+    @pytest.mark.parametrize(("most", "seconds"), [(1, 1.0), (2, 1.0), (3, 10.0), (1, 5.0)])
+    def test_how_far_apart_calls_have_to_be_is_learned_where_nothing_says_it(
+        self, most: int, seconds: float
+    ) -> None:
+        provider = Provider(latency=0.05, verdict=SlidingLimit(most, seconds))
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(patience=3600.0), 20, 10))
+            return now() - begin
+
+        taken = simulate(main())
+        assert provider.refusals <= 0.4 * len(provider.accepted)
+        assert taken <= 1.4 * len(provider.accepted) * seconds / most
+
+    @pytest.mark.parametrize("every", [3, 5, 7, 9, 10, 12, 20])
+    def test_refusals_that_have_nothing_to_do_with_how_often_it_is_asked_slow_nothing_down_for_long(
+        self, every: int
+    ) -> None:
+        numbers = itertools.count(1)
+        provider = Provider(latency=0.05, verdict=lambda: None if next(numbers) % every else refused())
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(), 20, 20))
+            return now() - begin
+
+        assert simulate(main()) <= 400 * provider.latency + 0.4 * provider.refusals
 
     @pytest.mark.parametrize("slots", [1, 3, 20])
     def test_what_takes_so_many_calls_at_once_is_soon_asked_so_many_at_once(self, slots: int) -> None:
