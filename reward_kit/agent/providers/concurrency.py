@@ -14,6 +14,10 @@ NEAR = 0.1
 """Part by which two numbers that were refused may differ and count as the same,"""
 KNOWN = 0.9
 """which leaves so much of it: more than where nothing is known."""
+FAR_BELOW = 0.5
+"""Part of the number that was possible before. What is refused below that is refused for another reason: the
+calls of the minute are used up. Then only a tenth is taken off.
+"""
 FIRST_HOLD, LONGEST_HOLD = 8, 256
 """Answers' times at the number below the refused one, before that is tried again."""
 
@@ -52,15 +56,25 @@ class Concurrency:
 
     def shrink(self, generation: int, factor: float, under_way: int) -> bool:
         """A call of ``generation`` was refused; False if that has been answered for already."""
-        if generation != self.generation:
+        if not self.stay(generation):
             return False
-        self.generation += 1
         refused = min(self.limit, under_way)
+        if refused < FAR_BELOW * self._known < math.inf:
+            self._known = max(1.0, self._known * KNOWN)
+            self.limit = min(self.limit, self._known)
+            return True
         again = abs(refused - self._refused) <= max(1.0, NEAR * refused)
         self._hold = min(LONGEST_HOLD, max(FIRST_HOLD, 2 * self._hold)) if again else 0
         self._good = 0
         self._refused = refused
         self.limit = self._known = max(1.0, refused * (max(factor, KNOWN) if again else factor))
+        return True
+
+    def stay(self, generation: int) -> bool:
+        """The same where it says nothing of the number: no call has been answered since the last refusal."""
+        if generation != self.generation:
+            return False
+        self.generation += 1
         return True
 
     def restart(self) -> None:

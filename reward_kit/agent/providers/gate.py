@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 LONGEST_HINT = 60.0
 """Seconds; what a provider's headers say of later is looked at again after this."""
-SHORT_WAIT = 0.5
-"""Seconds of the first pause after a refusal that names none; doubled with each further one, and the shorter
-the more good answers came before it.
+SHORT_WAIT, LONGEST_WAIT = 0.5, 10.0
+"""Seconds of the first pause after a refusal that names none; doubled with each further one up to the other,
+and the shorter the more good answers came before it.
 """
 TRUST = 65.0
 """Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
@@ -204,7 +204,10 @@ class Gate:
         if self._outage.down:
             self._is_back(now)
         self._outage.begin(now)
-        first = self._concurrency.shrink(visit.generation, BACK_OFF, under_way)
+        if self._refusals and not self._answers:
+            first = self._concurrency.stay(visit.generation)
+        else:
+            first = self._concurrency.shrink(visit.generation, BACK_OFF, under_way)
         self._refusals += first
         if fault.retry_after:
             self._keep_away(fault, now)
@@ -369,7 +372,7 @@ class Gate:
         self._pauses.close(until)
 
     def _short_wait(self) -> float:
-        longest = min(LONGEST_HINT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10)) / (1 + self._answers)
+        longest = min(LONGEST_WAIT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10)) / (1 + self._answers)
         return longest * _chance.uniform(0.5, 1.0)
 
     def _usual(self, kind: str) -> int:

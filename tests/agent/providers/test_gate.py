@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -127,6 +128,29 @@ class TestRefusals:
         taken = simulate(main())
         assert provider.refusals <= 0.4 * len(provider.accepted)
         assert taken <= 1.4 * len(provider.accepted) * seconds / most
+
+    @pytest.mark.parametrize(
+        ("limit", "per_second"),
+        [
+            (lambda: SlidingLimit(60, 60.0), 1.0),
+            (lambda: SlidingLimit(600, 60.0), 10.0),
+            (lambda: WindowLimit(600, 60.0, say_when=False), 10.0),
+        ],
+    )
+    @pytest.mark.parametrize("latency", [0.5, 3.0])
+    def test_calls_of_a_minute_that_are_used_up_leave_the_calls_at_once_as_they_were(
+        self, limit: Callable[[], Any], per_second: float, latency: float
+    ) -> None:
+        provider = Provider(latency=latency, verdict=limit())
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(ceiling=100), 180, 10))
+            return now() - begin
+
+        taken = simulate(main())
+        assert taken <= 1.5 * len(provider.accepted) / per_second
+        assert provider.refusals <= 0.4 * len(provider.accepted)
 
     @pytest.mark.parametrize("every", [3, 5, 7, 9, 10, 12, 20])
     def test_refusals_that_have_nothing_to_do_with_how_often_it_is_asked_slow_nothing_down_for_long(
