@@ -27,7 +27,8 @@ class Concurrency:
 
     It doubles in an answer's time until the first refusal, then up to where the last refusal left it, and
     grows by ``STEP`` from there. Before it comes to what was refused the last time it stays for some
-    answers' times, twice as many each time that this number is refused again. A call notes the
+    answers' times, twice as many each time that this number is refused again; if fewer are refused then, the
+    number had nothing to do with it. A call notes the
     ``generation`` when it is sent: refusals of calls that were sent before the number shrank say nothing of
     the new number.
     """
@@ -62,6 +63,11 @@ class Concurrency:
         if refused < FAR_BELOW * self._known < math.inf:
             self._known = max(1.0, self._known * KNOWN)
             self.limit = min(self.limit, self._known)
+            return True
+        if refused <= 1.0 or (self._hold and refused < (1 - NEAR) * self._refused):
+            # alone, or with fewer than were thought to be borne: the number was not what was refused
+            self._refused, self._hold = math.inf, 0
+            self.limit = self._known = max(1.0, refused * KNOWN)
             return True
         again = abs(refused - self._refused) <= max(1.0, NEAR * refused)
         self._hold = min(LONGEST_HOLD, max(FIRST_HOLD, 2 * self._hold)) if again else 0

@@ -166,6 +166,20 @@ class TestRefusals:
 
         assert simulate(main()) <= 400 * provider.latency + 0.4 * provider.refusals
 
+    @pytest.mark.parametrize(("share", "status"), [(0.05, 503), (0.05, 429)])
+    def test_faults_by_chance_do_not_take_the_calls_at_once_down_to_one(
+        self, share: float, status: int
+    ) -> None:
+        chance = random.Random(5)
+        provider = Provider(latency=1.0, verdict=lambda: refused(status) if chance.random() < share else None)
+
+        async def main() -> float:
+            begin = now()
+            assert served(await rollouts(provider, gate(ceiling=100), 100, 20))
+            return now() - begin
+
+        assert simulate(main()) <= 0.5 * len(provider.accepted) * provider.latency
+
     @pytest.mark.parametrize("slots", [1, 3, 20])
     def test_what_takes_so_many_calls_at_once_is_soon_asked_so_many_at_once(self, slots: int) -> None:
         async def main() -> float:
