@@ -38,7 +38,7 @@ WORTH_SAYING = 10.0
 """Seconds; a pause from here on is told."""
 LONGEST_REASON = 100
 ROUNDING = 0.01
-"""Seconds by which a time that a provider names may be off."""
+"""Seconds by which a time may be off, above all one that a provider names."""
 REFUSED = frozenset({429, 529})
 """Statuses that say: too many. The call was not at fault and is asked again when there is room."""
 BACK_OFF, EASE_OFF = 0.5, 0.75
@@ -247,7 +247,7 @@ class Gate:
         if visit.refused is None:
             visit.refused = now
         patience = self._patience if self.proven else min(self._patience, TRUST)
-        return now - visit.refused < patience
+        return now - visit.refused < patience + ROUNDING  # the gate gives up first
 
     def _tell_of_refusals(self, fault: ModelError, now: float) -> None:
         """Say it once where a provider has refused all calls for a while."""
