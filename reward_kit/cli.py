@@ -57,6 +57,10 @@ _COMMANDS = {
         "agent_eval",
         "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     ),
+    "show": _Home("show", "show", "List evaluations; print the report of one again, or a rollout to read."),
+    "compare": _Home(
+        "compare", "compare", "Compare two evaluations, row by row: which is better, and is it noise?"
+    ),
     "db": _Home("db", "db", "Open, export and compare databases of rollouts."),
     "fastworkflow": _Home(
         "fastworkflow",

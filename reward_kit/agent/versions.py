@@ -15,11 +15,19 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    apsw = sys.modules.get("apsw")
-    found["sqlite"] = apsw.sqlite_lib_version() if apsw is not None else sqlite3.sqlite_version
+    found["sqlite"] = _sqlite()
     if "litellm" in sys.modules:
         found["litellm"] = _version("litellm")
     return found
+
+
+def _sqlite() -> str:
+    """That of the library which holds the databases."""
+    try:
+        import apsw
+    except ImportError:
+        return sqlite3.sqlite_version
+    return apsw.sqlite_lib_version()
 
 
 def _version(distribution: str) -> str:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from flight_bundle import GOLD, SEED, TOOLS, Bundle, flight_bundle
 
@@ -106,6 +107,21 @@ def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
     run(bundle, eval_id="newer")
     os.utime("runs/evals/newer.jsonl", (1, 1))
     assert agent_eval(resume="latest").eval_id == "older"
+
+
+def test_the_explanations_of_an_evaluation_are_none_themselves(bundle: Bundle) -> None:
+    result = run(bundle, eval_id="mine")
+    (result.folder / "evals" / "mine.explanations.jsonl").write_text("{}\n")
+    assert agent_eval(resume="latest").eval_id == "mine"
+    with pytest.raises(UsageError) as caught:
+        agent_eval(resume="other")
+    assert caught.value.remedy == "There are: mine."
+
+
+def test_the_version_of_sqlite_is_that_of_the_library_in_use() -> None:
+    code = "from reward_kit.agent.versions import versions; print(versions()['sqlite'])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == apsw.sqlite_lib_version()
 
 
 def test_there_must_be_something_to_resume(bundle: Bundle) -> None:

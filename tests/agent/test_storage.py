@@ -199,7 +199,7 @@ def test_a_record_read_back_equals_what_was_written(bundle: Bundle) -> None:
 
 
 def test_a_record_of_an_earlier_version_is_read_as_well(bundle: Bundle) -> None:
-    path = record_path(agent_eval(bundle.dataset, agent="gold"))
+    path = record_path(run(bundle))
     plain = json.loads(path.read_text())
     del plain["user_faults"]
     plain["failure"] = {"kind": "other", "detail": "short"}

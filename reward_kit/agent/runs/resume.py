@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.outcome import RolloutOutcome
 
 LATEST = "latest"
+EXPLANATIONS = ".explanations"
+"""The end of the name, without the suffix, of what lies beside a log: judgements of ``--explain``."""
 
 
 @dataclass(slots=True)
@@ -143,12 +145,23 @@ def find_evaluation(evals: Path, name: str) -> Path:
         if path.is_file():
             return path
         raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=_known(evals))
-    logs = sorted(evals.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    logs = sorted(stored_logs(evals), key=lambda path: path.stat().st_mtime)
     if not logs:
         raise UsageError(
             "there is no evaluation to resume", place=str(evals), remedy="Is --output-dir right?"
         )
     return logs[-1]
+
+
+def stored_logs(evals: Path) -> list[Path]:
+    """The logs of all evaluations in a folder ``evals``, by name."""
+    logs = sorted(evals.glob("*.jsonl"))
+    names = {log.stem for log in logs}
+    return [
+        log
+        for log in logs
+        if not (log.stem.endswith(EXPLANATIONS) and log.stem.removesuffix(EXPLANATIONS) in names)
+    ]
 
 
 def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +203,7 @@ def _mapping(given: Any) -> dict[str, Any]:
 
 
 def _known(evals: Path) -> str:
-    names = sorted(path.stem for path in evals.glob("*.jsonl"))[-5:]
+    names = [log.stem for log in stored_logs(evals)[-5:]]
     return (
         f"There are: {', '.join(names)}." if names else "There is none in this folder; is --output-dir right?"
     )

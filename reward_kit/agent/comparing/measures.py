@@ -1,0 +1,114 @@
+"""What is measured of a row in both evaluations: Pass^k, reward, cost, tokens, length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.comparing.paired import PairedDifference, mean_difference
+from reward_kit.agent.metrics import mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from reward_kit.agent.comparing.row_pairs import RowPair
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.results import RowResult
+
+Unit = Literal["share", "dollars", "tokens", "number", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The mean over rows in A and in B, of the mean of each row's rollouts.
+
+    ``difference`` is None where one side has no value; ``unpriced`` counts its calls of no known price (of A
+    and B), which leave the cost unknown.
+    """
+
+    name: str
+    unit: Unit
+    a: float | None
+    b: float | None
+    difference: PairedDifference | None
+    unpriced: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "a": self.a,
+            "b": self.b,
+            "difference": self.difference.to_json() if self.difference else None,
+        }
+
+
+def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
+    """Everything that is measured of the rows; Pass^1 comes first."""
+    for k in range(1, max(min(pair.a.n, pair.b.n) for pair in pairs) + 1):
+        yield _measure(pairs, f"Pass^{k}", "share", _pass_power(k))
+    yield _measure(pairs, "reward", "share", lambda row: row.reward)
+    roles = {
+        role for pair in pairs for one in _outcomes(pair) for role, usage in one.usage.items() if usage.calls
+    }
+    if roles:
+        yield _cost(pairs)
+    for role in ("agent", "user"):
+        if role in roles:
+            yield _measure(pairs, f"{role} tokens", "tokens", _tokens(role))
+    yield _measure(pairs, "steps", "number", _mean_of(lambda outcome: outcome.steps))
+    yield _measure(pairs, "turns", "number", _mean_of(lambda outcome: outcome.turns))
+    yield _measure(pairs, "time", "seconds", _mean_of(lambda outcome: outcome.seconds))
+
+
+def _measure(
+    pairs: Sequence[RowPair], name: str, unit: Unit, of: Callable[[RowResult], float | None]
+) -> Measure:
+    """The mean over the rows that have a value on both sides."""
+    values = [
+        (a, b) for a, b in ((of(pair.a), of(pair.b)) for pair in pairs) if a is not None and b is not None
+    ]
+    if not values:
+        return Measure(name, unit, None, None, None)
+    return Measure(
+        name,
+        unit,
+        mean([a for a, _ in values]),
+        mean([b for _, b in values]),
+        mean_difference([b - a for a, b in values]),
+    )
+
+
+def _cost(pairs: Sequence[RowPair]) -> Measure:
+    """What agent and user cost together. One call without a price makes the sum unknown, never less."""
+    unpriced = (_unpriced(pair.a for pair in pairs), _unpriced(pair.b for pair in pairs))
+    cost = _measure(pairs, "cost", "dollars", _mean_of(lambda outcome: outcome.cost))
+    a, b = (None if calls else value for calls, value in zip(unpriced, (cost.a, cost.b), strict=True))
+    return Measure("cost", "dollars", a, b, None if any(unpriced) else cost.difference, unpriced)
+
+
+def _unpriced(rows: Iterator[RowResult]) -> int:
+    return sum(
+        usage.unpriced_calls for row in rows for outcome in row.outcomes for usage in outcome.usage.values()
+    )
+
+
+def _outcomes(pair: RowPair) -> Iterator[RolloutOutcome]:
+    yield from pair.a.outcomes
+    yield from pair.b.outcomes
+
+
+def _pass_power(k: int) -> Callable[[RowResult], float | None]:
+    return lambda row: row.pass_power(k)
+
+
+def _mean_of(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], float | None]:
+    return lambda row: mean([value(outcome) for outcome in row.outcomes])
+
+
+def _tokens(role: str) -> Callable[[RowResult], float | None]:
+    def used(outcome: RolloutOutcome) -> float:
+        usage = outcome.usage.get(role)
+        return usage.input_tokens + usage.output_tokens if usage is not None else 0
+
+    return _mean_of(used)

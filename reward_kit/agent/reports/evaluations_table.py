@@ -1,0 +1,71 @@
+"""The evaluations of a runs folder, a line for each."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.metrics import mean
+from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.comparison_report import strategy
+from reward_kit.agent.reports.wording import money, one_line, score
+from reward_kit.agent.runs.resume import stored_logs
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
+
+HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
+RIGHT = frozenset({2, 3, 4})
+"""Columns of numbers."""
+
+
+def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
+    """A table of the evaluations in ``evals``, those begun first at the top.
+
+    Where the table is wider than ``width`` (None: any is fine), agent and model stand below their line. One
+    that cannot be read has a line that tells why.
+    """
+    read = [_read(log) for log in stored_logs(evals)]
+    found = sorted((one for one in read if not isinstance(one, str)), key=lambda stored: stored.created)
+    if found:
+        yield from _table([HEADINGS, *map(_cells, found)], width)
+    yield from (one for one in read if isinstance(one, str))
+
+
+def _read(log: Path) -> StoredEvaluation | str:
+    """The evaluation, or a line on why there is none."""
+    try:
+        return load_evaluation(log)
+    except StorageError as error:
+        return f"{log.stem}: {one_line(error.fault)}"
+
+
+def _cells(stored: StoredEvaluation) -> tuple[str, ...]:
+    rates = [row.c / row.n for row in stored.rows if row.n]
+    return (
+        stored.eval_id,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
+        f"{len(stored.outcomes)}/{stored.planned}",
+        score(mean(rates)),
+        money(total_usage(stored.usage.values())),
+        stored.status,
+        strategy(stored),
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    below = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
+    for row in rows:
+        cells = [
+            f"{cell:>{widths[column]}}" if column in RIGHT else f"{cell:{widths[column]}}"
+            for column, cell in enumerate(row)
+        ]
+        yield "  ".join(cells[:-1] if below else cells).rstrip()
+        if below:
+            yield f"  {row[-1]}"

@@ -1,0 +1,121 @@
+"""``reward-kit show``: the evaluations there are, the report of one again, or a rollout to read."""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from reward_kit.cli_commands.printing import print_lines
+
+DONE = 0
+LISTED = 5
+
+
+@click.command("show")
+@click.argument("what", metavar="[WHAT]", required=False)
+@click.option(
+    "-o",
+    "--output-dir",
+    "--log-dir",
+    metavar="DIR",
+    default="runs",
+    help="Where evaluations and rollouts are looked for by name. Default: runs.",
+)
+def show(what: str | None, output_dir: str) -> int:
+    """List evaluations; print the report of one again, or a rollout to read.
+
+    WHAT is the name of an evaluation (latest: the last) or the path of its log or results: its report
+    is printed again. Or it is a rollout, by its id or its roll_ID.json: its conversation is printed.
+    Without WHAT, or with a runs folder, the evaluations there are listed.
+    """
+    if what is None or _is_runs_folder(what):
+        _list_evaluations(Path(output_dir if what is None else what))
+        return DONE
+    rollout = _rollout_file(what, Path(output_dir))
+    if rollout is None:
+        _print_report(what, output_dir)
+    else:
+        _print_rollout(rollout)
+    return DONE
+
+
+def _is_runs_folder(name: str) -> bool:
+    try:
+        return (Path(name) / "evals").is_dir()
+    except OSError:  # no path at all: too long
+        return False
+
+
+def _list_evaluations(folder: Path) -> None:
+    from reward_kit.agent.evaluation_config import UsageError
+    from reward_kit.agent.reports.evaluations_table import evaluation_lines
+
+    if not (folder / "evals").is_dir():
+        raise UsageError(
+            "there are no evaluations in this folder", place=str(folder), remedy="Is --output-dir right?"
+        )
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = list(evaluation_lines(folder / "evals", width))
+    print_lines(lines or [f"there are no evaluations in {folder} yet"])
+
+
+def _print_report(name: str, output_dir: str) -> None:
+    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.runs.stored_evaluation import load_evaluation
+    from reward_kit.agent.runs.stored_result import stored_result
+    from reward_kit.cli_commands.report_output import print_result
+
+    print_result(stored_result(load_evaluation(name, output_dir)), EvaluationConfig())
+
+
+def _print_rollout(path: Path) -> None:
+    from reward_kit.agent.reports.transcript import transcript
+    from reward_kit.agent.runs.rollout_record import load_rollout
+    from reward_kit.errors import StorageError
+
+    try:
+        text = transcript(load_rollout(path))
+    except (KeyError, TypeError, AttributeError) as error:  # written by other hands
+        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(path)) from error
+    print_lines(_tame(line) for line in text.splitlines())
+    print_lines([f"file: {path}"])
+
+
+def _tame(line: str) -> str:
+    """Text of models and tools for a terminal: nothing that moves its cursor or sets its title."""
+    spaced = line.replace("\t", "    ")
+    return "".join(character for character in spaced if character.isprintable())
+
+
+def _rollout_file(what: str, folder: Path) -> Path | None:
+    """The rollout that is meant; None if it is no rollout's id and no rollout's file."""
+    from reward_kit.agent.evaluation_config import UsageError
+    from reward_kit.agent.runs.rollout_record import FORMAT
+
+    path = Path(what)
+    try:
+        if path.is_file():
+            if path.suffix != ".json":
+                return None
+            plain = json.loads(path.read_bytes())
+            return path if isinstance(plain, dict) and plain.get("format") == FORMAT else None
+        if (folder / "evals" / f"{what}.jsonl").is_file():
+            return None
+        name = glob.escape(what.removeprefix("roll_"))
+        found = sorted(folder.glob(f"*/roll_{name}*.json")) if name and "/" not in name else []
+    except (OSError, ValueError):
+        return None  # told when it is looked for as an evaluation
+    if len(found) > 1:
+        names = ", ".join(file.stem.removeprefix("roll_") for file in found[:LISTED])
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise UsageError(
+            f"{len(found)} rollouts have such an id: {names}{more}",
+            place=what,
+            remedy="Give more of the id, or the file.",
+        )
+    return found[0] if found else None

@@ -1,0 +1,202 @@
+"""Two evaluations compared: which rows, what differs, the numbers, from Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from planned_agent import change_log, evaluate, rows_of
+
+from reward_kit.agent import EvaluationResult
+from reward_kit.agent.comparing import EvaluationComparison, Measure, compare
+from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import StorageError
+
+A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
+B = {"a": [0, 0, 0, 0], "b": [1, 1, 1, 0], "c": [1, 1, 1, 1], "d": [1, 1, 1, 1]}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+def copy_log(result: EvaluationResult, name: str, row_id: str, **fingerprints: str) -> None:
+    """The same evaluation under another name, with other fingerprints of a row."""
+    header, *rest = result.log_path.read_text().splitlines()
+    plain = json.loads(header)
+    plain["rows"][row_id].update(fingerprints)
+    result.log_path.with_name(f"{name}.jsonl").write_text("\n".join([json.dumps(plain), *rest]) + "\n")
+
+
+def measure(found: EvaluationComparison, name: str) -> Measure:
+    return next(one for one in found.measures if one.name == name)
+
+
+def test_rows_that_changed_come_with_their_counts_most_changed_first(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A)
+    evaluate(bundle, "two", B)
+    found = compare("one", "two")
+    assert [(row.row_id, row.a.c, row.b.c) for row in found.worse] == [("a", 4, 0)]
+    assert [(row.row_id, row.a.c, row.b.c) for row in found.better] == [("c", 0, 4), ("b", 2, 3)]
+    assert found.success.value == pytest.approx((-1 + 0.25 + 1 + 0) / 4)
+    assert (found.success.rows, found.success.differing, found.success.verdict) == (4, 3, "no difference")
+
+
+def test_a_failed_rollout_to_open_is_that_of_the_side_that_failed_more(bundle: Bundle) -> None:
+    results = {"one": evaluate(bundle, "one", A), "two": evaluate(bundle, "two", B)}
+    rows = {row.row_id: row for row in compare("one", "two").rows}
+    for row_id, name in (("a", "two"), ("b", "one"), ("c", "one")):
+        failed = rows[row_id].failed_rollout()
+        assert failed is not None
+        record = json.loads((results[name].folder / failed.file).read_text())
+        assert (record["row_id"], record["reward"]) == (row_id, 0.0)
+    assert rows["d"].failed_rollout() is None
+
+
+def test_pass_k_is_that_of_the_two_reports(bundle: Bundle) -> None:
+    one, two = evaluate(bundle, "one", A), evaluate(bundle, "two", B)
+    found = compare("one", "two")
+    for k in range(1, 5):
+        both = measure(found, f"Pass^{k}")
+        assert (both.a, both.b) == (one.pass_power[k].value, two.pass_power[k].value)
+    assert measure(found, "reward").b == two.averages.reward.value  # type: ignore[union-attr]
+
+
+def test_only_k_that_both_have_are_compared(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A)
+    evaluate(bundle, "two", {row_id: successes[:2] for row_id, successes in B.items()})
+    found = compare("one", "two")
+    assert [one.name for one in found.measures if one.name.startswith("Pass^")] == ["Pass^1", "Pass^2"]
+    assert [(row.a.n, row.b.n) for row in found.rows] == [(4, 2)] * 4
+
+
+def test_cost_and_tokens_are_per_rollout_and_a_call_without_a_price_hides_the_cost(bundle: Bundle) -> None:
+    priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
+    evaluate(bundle, "one", A, usage=priced)
+    evaluate(bundle, "two", B, usage={**priced, "cost": 0.75})
+    evaluate(bundle, "three", B, usage={**priced, "cost": 0.0, "unpriced_calls": 1})
+    found = compare("one", "two")
+    cost = measure(found, "cost")
+    assert (cost.a, cost.b) == (0.5, 0.75)
+    assert cost.difference is not None
+    assert cost.difference.value == 0.25
+    assert measure(found, "agent tokens").a == 1000
+    unpriced = measure(compare("one", "three"), "cost")
+    assert (unpriced.a, unpriced.b, unpriced.difference) == (0.5, None, None)
+    assert unpriced.unpriced == (0, 16)
+
+
+def test_rows_that_cannot_be_compared_are_told_apart(bundle: Bundle) -> None:
+    plan = {name: [1] for name in "abcdef"}
+    evaluate(bundle, "one", {name: [1] for name in "abcde"})
+    two = evaluate(bundle, "two", plan)
+    change_log(two, "b", reward=None, stop_reason="infrastructure_error")
+    change_log(two, "c", final=False)
+    changed = [{**row, **({"outputs": ["14:00"]} if row["id"] == "d" else {})} for row in rows_of(plan)]
+    header, *rest = two.log_path.read_text().splitlines()
+    other = evaluate(bundle, "other", plan, rows=changed)
+    rows = json.loads(other.log_path.read_text().splitlines()[0])["rows"]
+    two.log_path.write_text("\n".join([json.dumps({**json.loads(header), "rows": rows}), *rest]) + "\n")
+    found = compare("one", "two")
+    assert [row.row_id for row in found.rows] == ["a", "e"]
+    assert found.left_out == {
+        "not judged in B": ("b",),
+        "not run in B": ("c",),
+        "changed in between": ("d",),
+        "only in B": ("f",),
+    }
+    assert found.unjudged == (0, 1)
+
+
+def test_rows_that_changed_are_compared_if_asked_for_and_the_fields_are_named(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A)
+    evaluate(bundle, "two", B, rows=rows_of(B, system_prompt="Be brief."))
+    with pytest.raises(UsageError) as raised:
+        compare("one", "two")
+    assert "no row can be compared: 4 changed in between (fields: system_prompt)" in str(raised.value)
+    assert "--changed-rows" in str(raised.value)
+    found = compare("one", "two", changed_rows=True)
+    assert len(found.rows) == 4
+    assert (found.changed, found.changed_fields) == (("a", "b", "c", "d"), ("system_prompt",))
+
+
+def test_a_changed_seed_is_a_changed_row(bundle: Bundle) -> None:
+    one = evaluate(bundle, "one", A)
+    copy_log(one, "two", "b", seed="another")
+    found = compare("one", "two")
+    assert (found.changed, len(found.rows)) == (("b",), 3)
+    assert found.changed_fields == ()
+
+
+def test_more_rollouts_of_a_row_are_no_change_of_it(bundle: Bundle) -> None:
+    evaluate(bundle, "one", {"a": [1, 1], "b": [0, 0]})
+    evaluate(bundle, "two", {"a": [1, 1, 1], "b": [0, 0, 0]})
+    assert compare("one", "two").changed == ()
+
+
+def test_other_options_and_code_are_told_and_hinder_nothing(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A)
+    reward = (bundle.folder / "reward.py").read_text()
+    bundle.write("reward.py", reward.replace("Task incomplete", "Nothing booked"))
+    evaluate(bundle, "two", B, seed=11, errors_as_failures=True, max_concurrency=2)
+    found = compare("one", "two")
+    assert [(one.name, one.a, one.b) for one in found.settings] == [
+        ("--seed", "10", "11"),
+        ("--errors-as-failures", "false", "true"),
+    ]
+    assert "flight_task/reward.py" in found.code
+    assert len(found.rows) == 4
+
+
+def test_tools_of_another_description_are_told(bundle: Bundle) -> None:
+    one = evaluate(bundle, "one", A)
+    copy_log(one, "two", "b", tools="another")
+    found = compare("one", "two")
+    assert (found.tools, len(found.rows)) == (("b",), 4)
+
+
+def test_rollouts_without_a_reward_fail_only_if_both_evaluations_count_them_so(bundle: Bundle) -> None:
+    for name, strict in (("one", True), ("two", True), ("three", False)):
+        result = evaluate(bundle, name, {"a": [1], "b": [1]}, errors_as_failures=strict)
+        if name != "one":
+            change_log(result, "b", reward=None, stop_reason="user_error")
+    assert [(row.row_id, row.b.c, row.b.n) for row in compare("one", "two").rows] == [
+        ("a", 1, 1),
+        ("b", 0, 1),
+    ]
+    assert compare("one", "three").left_out == {"not judged in B": ("b",)}
+
+
+def test_an_evaluation_is_found_by_name_log_results_or_as_the_latest(bundle: Bundle, tmp_path: Path) -> None:
+    one, two = evaluate(bundle, "one", A), evaluate(bundle, "two", B)
+    expected = compare("one", "two").to_json()["rows"]
+    for name in ("latest", two.log_path, str(two.results_path)):
+        assert compare(one.results_path, name).to_json()["rows"] == expected
+    shutil.copy(two.results_path, tmp_path / "kept.json")
+    alone = compare("one", tmp_path / "kept.json")
+    assert alone.to_json()["rows"] == expected
+    assert (alone.b.fingerprints, alone.code) == ({}, {})
+
+
+def test_an_evaluation_is_no_different_from_itself(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A)
+    found = compare("one", "one")
+    assert (found.success.value, found.success.interval) == (0.0, (0.0, 0.0))
+    assert (found.settings, dict(found.code), found.worse, found.better) == ((), {}, [], [])
+
+
+def test_a_log_without_headers_or_with_half_a_header_is_an_error(bundle: Bundle) -> None:
+    one = evaluate(bundle, "one", A)
+    evals = one.log_path.parent
+    (evals / "empty.jsonl").write_text("")
+    header = json.loads(one.log_path.read_text().splitlines()[0])
+    del header["rows"]
+    (evals / "half.jsonl").write_text(json.dumps(header) + "\n")
+    for name in ("empty", "half"):
+        with pytest.raises(StorageError, match=f"{name}.jsonl"):
+            compare("one", name)

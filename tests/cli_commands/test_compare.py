@@ -1,0 +1,228 @@
+"""``reward-kit compare``: what a person sees, what a script gets."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from flight_bundle import Bundle, Finished, flight_bundle
+from planned_agent import change_log, evaluate, rows_of
+
+Command = Callable[..., Finished]
+BASE = {f"row.{number}": [1, 1, number % 2, 0] for number in range(8)}
+BETTER = {row_id: [1, 1, 1, successes[2]] for row_id, successes in BASE.items()}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def command(bundle: Bundle) -> Command:
+    def run(*arguments: str | Path) -> Finished:
+        line = [sys.executable, "-m", "reward_kit", "compare", *map(str, arguments)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def test_a_better_evaluation_is_called_so_with_its_interval_and_rows(
+    bundle: Bundle, command: Command
+) -> None:
+    priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
+    evaluate(bundle, "base", BASE, usage=priced)
+    evaluate(bundle, "new", {**BETTER, "row.0": [0, 0, 0, 1]}, usage={**priced, "cost": 0.25}, seed=11)
+    ran = command("base", "new")
+    assert (ran.code, ran.error) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[:4] == [
+        "A  base: planned_agent:Planned",
+        "   8 rows, 32 of 32 rollouts, $16.00",
+        "B  new: planned_agent:Planned",
+        "   8 rows, 32 of 32 rollouts, $8.00",
+    ]
+    assert "different:\n  --seed  10 -> 11\n" in ran.out
+    assert re.search(r"^Pass\^1 +0\.625 +0\.812 +\+0\.188 +\S+ to \S+$", ran.out, re.MULTILINE)
+    assert re.search(
+        r"^cost +\$0\.5000 +\$0\.2500 +-\$0\.2500 +-\$0\.2500 to -\$0\.2500$", ran.out, re.MULTILINE
+    )
+    assert "\nB is better: +18.8 points, 95 % interval +4.0 to +33.5, 8 rows\n" in ran.out
+    worse = ran.out.split("worse in B: 1 row\n")[1].splitlines()
+    assert worse[1].split() == ["row.0", "2/4", "->", "1/4", "partially_completed", "3"]
+    assert Path(worse[2].strip()).is_file()
+    assert "better in B: 7 rows\n" in ran.out
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_difference_within_the_noise_is_none(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "new", {**BETTER, "row.0": [0, 0, 0, 1], "row.2": [0, 0, 0, 1]})
+    ran = command("base", "new", "--fail-if-worse")
+    assert ran.code == 0
+    assert "\nno difference that 8 rows can show: +12.5 points, 95 % interval -6.8 to +31.8\n" in ran.out
+
+
+def test_a_sure_difference_is_one_plain_sentence(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "new", BETTER)
+    ran = command("base", "new")
+    assert "B is better: +25.0 points, 95 % interval +25.0 to +25.0, 8 rows\n" in ran.out
+    assert "hint" not in ran.out
+    assert "worse in B" not in ran.out
+
+
+def test_fail_if_worse_is_for_scripts(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "new", BETTER)
+    assert command("base", "new", "--fail-if-worse").code == 0
+    assert command("new", "new", "--fail-if-worse").code == 0
+    assert command("new", "base").code == 0
+    ran = command("new", "base", "--fail-if-worse")
+    assert ran.code == 1
+    assert "B is worse: -25.0 points" in ran.out
+
+
+def test_few_rows_are_called_a_hint_and_one_row_shows_nothing(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", {"a": [1, 1], "b": [1, 1], "c": [1, 1]})
+    evaluate(bundle, "new", {"a": [0, 0], "b": [0, 0], "c": [0, 0]})
+    assert "(only 3 rows differ: with fewer than 6, take it for a hint)" in command("base", "new").out
+    evaluate(bundle, "single", {"a": [0, 0]})
+    ran = command("base", "single", "--fail-if-worse")
+    assert ran.code == 0
+    assert "no difference that 1 row can show: -100.0 points" in ran.out
+    assert "1 of 3 rows compared; left out:\n  2 only in A: b, c\n" in ran.out
+
+
+def test_the_same_results_are_no_difference(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "again", BASE)
+    ran = command("base", "again")
+    assert "Nothing that is recorded of the two is different." in ran.out
+    assert "no difference: each of 8 rows succeeds as often in B as in A" in ran.out
+
+
+def test_an_unfinished_evaluation_is_compared_as_far_as_it_is(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    new = evaluate(bundle, "new", BETTER)
+    change_log(new, "row.1", final=False)
+    lines = new.log_path.read_text().splitlines()
+    new.log_path.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:50])
+    ran = command("base", "new")
+    assert (ran.code, ran.error) == (0, "")
+    assert "interrupted, 8 rows, 27 of 32 rollouts" in ran.out
+    assert "7 of 8 rows compared; left out:\n  1 not run in B: row.1\n" in ran.out
+    assert "1 row compared with fewer judged rollouts than planned in B" in ran.out
+
+
+def test_changed_rows_are_told_and_compared_if_asked_for(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", BASE)
+    changed = [
+        {**row, **({"system_prompt": "Be brief."} if row["id"] < "row.3" else {})} for row in rows_of(BASE)
+    ]
+    evaluate(bundle, "new", BETTER, rows=changed)
+    ran = command("base", "new")
+    assert "  content of 3 rows (row.0: system_prompt)\n" in ran.out
+    assert "  3 changed in between: row.0, row.1, row.2\n" in ran.out
+    assert "5 of 8 rows compared" in ran.out
+    ran = command("base", "new", "--changed-rows")
+    assert "content of 3 rows" in ran.out
+    assert "left out" not in ran.out
+
+
+def test_json_holds_all_rows(bundle: Bundle, command: Command, tmp_path: Path) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "new", BETTER)
+    assert command("base", "new", "--json", tmp_path / "out.json").code == 0
+    plain = json.loads((tmp_path / "out.json").read_text())
+    assert (plain["format"], plain["verdict"]) == ("reward-kit.comparison/1", "better")
+    (first,) = [row for row in plain["rows"] if row["id"] == "row.0"]
+    assert (first["a"]["successes"], first["b"]["successes"], first["difference"]) == (2, 3, 0.25)
+    assert (tmp_path / "runs" / first["failed_rollout"]).is_file()
+    assert plain["measures"][0]["difference"]["rows"] == 8
+    to_output = command("base", "new", "--json", "-")
+    assert json.loads(to_output.out) == plain
+    assert "B is better" in to_output.err
+
+
+def test_many_changed_rows_are_cut_and_long_names_and_values_fit(bundle: Bundle, command: Command) -> None:
+    plan = {f"a-row-with-a-rather-long-name-{number:03}": [1] for number in range(30)}
+    evaluate(bundle, "base", plan, model_args={"extra": "x" * 100})
+    evaluate(bundle, "new", {name: [0] for name in [*plan][:14]})
+    ran = command("base", "new")
+    assert "worse in B: 14 rows" in ran.out
+    assert "  and 4 more; --json has all" in ran.out
+    assert "  16 only in A: a-row-with-a-rather-long-name-014 and 15 more" in ran.out
+    assert "  --model-arg\n    A  {" in ran.out
+    lines = [line for line in ran.out.splitlines() if "runs/" not in line and "    A  {" not in line]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_pipe_that_closes_early_and_a_stream_without_unicode_are_no_trouble(bundle: Bundle) -> None:
+    evaluate(bundle, "base", {"a": [1], "b": [1]})
+    new = evaluate(bundle, "new", {"a": [0], "b": [1]})
+    new.log_path.write_text(new.log_path.read_text().replace('"model": null', '"model": "modèle"'))
+    line = f"{sys.executable} -m reward_kit compare base new"
+    for rest in (" | head -n 1", " | cat > /dev/null"):
+        done = subprocess.run(
+            ["bash", "-c", f"PYTHONIOENCODING=ascii {line}{rest}"], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nothing", "there is no evaluation 'nothing'. There are: base."),
+        ("runs", "is a folder"),
+        ("runs/evals/none.jsonl", "there is no such file"),
+        ("none.json", "there is no such file"),
+        ("text.jsonl", "is no line of an evaluation's log"),
+        ("empty.jsonl", "not one whole line"),
+        ("text.json", "is not the results of an evaluation"),
+        ("half.json", "is incomplete: KeyError('configuration')"),
+        ("x" * 3000, "File name too long"),
+    ],
+)
+def test_what_is_no_evaluation_is_told_in_one_line(
+    bundle: Bundle, command: Command, name: str, told: str
+) -> None:
+    evaluate(bundle, "base", {"a": [1]})
+    Path("text.jsonl").write_text("hello\nworld\n")
+    Path("empty.jsonl").write_text("")
+    Path("text.json").write_text("[]")
+    Path("half.json").write_text('{"format": "reward-kit.evaluation/1"}')
+    ran = command("base", name)
+    assert ran.code == 2
+    assert told in ran.error
+    assert ran.error.startswith("Error: ")
+    assert ran.error.count("\n") == 1
+
+
+def test_evaluations_without_a_common_row_are_told(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", {"a": [1]})
+    evaluate(bundle, "new", {"b": [1]})
+    ran = command("base", "new")
+    assert ran.code == 2
+    assert ran.error == "Error: base and new: no row can be compared: 1 only in A, 1 only in B\n"
+
+
+@pytest.mark.parametrize("name", ["compare", "show"])
+def test_the_documentation_lists_every_option(name: str) -> None:
+    import importlib
+
+    command = getattr(importlib.import_module(f"reward_kit.cli_commands.{name}"), name)
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    section = page.split(f"## reward-kit {name}")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `-")]
+    listed = {row[0].strip("| `"): (row[1].strip("` |") or None, row[2].removesuffix(" |")) for row in rows}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert listed == {", ".join(one.opts): (one.metavar, one.help) for one in options}

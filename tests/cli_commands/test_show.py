@@ -1,0 +1,208 @@
+"""``reward-kit show``: the evaluations there are, a report again, a rollout to read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, Finished, flight_bundle
+from planned_agent import evaluate
+
+from reward_kit.agent import EvaluationResult
+
+Command = Callable[..., Finished]
+PLAN = {"a": [1, 1], "b": [1, 0]}
+AGENT_EVAL = [sys.executable, "-m", "reward_kit", "agent-eval"]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return evaluate(bundle, "first", PLAN, usage={"calls": 1, "input_tokens": 9, "cost": 0.5})
+
+
+@pytest.fixture
+def command(bundle: Bundle) -> Command:
+    def run(*arguments: str | Path) -> Finished:
+        line = [sys.executable, "-m", "reward_kit", "show", *map(str, arguments)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def test_evaluations_are_listed_oldest_first(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    evaluate(bundle, "a-later-one", {"a": [1]})
+    ran = command()
+    assert (ran.code, ran.error) == (0, "")
+    heading, first, second = ran.out.splitlines()
+    assert heading.split() == [
+        "evaluation",
+        "begun",
+        "rollouts",
+        "Pass^1",
+        "cost",
+        "status",
+        "agent",
+        "(model)",
+    ]
+    assert re.fullmatch(
+        r"first +\d{4}-\d\d-\d\d \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned", first
+    )
+    assert re.fullmatch(r"a-later-one .* 1/1 +1\.000 +- +complete +planned_agent:Planned", second)
+    assert command("runs").out == ran.out
+    assert command("--output-dir", "runs").out == ran.out
+
+
+def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
+    finished: EvaluationResult, command: Command
+) -> None:
+    evals = finished.log_path.parent
+    lines = finished.log_path.read_text().splitlines()
+    for name in ("running", "killed", "whole"):
+        kept = lines if name == "whole" else lines[:-1]
+        (evals / f"{name}.jsonl").write_text("\n".join(kept) + "\n")
+    note = {"pid": os.getpid(), "host": socket.gethostname()}
+    (evals / "running.lock").write_text(json.dumps(note))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (evals / "killed.lock").write_text(json.dumps({**note, "pid": gone.pid}))
+    (evals / "damaged.jsonl").write_text("hello\nworld\n")
+    (evals / "first.explanations.jsonl").write_text("{}\n")
+    ran = command()
+    found = {line.split()[0]: line for line in ran.out.splitlines()[1:]}
+    assert [*sorted(found)] == ["damaged:", "first", "killed", "running", "whole"]
+    assert " 3/4 " in found["running"]
+    for name, status in (("running", "running"), ("killed", "interrupted"), ("whole", "complete")):
+        assert f" {status} " in found[name]
+    assert "is no line of an evaluation's log" in found["damaged:"]
+    assert f"(interrupted: still running, by process {os.getpid()} on" in " ".join(
+        command("running").out.split()
+    )
+
+
+def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle, command: Command) -> None:
+    bundle.rows({"id": "a"}, {"id": "b"})
+    Path("mine.py").write_text("def answer(message):\n    return 'Sorry.'\n")
+    line = [*AGENT_EVAL, "-d", str(bundle.dataset), "--agent", "mine:answer", "--no-sim-user"]
+    printed = subprocess.run(
+        [*line, "--eval-id", "first"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert printed.returncode == 0, printed.stderr
+    for name in ("first", "latest", "runs/evals/first.jsonl", "runs/evals/first.json"):
+        ran = command(name)
+        assert (ran.code, ran.error) == (0, "")
+        assert ran.out == printed.stdout
+
+
+def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
+    finished: EvaluationResult, command: Command
+) -> None:
+    outcome = next(one for one in finished.outcomes if not one.success)
+    file = f"runs/{outcome.file}"
+    shown = command(file)
+    assert (shown.code, shown.error) == (0, "")
+    assert shown.out.startswith(f"rollout {outcome.id}: row b, number 2, ")
+    assert "ASSISTANT\n  Sorry.\n" in shown.out
+    assert shown.out.endswith(f"file: {file}\n")
+    for name in (outcome.id, outcome.id[:20], f"roll_{outcome.id}"):
+        assert command(name).out == shown.out
+
+
+def test_an_id_that_several_rollouts_have_is_refused(finished: EvaluationResult, command: Command) -> None:
+    for number in range(7):
+        (finished.folder / "a" / f"roll_same{number}.json").write_text("{}")
+    ran = command("same")
+    assert ran.code == 2
+    assert "7 rollouts have such an id: same0, same1, same2, same3, same4 and 2 more" in ran.error
+
+
+def test_what_models_and_tools_said_cannot_drive_the_terminal(
+    finished: EvaluationResult, command: Command
+) -> None:
+    path = finished.folder / finished.outcomes[0].file
+    plain = json.loads(path.read_text())
+    plain["messages"][-1]["content"] = "\x1b]0;title\x07\x1b[2Jall\tgone\r\x00\u202e"
+    path.write_text(json.dumps(plain))
+    ran = command(path)
+    assert "all    gone" in ran.out
+    assert all(line.isprintable() for line in ran.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (["nothing"], "there is no evaluation 'nothing'. There are: first."),
+        (["runs/a"], "is a folder"),
+        (["runs/a/roll_x.json"], "there is no such file"),
+        (["runs/a/base.db"], "is not the results of an evaluation"),
+        (["half.json"], "is an incomplete record of a rollout"),
+        (["bad.json"], "is a damaged record of a rollout"),
+        (["x" * 3000], "File name too long"),
+        (["-o", "nowhere"], "there are no evaluations in this folder"),
+    ],
+)
+def test_what_cannot_be_shown_is_told_in_one_line(
+    finished: EvaluationResult, command: Command, what: list[str], told: str
+) -> None:
+    record = json.loads((finished.folder / finished.outcomes[0].file).read_text())
+    Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
+    Path("half.json").write_text(json.dumps({"format": record["format"]}))
+    ran = command(*what)
+    assert ran.code == 2
+    assert told in ran.error
+    assert ran.error.startswith("Error: ")
+    assert ran.error.count("\n") == 1
+
+
+def test_an_empty_folder_holds_none_yet(command: Command) -> None:
+    Path("runs/evals").mkdir(parents=True)
+    ran = command()
+    assert (ran.code, ran.out) == (0, "there are no evaluations in runs yet\n")
+
+
+@pytest.mark.parametrize("what", ["", "first", "rollout"])
+def test_a_pipe_that_closes_early_is_no_trouble(finished: EvaluationResult, what: str) -> None:
+    name = finished.outcomes[0].id if what == "rollout" else what
+    line = f"{sys.executable} -m reward_kit show {name} | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> None:
+    import fcntl
+    import termios
+
+    log = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}).log_path
+    log.write_text(log.read_text().replace('"model": null', '"model": "openai/gpt-4o-mini-of-some-date"'))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "reward_kit", "show"], stdout=theirs, env=environment, timeout=60, check=False
+    )
+    os.close(theirs)
+    assert done.returncode == 0
+    lines = os.read(ours, 10000).decode().replace("\r\n", "\n").splitlines()
+    os.close(ours)
+    assert len(lines) == 4
+    assert lines[3] == "  planned_agent:Planned (openai/gpt-4o-mini-of-some-date)"
+    assert all(len(line) <= 80 for line in lines)
+    assert "\x1b" not in "".join(lines)
