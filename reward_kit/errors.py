@@ -100,3 +100,11 @@ class RewardError(RewardKitError):
 
 class StorageError(RewardKitError):
     """A file of ``runs/`` could not be written or read."""
+
+
+class UsageError(RewardKitError):
+    """An option is missing, out of range, or does not fit another one."""
+
+
+class UnknownOptionError(UsageError, TypeError):
+    """An option that there is not; a ``TypeError`` too, as for any argument that a function does not take."""

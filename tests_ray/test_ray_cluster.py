@@ -23,9 +23,8 @@ from ray.cluster_utils import Cluster
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.database import Database
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.results import EvaluationResult
-from reward_kit.errors import ModelSetupError, RewardKitError
+from reward_kit.errors import ModelSetupError, RewardKitError, UsageError
 
 Player = Callable[[str], str]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.evaluation_config import EvaluationConfig
 from reward_kit.agent.executors.in_process import InProcess
 from reward_kit.agent.explain import Explainer, make_explainer
 from reward_kit.agent.garbage import rare_collections
@@ -31,7 +31,7 @@ from reward_kit.agent.tally import NoProgress, Progress, Tally
 from reward_kit.agent.tau_bench.recorded_run import RecordedRun, recorded_run
 from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.agent.versions import versions
-from reward_kit.errors import RewardKitError, StorageError
+from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence

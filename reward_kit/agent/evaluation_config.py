@@ -6,15 +6,15 @@ The command line, the Python API and the configuration stored with the results a
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from reward_kit.agent.option_values import check_value, key_values, split_ids, unknown_option
 from reward_kit.agent.redaction import secrets_in, without_password
-from reward_kit.errors import RewardKitError
+from reward_kit.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET_NAME = re.compile(
@@ -26,10 +26,6 @@ REDACTED = "***"
 _OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
 
 GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
-
-
-class UsageError(RewardKitError):
-    """An option is missing, out of range, or does not fit another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +287,19 @@ class EvaluationConfig:
 
     # fmt: on
 
+    def __new__(cls, **options: Any) -> EvaluationConfig:
+        """Refuse options that there are not, with the name that was meant."""
+        for name in options.keys() - OPTIONS.keys():
+            raise unknown_option(name, list(OPTIONS))
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         if self.task_ids is not None:
-            self.task_ids = _split(self.task_ids)
-        self.model_args = _key_values(self.model_args, "--model-arg")
-        self.user_model_args = _key_values(self.user_model_args, "--user-model-arg")
+            self.task_ids = split_ids(self.task_ids)
+        self.model_args = key_values(self.model_args, "--model-arg")
+        self.user_model_args = key_values(self.user_model_args, "--user-model-arg")
         for name, option in OPTIONS.items():
-            _check(option, getattr(self, name))
+            check_value(option, getattr(self, name))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -362,47 +364,6 @@ def redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [redacted(inner) for inner in value]
     return value
-
-
-def _split(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
-    parts = task_ids.split(",") if isinstance(task_ids, str) else [str(part) for part in task_ids]
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> dict[str, Any]:
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
-    parsed = {}
-    for item in given:
-        name, equals, text = item.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
-        try:
-            parsed[name] = json.loads(text)
-        except ValueError:
-            parsed[name] = text
-    return parsed
-
-
-def _check(option: Option, value: Any) -> None:
-    flag = next(flag for flag in option.flags if flag.startswith("--")).split("/")[0]
-    if value is None:
-        return
-    if option.kind in (int, float):
-        wanted = (int,) if option.kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, wanted):
-            raise UsageError(
-                f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
-            )
-        if value != value or (option.minimum is not None and value < option.minimum):
-            raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}")
-        if option.maximum is not None and value > option.maximum:
-            raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
-    elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
-        remedy = "Name it by its import path, module:factory." if flag in ("--agent", "--user") else None
-        raise UsageError(f"{flag} takes text, not {value!r}", remedy=remedy)
-    elif option.choices and value not in option.choices:
-        raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")
 
 
 OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(EvaluationConfig)}

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import math
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.bundles.footing import footing, loop_kept_running, put_back
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
+from reward_kit.agent.limits import CANCELLATION_GRACE
+from reward_kit.agent.rollout import Rollout
 from reward_kit.agent.tools.execution import is_cancelled, is_closed
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeGuard
 
     from pydantic import ValidationError
 
+    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.calls import ModelCall, ToolCall
     from reward_kit.agent.database import Database
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.history import History
     from reward_kit.models import EvaluateResult, RewardOutput
 
 
@@ -46,7 +53,7 @@ async def judge(
         "messages": copied(rollout.messages),
         "db": _face(rollout.database, is_async=is_async),
         "gold_db": None if gold_database is None else _face(gold_database, is_async=is_async),
-        "rollout": rollout,
+        "rollout": ShownRollout(rollout),
     }
     return await call_reward(reward, given, timeout=timeout)
 
@@ -58,6 +65,59 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(inner) for inner in value]
     return value
+
+
+class ShownRollout(Rollout):
+    """What a reward holds of its rollout: the same names, and behind each what the rollout had there.
+
+    What can be changed is a copy, made when it is first asked for; most rewards ask for none of it.
+    """
+
+    def __init__(self, played: Rollout) -> None:
+        self.__dict__.update(
+            {name: value for name, value in played.__dict__.items() if name not in _COPIES}, _played=played
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _COPIES:
+            raise AttributeError(f"a rollout has no attribute {name!r}")
+        value = self.__dict__[name] = _COPIES[name](getattr(self._played, name))
+        return value
+
+
+def _history_copied(history: History) -> History:
+    shown = copy.copy(history)
+    shown.messages = copied(history.messages)
+    shown.lines = list(history.lines)
+    return shown
+
+
+def _task_copied(task: Task) -> Task:
+    return replace(task, row=task.row.model_copy(deep=True))
+
+
+def _database_shown(database: Database) -> Database:
+    return type(database)(database.content, writable=False)
+
+
+def _tool_calls_copied(calls: list[ToolCall]) -> list[ToolCall]:
+    return [replace(call, arguments=copied(call.arguments), changes=copied(call.changes)) for call in calls]
+
+
+def _model_calls_copied(calls: list[ModelCall]) -> list[ModelCall]:
+    return [replace(call, usage=replace(call.usage)) for call in calls]
+
+
+_COPIES: Mapping[str, Callable[[Any], Any]] = {
+    "history": _history_copied,
+    "task": _task_copied,
+    "database": _database_shown,
+    "tool_calls": _tool_calls_copied,
+    "model_calls": _model_calls_copied,
+    "tool_faults": list,
+    "models": dict,
+    "usage": lambda usages: {role: replace(usage) for role, usage in usages.items()},
+}
 
 
 def takes_async_faces(reward: Callable[..., Any]) -> bool:
@@ -80,10 +140,18 @@ async def call_reward(
     is_async = takes_async_faces(reward)
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
+    running = asyncio.ensure_future(_outcome(call, None if is_async else _known(reward).pace))
     try:
-        result = await asyncio.wait_for(_outcome(call, None if is_async else _known(reward).pace), timeout)
-    except asyncio.TimeoutError as error:
-        raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward)) from error
+        done, _ = await asyncio.wait({running}, timeout=timeout)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running}, timeout=CANCELLATION_GRACE)
+    if not done:
+        raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward))
+    if running.cancelled():
+        raise RewardError("cancelled the task that it runs in", place=place_of(reward))
+    result = running.result()
     if isinstance(result, ValueError) and _is_of_result(result.__context__):
         raise RewardError(_unfit(result.__context__), place=place_of(reward)) from result
     if isinstance(result, BaseException):
@@ -100,19 +168,24 @@ async def call_reward(
 async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
     """What the reward returned, or the exception that it raised; ``pace`` is that of a ``def`` reward.
 
-    The exception is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a
-    ``SystemExit`` that leaves a task ends the event loop.
+    It runs in a task of its own, which an ``async def`` reward may cancel or keep from ending. The exception
+    is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a ``SystemExit``
+    that leaves a task ends the event loop.
     """
-    process, task = os.getpid(), asyncio.current_task()
+    process, task, before = os.getpid(), asyncio.current_task(), footing()
     try:
         result = call() if pace is None else await in_thread(call, pace=pace, in_turn=False)
-        return await result if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        with loop_kept_running():
+            return await result
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error, task):
             raise
         return error
     finally:
         end_if_forked(process)
+        put_back(before)
 
 
 def _is_ours(error: BaseException, task: asyncio.Task[Any] | None) -> bool:

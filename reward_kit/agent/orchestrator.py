@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import reprlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.footing import loop_kept_running
+from reward_kit.agent.calls import ModelCall, ToolCall
+from reward_kit.agent.completion import Usage
 from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
+from reward_kit.agent.history import History, Line
 from reward_kit.agent.judge import judge
 from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task
@@ -116,7 +121,8 @@ async def _play(
     While a model call waits for its provider (``providers``), the time stands still.
     """
     deadline = Deadline(timeout)
-    with deadline.applied():
+    given = {name: getattr(rollout, name) for name in _GIVEN}
+    with deadline.applied(), loop_kept_running():
         episode = asyncio.ensure_future(_episode(rollout, agent, user))
     either: set[asyncio.Future[Any]] = {episode, deadline.passed}
     try:
@@ -125,19 +131,76 @@ async def _play(
             rollout.stop("timeout", f"not over after {timeout:g} s")
             episode.cancel()
             await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
-        elif episode.cancelled():
-            rollout.stop("agent_error", "an agent, user or tool cancelled the task that it runs in")
     except asyncio.CancelledError:
         rollout.stop("infrastructure_error", "cancelled")
         episode.cancel()
         await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
+        _mend(rollout, given)
         await rollout.finish()
         raise
     finally:
         deadline.close()
+    _mend(rollout, given)
     await rollout.finish()
-    raised = episode.result() if episode.done() and not episode.cancelled() else None
-    return raised or rollout.refused
+    if not episode.done():
+        return rollout.refused
+    if episode.cancelled():
+        rollout.stop("agent_error", "an agent, user or tool cancelled the task that it runs in")
+        return rollout.refused
+    if (broken := episode.exception()) is not None:
+        rollout.stop("agent_error", fault_line(broken))
+        return rollout.refused
+    return episode.result() or rollout.refused
+
+
+_GIVEN = ("id", "task", "index", "seed", "database", "models")
+"""What a rollout has from its start to its end."""
+
+
+def _mend(rollout: Rollout, given: Mapping[str, Any]) -> None:
+    """Put right what an agent, a user or a tool has made of the rollout, which they hold as it is.
+
+    What they have replaced by something that cannot be judged or written down begins anew, and is told.
+    """
+    rollout.__dict__.update(given)
+    detail = rollout.__dict__.get("stop_detail")
+    if detail is not None and not isinstance(detail, str):
+        rollout.stop_detail = reprlib.repr(detail)  # an exception, for instance
+    broken = [name for name, is_sound in _SOUND.items() if not is_sound(rollout.__dict__.get(name))]
+    if not broken:
+        return
+    fresh = Rollout(rollout.task, rollout.index, database=rollout.database)
+    for name in broken:
+        setattr(rollout, name, getattr(fresh, name))
+    rollout.stop_reason, rollout.stop_detail = None, None
+    rollout.stop("agent_error", f"the agent, the user or a tool broke the rollout's own {', '.join(broken)}")
+
+
+def _are(values: object, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
+def _is_history(value: object) -> bool:
+    return (
+        isinstance(value, History)
+        and _are(value.messages, dict)
+        and all("role" in message for message in value.messages)
+        and _are(value.lines, Line)
+    )
+
+
+_SOUND: Mapping[str, Callable[[Any], bool]] = {
+    "history": _is_history,
+    "tool_calls": lambda value: _are(value, ToolCall),
+    "model_calls": lambda value: _are(value, ModelCall),
+    "tool_faults": lambda value: _are(value, tuple),
+    "usage": lambda value: isinstance(value, dict) and _are(list(value.values()), Usage),
+    "steps": lambda value: isinstance(value, int),
+    "turns": lambda value: isinstance(value, int),
+    "stop_reason": lambda value: value is None or isinstance(value, str),
+    "refused": lambda value: value is None or isinstance(value, ModelSetupError),
+}
+"""Whether an attribute of a rollout is of its kind."""
 
 
 async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSetupError | None:
@@ -166,8 +229,8 @@ async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSe
         return error if isinstance(error, ModelSetupError) else None
     except BaseException as error:
         if rollout.stop_reason is None:
-            logger.debug("the %s of %s failed", speaker, rollout.row.id, exc_info=error)
             rollout.stop("agent_error" if speaker == "agent" else "user_error", fault_line(error))
+            logger.debug("the %s of %s failed", speaker, rollout.row.id, exc_info=error)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from reward_kit.agent.completion import Message, Usage
 from reward_kit.agent.failures import missing_outputs
@@ -18,6 +18,13 @@ UNJUDGED_STOPS = ("user_error", "infrastructure_error")
 REWARD_ERROR = "reward_error"
 
 
+class ToolFault(TypedDict):
+    """How many calls of a tool raised in a rollout, and what the first one raised, after its place."""
+
+    calls: int
+    first: str
+
+
 @dataclass(slots=True)
 class RolloutOutcome:
     """How one rollout ended.
@@ -26,6 +33,7 @@ class RolloutOutcome:
     ``final``. ``reward`` is None where nothing could be judged: ``stop_reason`` says why, or ``error`` if the
     reward itself failed. ``failure`` is the class of a failure, ``failure_step`` the first wrong step.
     ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
+    ``tool_faults`` are the tools that raised something other than ``ToolError``, None where none did.
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
     ``model_seconds`` (all model calls, retries included) in seconds. ``file`` is the trajectory, relative to
     the runs folder.
@@ -53,6 +61,7 @@ class RolloutOutcome:
     usage: dict[str, Usage] = field(default_factory=dict)
     failure_step: int | None = None
     user_faults: list[str] | None = None
+    tool_faults: dict[str, ToolFault] | None = None
 
     @property
     def judged(self) -> bool:
@@ -106,7 +115,7 @@ class RolloutOutcome:
 
 
 _FIELDS = tuple(item.name for item in fields(RolloutOutcome))
-_LATER = frozenset({"failure_step", "user_faults"})
+_LATER = frozenset({"failure_step", "user_faults", "tool_faults"})
 """Fields that logs of before have not."""
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 

@@ -7,11 +7,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.model_clients.choice import find_models
 from reward_kit.agent.plugins import prepared
 from reward_kit.agent.providers import Gates
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.imports import no_bytecode_kept
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.function_player import FunctionPlayer, takes_a_rollout
 from reward_kit.errors import BundleError, RewardKitError
@@ -39,7 +40,12 @@ def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: s
             place=f"--{kind}",
             remedy=f"Built in are {names}; your own is module:factory.",
         )
-    return _checked(_imported(spec, kind), spec, kind)
+    _forget_if_changed(module)
+    before = set(sys.modules)
+    found = _imported(spec, kind)
+    own = [name for name in sys.modules.keys() - before if _own_file(name) is not None]
+    _brought.setdefault(module, {}).update({name: _state(_own_file(name)) for name in own})
+    return _checked(found, spec, kind)
 
 
 def _imported(spec: str, kind: str) -> Any:
@@ -47,7 +53,7 @@ def _imported(spec: str, kind: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     place = f"--{kind} {spec}"
     try:
-        with _working_directory_importable():
+        with _working_directory_importable(), no_bytecode_kept():
             found: Any = importlib.import_module(module_name)
     except Exception as error:
         raise BundleError(f"{module_name} cannot be imported: {fault_line(error)}", place=place) from error
@@ -56,6 +62,40 @@ def _imported(spec: str, kind: str) -> Any:
             raise BundleError(f"{module_name} has no {attribute}", place=place)
         found = getattr(found, part)
     return found
+
+
+_brought: dict[str, dict[str, tuple[int, int] | None]] = {}
+"""The modules that importing an agent's or a user's brought along, with the state of their files then."""
+
+
+def _forget_if_changed(module: str) -> None:
+    """Have ``module`` and what came with it imported anew, if one of the files was edited since."""
+    brought = _brought.get(module, {})
+    present = {name: state for name, state in brought.items() if name in sys.modules}
+    if all(_state(_own_file(name)) == state for name, state in present.items()):
+        return
+    for name in present:
+        del sys.modules[name]
+    del _brought[module]
+    importlib.invalidate_caches()
+
+
+def _own_file(name: str) -> Path | None:
+    """The file of a module below the working directory; None for installed ones, and for this package's."""
+    file = getattr(sys.modules[name], "__file__", None)
+    if file is None or name.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    path = Path(file)
+    return path if path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts else None
+
+
+def _state(file: Path | None) -> tuple[int, int] | None:
+    """What changes when the file is edited; None where it is gone."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from reward_kit.agent.failures import Failure, classify_failure, missing_outputs
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome, replies, turn_of_success
 from reward_kit.agent.redaction import without_password
+from reward_kit.agent.reports.wording import one_line
 from reward_kit.agent.runs.rollout_record import RolloutRecord
 from reward_kit.agent.user_faults import UserFault, find_user_faults, lines_of
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from reward_kit.agent.orchestrator import FinishedRollout
+    from reward_kit.agent.outcome import ToolFault
     from reward_kit.agent.participants import Participants
+    from reward_kit.agent.rollout import Rollout
     from reward_kit.agent.runs.gold_state import GoldState
 
 NOT_COMPARED = "NOT_COMPARED"
@@ -133,7 +136,18 @@ def record_of(
     )
 
 
-def outcome_of(record: RolloutRecord, *, file: str, final: bool) -> RolloutOutcome:
+def tool_faults_of(rollout: Rollout) -> dict[str, ToolFault] | None:
+    """The tools that raised, in the order in which they did; None where none did."""
+    faults: dict[str, ToolFault] = {}
+    for name, raised in rollout.tool_faults:
+        fault = faults.setdefault(name, {"calls": 0, "first": one_line(raised)})
+        fault["calls"] += 1
+    return faults or None
+
+
+def outcome_of(
+    record: RolloutRecord, *, file: str, final: bool, tool_faults: dict[str, ToolFault] | None = None
+) -> RolloutOutcome:
     """The line of the log; ``file`` is the trajectory, relative to the runs folder."""
     success_turn = None
     if record.reward is not None and is_success(record.reward):
@@ -157,6 +171,7 @@ def outcome_of(record: RolloutRecord, *, file: str, final: bool) -> RolloutOutco
         failure_detail=failure.get("detail"),
         failure_step=failure.get("step"),
         user_faults=None if faults is None else [fault["kind"] for fault in faults],
+        tool_faults=tool_faults,
         steps=record.steps,
         turns=record.turns,
         turn_of_success=success_turn,

@@ -78,6 +78,7 @@ class Rollout:
         self._tools: list[dict[str, Any]] | None = None
         self.tool_calls: list[ToolCall] = []
         self.model_calls: list[ModelCall] = []
+        self.tool_faults: list[tuple[str, str]] = []
         self.usage: dict[Role, Usage] = {"agent": Usage(), "user": Usage()}
         self.steps = 0
         self.turns = 0
@@ -176,6 +177,8 @@ class Rollout:
                 result = broke_off(error)
             call.content, call.status = result.content, result.status
             call.changes = result.changes.to_json() if result.changes else []
+            if result.raised is not None:
+                self.tool_faults.append((name, result.raised))
         finally:
             self._in_flight.remove(task)
             call.seconds = time.perf_counter() - clock

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
-from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of
+from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of, tool_faults_of
 from reward_kit.agent.runs.gold_state import replay_row_gold
 from reward_kit.agent.runs.group_commit import Finished
 from reward_kit.agent.runs.parcels import NewFile, Parcel
@@ -182,7 +182,10 @@ class RolloutRunner:
             text = transcript(record).encode(errors="replace")
             files.append(NewFile(stem.with_suffix(".log"), (text,), durable=False))
         outcome = outcome_of(
-            record, file=f"{folder.name}/{trajectory.path.name}", final=not self._again(record, left)
+            record,
+            file=f"{folder.name}/{trajectory.path.name}",
+            final=not self._again(record, left),
+            tool_faults=tool_faults_of(finished.rollout),
         )
 
         def then() -> RolloutOutcome:

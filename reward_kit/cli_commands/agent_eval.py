@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from reward_kit.agent.bundles.ground import kept_ground
-from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig, UsageError
+from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.redaction import redact, secrets_in
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
 from reward_kit.cli_commands.event_loop import run_in_loop
@@ -22,7 +22,7 @@ from reward_kit.cli_commands.report_output import (
     print_result,
     write_asked,
 )
-from reward_kit.errors import RewardKitError
+from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.evaluation import Evaluation

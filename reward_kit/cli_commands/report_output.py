@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from reward_kit.agent.evaluation_config import UsageError
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

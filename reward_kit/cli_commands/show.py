@@ -52,8 +52,8 @@ def _is_runs_folder(name: str) -> bool:
 
 
 def _list_evaluations(folder: Path) -> None:
-    from reward_kit.agent.evaluation_config import UsageError
     from reward_kit.agent.reports.evaluations_table import evaluation_lines
+    from reward_kit.errors import UsageError
 
     if not (folder / "evals").is_dir():
         raise UsageError(
@@ -94,8 +94,8 @@ def _tame(line: str) -> str:
 
 def _rollout_file(what: str, folder: Path) -> Path | None:
     """The rollout that is meant; None if it is no rollout's id and no rollout's file."""
-    from reward_kit.agent.evaluation_config import UsageError
     from reward_kit.agent.runs.rollout_record import FORMAT
+    from reward_kit.errors import UsageError
 
     path = Path(what)
     try:

@@ -25,6 +25,12 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such file there")
+def test_a_device_is_no_dataset() -> None:
+    with pytest.raises(BundleError, match=r"/dev/null: is neither a file nor a folder\. A dataset is"):
+        find_bundle("/dev/null")
+
+
 def pack(folder: Path, target: Path, prefix: str) -> Path:
     files = {prefix + path.name: path.read_bytes() for path in folder.iterdir()}
     if target.suffix == ".zip":

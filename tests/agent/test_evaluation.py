@@ -13,11 +13,10 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.evaluation import Evaluation
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.schedule import rollout_seed
 from reward_kit.agent.tally import Tally
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, UsageError
 
 AGENTS = '''
 import asyncio

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import copy
+import pickle
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -86,12 +88,26 @@ def test_the_defaults_of_the_contract() -> None:
         ({"task_ids": ""}, "--task-ids names no row"),
         ({"task_ids": " , "}, "--task-ids names no row"),
         ({"task_ids": ()}, "--task-ids names no row"),
+        ({"task_ids": 3}, 'not 3. Give a list, or a text such as "0,3"'),
+        ({"model_args": 3}, "--model-arg takes names and values, not 3. Give a dict."),
+        ({"output_dir": "a\0b"}, "--output-dir has a NUL character"),
+        ({"max_tasks": 0}, "at least 1, not 0. Leave --max-tasks out for all rows"),
+        ({"timeout": 0}, "Leave --timeout out for no limit"),
+        ({"nope": 1}, "there is no option 'nope'$"),
+        ({"n_rolouts": 1}, "there is no option 'n_rolouts'. Did you mean 'n_rollouts'?"),
+        ({"epochs": 2}, "Did you mean 'n_rollouts'?"),
+        ({"limit": 2}, "Did you mean 'max_tasks'?"),
         ({"no_sim_user": True, "user": "llm"}, "--no-sim-user contradicts --user llm"),
     ],
 )
 def test_values_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         EvaluationConfig(**options)
+
+
+def test_a_configuration_can_be_copied() -> None:
+    config = EvaluationConfig(dataset="d", model_args={"a": 1})
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == replace(config) == config
 
 
 def test_secrets_are_not_stored() -> None:

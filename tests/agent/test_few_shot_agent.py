@@ -15,8 +15,7 @@ from stub_server import StubServer, call
 from reward_kit.agent import EvaluationConfig, load_rollout, run_evaluation
 from reward_kit.agent.agents.displays import read_displays
 from reward_kit.agent.agents.few_shot import FewShotAgent
-from reward_kit.agent.evaluation_config import UsageError
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, UsageError
 
 EIGHT = [f"User: question {number}\nAgent: answer {number}" for number in range(8)]
 

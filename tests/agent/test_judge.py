@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from small_task import BOOKED, GOAL, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
+from reward_kit.agent import judge
 
 
 class Speaker:
@@ -38,7 +40,18 @@ async def test_a_reward_gets_the_conversation_the_databases_and_the_row(tmp_path
     finished = await judged(tmp_path, evaluate, actions=BOOKED, end_goal_sql=GOAL, colour="red")
     assert finished.reward == 0.5
     assert given["messages"] == finished.rollout.messages
-    assert given["rollout"] is finished.rollout
+    for name in (
+        "id",
+        "row",
+        "messages",
+        "lines",
+        "tool_calls",
+        "model_calls",
+        "usage",
+        "stop_reason",
+        "gold",
+    ):
+        assert getattr(given["rollout"], name) == getattr(finished.rollout, name)
     assert (given["id"], given["end_goal_sql"], given["colour"]) == ("book", GOAL, "red")
     assert given["actions"] == BOOKED
     assert (given["bookings"], given["gold bookings"]) == (0, 1)
@@ -84,6 +97,103 @@ async def test_changing_the_messages_does_not_change_the_record(tmp_path: Path) 
 
     finished = await judged(tmp_path, evaluate)
     assert finished.rollout.messages[0]["content"] == "Book me a flight"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda rollout: rollout.messages.clear(),
+        lambda rollout: rollout.messages[0].update(content="forged"),
+        lambda rollout: rollout.tool_calls.clear(),
+        lambda rollout: rollout.tool_calls[0].arguments.clear(),
+        lambda rollout: setattr(rollout, "tool_calls", 5),
+        lambda rollout: setattr(rollout, "stop_reason", object()),
+        lambda rollout: setattr(rollout, "task", None),
+        lambda rollout: rollout.task.row.metadata.update(x=1),
+        lambda rollout: rollout.row.actions.clear(),
+        lambda rollout: rollout.usage.clear(),
+        lambda rollout: rollout.hear("forged"),
+        lambda rollout: rollout.begin_turn(),
+    ],
+)
+async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Path, damage: Any) -> None:
+    def evaluate(messages: Any, *, rollout: Any, **kwargs: Any) -> dict[str, Any]:
+        damage(rollout)
+        return {"score": 1.0, "reason": ""}
+
+    def sound(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"score": 1.0, "reason": ""}
+
+    def recorded(finished: Any) -> Any:
+        rollout = finished.rollout
+        calls = [(call.name, call.arguments, call.content) for call in rollout.tool_calls]
+        spoken = [(message["role"], message["content"]) for message in rollout.messages]
+        row = rollout.row.reward_fields()
+        return calls, spoken, row, rollout.usage, rollout.turns, rollout.stop_reason
+
+    class Searching(Speaker):
+        async def respond(self, rollout: Any) -> str:
+            await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
+            return "Done"
+
+    played = [
+        await play(small_task(tmp_path, reward=reward, actions=BOOKED), Searching(), seed=1)
+        for reward in (evaluate, sound)
+    ]
+    assert recorded(played[0]) == recorded(played[1])
+    assert played[0].error is None
+
+
+async def test_a_reward_cannot_write_through_the_rollout(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, rollout: Any, **kwargs: Any) -> dict[str, Any]:
+        rollout.database.sync.execute("DELETE FROM flights")
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert "only read" in finished.error
+    assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
+
+
+async def test_a_reward_that_loses_what_it_was_given_fails_alone(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, rollout: Any, **kwargs: Any) -> dict[str, Any]:
+        del rollout.stop_reason
+        return {"score": 1.0, "reason": rollout.stop_reason}
+
+    finished = await judged(tmp_path, evaluate)
+    assert "has no attribute 'stop_reason'" in finished.error
+    assert finished.rollout.stop_reason == "agent_done"
+
+
+@pytest.mark.parametrize("then", ["return", "wait"])
+async def test_an_async_reward_that_cancels_itself_fails_alone(tmp_path: Path, then: str) -> None:
+    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if then == "wait":
+            await asyncio.sleep(60)
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "cancelled the task that it runs in" in finished.error
+
+
+async def test_an_async_reward_that_does_not_heed_the_end_of_its_time_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "CANCELLATION_GRACE", 0.05)
+    released = asyncio.Event()
+
+    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate, reward_timeout=0.05)
+    released.set()
+    assert "took longer than 0.05 s" in finished.error
 
 
 async def test_a_reward_cannot_write(tmp_path: Path) -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import BOOKED, InProcessModel, ScriptedUser, paid_reward, play, seeded, small_task, wants
+from small_task import (
+    BOOKED,
+    InProcessModel,
+    ScriptedUser,
+    airline,
+    paid_reward,
+    play,
+    seeded,
+    small_task,
+    wants,
+)
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import orchestrator
@@ -248,6 +258,80 @@ async def test_an_agent_that_will_not_be_cancelled_is_left_behind(
     await finished_later.wait()
     await asyncio.sleep(0)
     assert [message["role"] for message in finished.rollout.messages] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda rollout: delattr(rollout, "history"), "history"),
+        (lambda rollout: rollout.messages.append(object()), "history"),
+        (lambda rollout: rollout.messages.append({}), "history"),
+        (lambda rollout: setattr(rollout, "tool_calls", 5), "tool_calls"),
+        (lambda rollout: rollout.tool_calls.append("forged"), "tool_calls"),
+        (lambda rollout: rollout.usage.update(agent=3), "usage"),
+        (lambda rollout: setattr(rollout, "steps", "many"), "steps"),
+        (lambda rollout: setattr(rollout, "stop_reason", object()), "stop_reason"),
+    ],
+)
+async def test_an_agent_that_breaks_the_rollout_ends_it_alone(
+    tmp_path: Path, damage: Any, named: str
+) -> None:
+    class Breaking:
+        async def respond(self, rollout: Any) -> str:
+            damage(rollout)
+            return "Done"
+
+    finished = await play(small_task(tmp_path), Breaking())
+    assert finished.rollout.stop_reason == "agent_error"
+    assert f"broke the rollout's own {named}" in finished.rollout.stop_detail
+    assert finished.rollout.messages[0]["role"] == "user"
+    assert finished.reward == 0.0
+
+
+async def test_a_detail_of_the_end_that_is_no_text_is_written_as_one(tmp_path: Path) -> None:
+    class Leaving:
+        async def respond(self, rollout: Any) -> str:
+            rollout.stop("agent_done", ValueError("late"))
+            return "Done"
+
+    finished = await play(small_task(tmp_path), Leaving())
+    assert (finished.rollout.stop_reason, finished.rollout.stop_detail) == (
+        "agent_done",
+        "ValueError('late')",
+    )
+
+
+async def test_what_a_rollout_is_of_stays_what_it_was(tmp_path: Path) -> None:
+    class Forging:
+        async def respond(self, rollout: Any) -> str:
+            rollout.id, rollout.task, rollout.database, rollout.index = "../../x", None, None, "first"
+            return "Done"
+
+    task = small_task(tmp_path)
+    finished = await play(task, Forging())
+    assert finished.rollout.task is task
+    assert (finished.rollout.id.isalnum(), finished.rollout.index, finished.reward) == (True, 0, 0.0)
+
+
+async def test_tools_that_raise_are_noted(tmp_path: Path) -> None:
+    registry = airline()
+
+    @registry.tool(description="Broken", parameters={})
+    def broken() -> str:
+        return {}["x"]  # type: ignore[no-any-return]
+
+    class Calling:
+        async def respond(self, rollout: Any) -> str:
+            await rollout.call_tool("broken", {})
+            await rollout.call_tool("pay_booking", {"booking_id": "none"})
+            await rollout.call_tool("unknown", {})
+            return "Done"
+
+    finished = await play(small_task(tmp_path, registry=registry), Calling())
+    ((name, raised),) = finished.rollout.tool_faults
+    assert name == "broken"
+    assert raised.startswith("test_orchestrator.py:")
+    assert raised.endswith("KeyError: 'x'")
 
 
 async def test_cancelling_a_rollout_closes_its_database(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from small_task import wants
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.completion import Completion, Usage
-from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import UsageError
 
 
 class Policy:

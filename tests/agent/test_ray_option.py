@@ -16,9 +16,10 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.evaluation_config import EvaluationConfig
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
+from reward_kit.errors import UsageError
 
 
 @pytest.fixture

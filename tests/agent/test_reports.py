@@ -379,6 +379,31 @@ def test_faults_of_users_and_success_within_turns_have_their_lines() -> None:
     assert "misbehaved" not in shown(result_of(row_result("a", 1, [outcome("a", 0, user_faults=[])])))
 
 
+def test_tools_that_raised_are_named_with_the_first_time() -> None:
+    def faults(calls: int, first: str) -> Any:
+        return {"look": {"calls": calls, "first": first}}
+
+    outcomes = [
+        outcome("a", 0),
+        outcome("a", 1, 0.0, tool_faults=faults(2, "tools.py:14: KeyError: 'x'"), file="a/roll_1.json"),
+        outcome("a", 2, tool_faults={**faults(1, "tools.py:9: late"), "book": {"calls": 9, "first": "b"}}),
+    ]
+    text = shown(result_of(row_result("a", 3, outcomes)), 300)
+    first, second = (line for line in text.splitlines() if line.startswith("tools that raised: "))
+    assert first.startswith("tools that raised: book (9 calls in 1 rollout), first b in row a, ")
+    assert "look (3 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in row a, " in second
+    assert second.endswith("a/roll_1.json")
+    assert "raised" not in shown(result_of(row_result("a", 1, [outcome("a", 0)])))
+
+
+def test_of_many_tools_that_raised_the_worst_are_named() -> None:
+    faults = {f"tool{number}": {"calls": number, "first": "b"} for number in range(1, 6)}
+    text = shown(result_of(row_result("a", 1, [outcome("a", 0, tool_faults=faults)])), 300)
+    assert "tool5" in text
+    assert "tool2" not in text
+    assert "  and 2 more tools" in text
+
+
 def test_explanations_are_summed_up_with_their_own_cost() -> None:
     def explained(index: int, author: str | None, fault: str | None) -> Explanation:
         return Explanation(

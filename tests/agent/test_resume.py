@@ -17,8 +17,7 @@ import pytest
 from flight_bundle import GOLD, SEED, TOOLS, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.evaluation_config import UsageError
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 
 @pytest.fixture

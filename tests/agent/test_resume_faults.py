@@ -16,8 +16,7 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.evaluation_config import UsageError
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 MINUTE = 60.0
 INPUT_FAULT = 2

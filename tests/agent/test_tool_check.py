@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Union
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from reward_kit.agent.tools.arguments import ArgumentError
 from reward_kit.agent.tools.schema import ToolSignature, read_signature
@@ -43,6 +43,80 @@ class Bag:
 class Seat(typing.TypedDict):
     row: int
     letter: typing.Literal["A", "B"]
+
+
+CATASTROPHE = {"type": "string", "pattern": "^(a+)+$"}
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"v": CATASTROPHE}, {"type": "object", "properties": {"v": CATASTROPHE}}]
+)
+def test_a_pattern_takes_a_time_that_grows_with_the_text_alone(parameters: dict[str, Any]) -> None:
+    def tool(v):
+        return v
+
+    signature = read_signature(tool, parameters)
+    assert check(signature, {"v": "a" * 10_000}) == {"v": "a" * 10_000}
+    assert "must have pattern" in refusal(signature, {"v": "a" * 60 + "!"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        (r"^[A-Z]{3}$", "SFO", True),
+        (r"^[A-Z]{3}$", "SFO\n", True),
+        (r"^[A-Z]{3}$", "SFOX", False),
+        ("b+", "abc", True),
+        (r"^(?=.*\d)\w+$", "a1", True),
+        (r"^(?=.*\d)\w+$", "a", False),
+        (r"^(a|b)\1$", "aa", True),
+        (r"\<b\>", "<b>", True),
+        (r"^[a[]$", "[", True),
+        (r"^[a&&b]$", "&", True),
+    ],
+)
+def test_a_pattern_means_what_python_takes_it_for(pattern: str, text: str, fits: bool) -> None:
+    def tool(v):
+        return v
+
+    signature = read_signature(tool, {"v": {"type": "string", "pattern": pattern}})
+    if fits:
+        assert check(signature, {"v": text}) == {"v": text}
+    else:
+        assert "must have pattern" in refusal(signature, {"v": text})
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [int, str, Cabin, Literal["a"], list[int], date | None, Passenger, Tree, Bag, Seat, dict[str, Passenger]],
+)
+def test_plain_types_run_no_code_of_the_bundle(annotation: Any) -> None:
+    def tool(config, other=None):
+        return config
+
+    given = {"config": annotation, "other": CATASTROPHE}
+    assert not read_signature(tool, given).check.runs_own_code
+
+
+class Counted(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def looked_at(cls, number: int) -> int:
+        return number
+
+
+class Owned(typing.TypedDict):
+    default: Annotated[int, AfterValidator(lambda value: value)]
+
+
+@pytest.mark.parametrize("annotation", [Counted, list[Counted], Owned, Annotated[int, AfterValidator(abs)]])
+def test_validators_of_the_bundle_are_known(annotation: Any) -> None:
+    def tool(config):
+        return config
+
+    assert read_signature(tool, {"config": annotation}).check.runs_own_code
 
 
 def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:

@@ -95,6 +95,35 @@ def test_a_result_of_several_megabytes_is_cut_with_a_note() -> None:
     assert text.endswith("[cut: the first 1,000,000 of 1,000,001 characters]")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        list(range(1_500_000)),
+        set(range(1_500_000)),
+        {str(number): number for number in range(500_000)},
+        {"x" * 2000: 1, "deep": [{"a": [[0] * 1000] * 1000}] * 1000},
+        [("y" * 1000,)] * 10_000,
+        [[]] * 1_000_000,
+    ],
+    ids=["list", "set", "dict", "deep", "texts", "empty"],
+)
+def test_a_result_without_end_is_not_written_whole(value: Any) -> None:
+    content = content_of(value)
+    assert len(content) < MAX_CHARACTERS + 100
+    assert f"[cut: the first {MAX_CHARACTERS:,} of more than " in content
+
+
+@pytest.mark.parametrize("value", [[0] * 500_000, [12345] * 142_857, {"a": "x" * 999_000}])
+def test_a_result_near_the_limit_is_told_with_its_length(value: Any) -> None:
+    content = content_of(value)
+    whole = json.dumps(value)
+    assert content.startswith(whole[:MAX_CHARACTERS])
+    if len(whole) > MAX_CHARACTERS:
+        assert content.endswith(f"of {len(whole):,} characters]")
+    else:
+        assert content == whole
+
+
 def test_a_value_that_contains_itself_is_a_recursion_error() -> None:
     loop: list[Any] = []
     loop.append(loop)

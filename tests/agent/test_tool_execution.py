@@ -10,7 +10,7 @@ import time
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from reward_kit.agent.tool_registry import ToolRegistry
 from reward_kit.errors import ToolError
@@ -21,6 +21,45 @@ class Stop(BaseException):
 
 
 # What comes of a call
+
+
+async def test_a_validator_that_hangs_is_bound_by_the_time_of_the_call() -> None:
+    registry = ToolRegistry("tools", tool_timeout=0.05)
+    released = threading.Event()
+    waiting = Annotated[int, BeforeValidator(lambda value: released.wait(60) and value)]
+
+    @registry.tool(parameters={"n": waiting})
+    async def slow(n):
+        return n
+
+    @registry.tool
+    async def quick(n: int):
+        return n
+
+    hanging = asyncio.create_task(registry.call("slow", {"n": 1}))
+    assert (await registry.call("quick", {"n": 2})).content == "2"
+    result = await hanging
+    assert not released.is_set()
+    released.set()
+    assert (result.status, result.content) == ("failed", "Error: tool 'slow' did not finish within 0.05 s")
+
+
+async def test_a_validator_refuses_from_its_thread_as_anywhere() -> None:
+    def even(value: int) -> int:
+        if value % 2:
+            raise ValueError("must be even")
+        return value
+
+    registry = ToolRegistry("tools")
+
+    @registry.tool(parameters={"n": Annotated[int, AfterValidator(even)]})
+    def halve(n):
+        return n // 2
+
+    assert (await registry.call("halve", {"n": 4})).content == "2"
+    refused = await registry.call("halve", {"n": 3})
+    assert refused.status == "invalid_arguments"
+    assert "'n' must be even, got 3 (number)" in refused.content
 
 
 async def test_a_call_that_succeeds_carries_content_value_and_arguments() -> None:

@@ -16,10 +16,9 @@ from reward_kit.agent import agent_eval
 from reward_kit.agent.agents import BUILT_IN as AGENTS
 from reward_kit.agent.agents import load_agent
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.users import default_user, load_user
 from reward_kit.agent.users.llm import GREETING, LLMUser
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, UsageError
 
 
 async def conversation(

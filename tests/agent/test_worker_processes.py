@@ -16,11 +16,10 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.executors.shares import share_jobs
 from reward_kit.agent.results import EvaluationResult
 from reward_kit.agent.schedule import Job
-from reward_kit.errors import ModelSetupError, RewardKitError
+from reward_kit.errors import ModelSetupError, RewardKitError, UsageError
 
 PLAYERS = '''
 import asyncio

@@ -148,6 +148,11 @@ while True:
     except asyncio.CancelledError:
         pass
 """
+SHORT_GRACE = """\
+import importlib
+for _name in ("gold", "orchestrator", "rollout"):
+    importlib.import_module(f"reward_kit.agent.{_name}").CANCELLATION_GRACE = 0.5
+"""
 CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
 
 
@@ -159,7 +164,7 @@ def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
         f"@R.tool(parameters={{}})\nasync def {name}(db):\n{indented(body)}\n"
         for name, body in bodies.items()
     ]
-    tools(after="R.tool_timeout = 1.0\n" + "\n".join(written))
+    tools(before=SHORT_GRACE, after="R.tool_timeout = 1.0\n" + "\n".join(written))
     bundle.rows(
         *(
             {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}

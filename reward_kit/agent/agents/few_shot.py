@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.agents.displays import FORM, read_displays
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.history import text_of
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _STREAMS = ("stdout", "stderr")
+_copies: list[dict[int, int | None]] = []
+"""Of the output as it was, for each ``kept_ground`` that is open."""
 
 
 @contextmanager
@@ -24,9 +26,11 @@ def kept_ground() -> Iterator[None]:
     folder, path, process = _working_directory(), list(sys.path), os.getpid()
     streams = {name: getattr(sys, name) for name in _STREAMS}
     copies = {number: _copy(number) for number in (1, 2)}
+    _copies.append(copies)
     try:
         yield
     finally:
+        _copies.remove(copies)
         end_if_forked(process)
         if folder is not None and _working_directory() != folder:
             with suppress(OSError):  # it may be gone
@@ -34,6 +38,8 @@ def kept_ground() -> Iterator[None]:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         for number, copy in copies.items():
             _put_back(number, copy)
+            if copy is not None:
+                os.close(copy)
         for name, stream in streams.items():
             _reopen(name, stream)
 
@@ -61,24 +67,37 @@ def _copy(number: int) -> int | None:
         return None
 
 
-def _put_back(number: int, copy: int | None) -> None:
+def reopen_streams(streams: tuple[object, object]) -> list[str]:
+    """Put back the output where it was closed, ``streams`` as they were; returns the names of those."""
+    reopened = []
+    for number, name, stream in zip((1, 2), _STREAMS, streams, strict=True):
+        copy = _copies[0][number] if _copies else None
+        if _put_back(number, copy) | _reopen(name, stream):
+            reopened.append(f"sys.{name}")
+    return reopened
+
+
+def _put_back(number: int, copy: int | None) -> bool:
+    """Whether the descriptor had been closed, and is open again."""
     if copy is None:
-        return
+        return False
     try:
         os.fstat(number)
     except OSError:
         os.dup2(copy, number)
-    os.close(copy)
+        return True
+    return False
 
 
-def _reopen(name: str, stream: object) -> None:
-    """Put another stream in the place of one that was closed."""
-    present = getattr(sys, name)
-    if present is not None and not getattr(present, "closed", False):
-        return
-    if stream is not None and not getattr(stream, "closed", False):
+def _reopen(name: str, stream: object) -> bool:
+    """Put another stream in the place of one that was closed; whether that was so."""
+    present = getattr(sys, name, None)
+    if stream is None or (present is not None and not getattr(present, "closed", False)):
+        return False
+    if not getattr(stream, "closed", False):
         setattr(sys, name, stream)
-        return
+        return True
     number = _STREAMS.index(name) + 1
     with suppress(OSError):
         setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115 - stays open
+    return True

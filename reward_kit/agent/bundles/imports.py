@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from threading import RLock
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
 _lock = RLock()
@@ -72,7 +73,8 @@ class BundleImports:
             home = self._home(name)
             if home is not None:
                 self._pin(name.partition(".")[0], home)
-            module = importlib.import_module(name)
+            with no_bytecode_kept():
+                module = importlib.import_module(name)
             if home is not None and not _lies_in(module, home / name.partition(".")[0]):
                 raise BundleError(f"module {name!r} comes from {_origin(module)}, not from {home}")
             return module
@@ -144,6 +146,21 @@ class BundleImports:
         if present is None and name in sys.stdlib_module_names:
             raise BundleError(f"{name!r} is a module of Python itself", remedy="Rename the bundle's folder.")
         self.pins[name] = root
+
+
+@contextmanager
+def no_bytecode_kept() -> Iterator[None]:
+    """Modules that are imported meanwhile leave no compiled files.
+
+    Python takes one for that of the source if size and second of the last change are the same, and so would
+    run what stood there before an edit.
+    """
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _acquire(entry: str) -> bool:

@@ -15,6 +15,7 @@ from reward_kit.errors import BundleError
 
 DATASET = "task.jsonl"
 LINES = (".jsonl", ".ndjson")
+EXPECTED = "A dataset is a .jsonl file, a bundle's folder, or a bundle packed as .zip or .tar.gz."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ def _find(source: str | Path) -> BundleSource:
             return _unpacked(path.resolve())
         if path.suffix.lower() in LINES:
             return BundleSource(path.absolute(), path.absolute().parent.resolve())
-        expected = "A dataset is a .jsonl file, a bundle's folder, or a bundle packed as .zip or .tar.gz."
-        raise BundleError("is not a dataset", place=str(source), remedy=expected)
+        raise BundleError("is not a dataset", place=str(source), remedy=EXPECTED)
+    if path.exists():
+        raise BundleError("is neither a file nor a folder", place=str(source), remedy=EXPECTED)
     return _installed(str(source))
 
 

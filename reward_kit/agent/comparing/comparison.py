@@ -15,8 +15,8 @@ from reward_kit.agent.comparing.row_pairs import (
     pair_rows,
 )
 from reward_kit.agent.comparing.settings import Setting, different_code, different_settings
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.runs.stored_evaluation import StoredEvaluation, load_evaluation
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

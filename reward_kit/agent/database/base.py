@@ -44,8 +44,13 @@ def seed_base(
     be written.  Nothing is left behind then, and an older file at ``path`` stays.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise StorageError(f"there is no folder {target.parent}", place=str(target), remedy="Make it first.")
     moment = read_moment(now)
     with temporary_beside(target) as temporary:
+        temporary.touch(
+            exist_ok=False
+        )  # what SQLite says of a folder that cannot be written in is less clear
         file = open_seed_file(temporary, frozen_clock=moment is not None)
         with contextlib.closing(file), frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
             seed = SeedConnection(file, Randomness(_RANDOM_SEED))

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
 from reward_kit.agent.executors.shares import share_config
@@ -33,7 +32,7 @@ from reward_kit.agent.reports.wording import one_line
 from reward_kit.agent.runs.parcels import NewFile
 from reward_kit.agent.tally import note
 from reward_kit.agent.versions import versions
-from reward_kit.errors import RewardKitError
+from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.bundles.source import find_bundle
-from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

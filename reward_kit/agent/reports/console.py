@@ -10,6 +10,7 @@ from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
     explanation_facts,
     failure_facts,
+    tool_fault_lines,
     user_fault_facts,
 )
 from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
@@ -68,6 +69,8 @@ def print_report(result: EvaluationResult, console: Console) -> None:
         console.print(line)
     console.print()
     _print_table(_facts_table(result), console)
+    for line in tool_fault_lines(result):
+        console.print(line, soft_wrap=True)
     console.print()
     _print_failures(result, console)
     _print_table(_leaderboard_table(result), console)

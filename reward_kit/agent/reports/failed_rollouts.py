@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.failures.first_fault import call_line
-from reward_kit.agent.reports.wording import count, money, one_line, shares
+from reward_kit.agent.reports.wording import count, from_here, money, one_line, shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.results import EvaluationResult
 
+MOST_TOOLS = 3
+"""Tools that raised which are named."""
 LONGEST_LINE = 220
 """Characters of a call or a difference that are shown."""
 
@@ -51,6 +53,26 @@ def failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterator
         for one in result.explanations.usable:
             if one.rollout == outcome.id:
                 yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"
+
+
+def tool_fault_lines(result: EvaluationResult) -> Iterator[str]:
+    """The tools that raised, those that did so in most calls first, and where it can be seen."""
+    met: dict[str, list[RolloutOutcome]] = {}
+    calls: Counter[str] = Counter()
+    for outcome in result.outcomes:
+        for name, fault in (outcome.tool_faults or {}).items():
+            met.setdefault(name, []).append(outcome)
+            calls[name] += fault["calls"]
+    for name, number in calls.most_common(MOST_TOOLS):
+        first = met[name][0]
+        assert first.tool_faults is not None
+        yield (
+            f"tools that raised: {one_line(name)} ({count(number, 'call')} in "
+            f"{count(len(met[name]), 'rollout')}), first {one_line(first.tool_faults[name]['first'])} "
+            f"in row {first.row_id}, {from_here(result.folder / first.file)}"
+        )
+    if len(calls) > MOST_TOOLS:
+        yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}"
 
 
 def row_line(row: Mapping[str, Any]) -> str:

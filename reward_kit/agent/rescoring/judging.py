@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import EvaluationConfig, UsageError
+from reward_kit.agent.evaluation_config import EvaluationConfig
 from reward_kit.agent.judge import call_reward, names_argument, takes_async_faces
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
@@ -17,7 +17,7 @@ from reward_kit.agent.rescoring.written import write_evaluation
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import resumed_options
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
-from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError
+from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

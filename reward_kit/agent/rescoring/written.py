@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.record_keeping import outcome_of
 from reward_kit.agent.results import EvaluationResult, averages_of, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
@@ -17,7 +16,7 @@ from reward_kit.agent.runs.resume import make_header
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.agent.versions import versions
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

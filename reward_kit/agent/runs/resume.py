@@ -14,11 +14,11 @@ from reward_kit.agent.evaluation_config import (
     DEFAULTS,
     OPTIONS,
     EvaluationConfig,
-    UsageError,
     flag_of,
 )
 from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

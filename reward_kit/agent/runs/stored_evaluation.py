@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.completion import Usage
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.results import FORMAT, RowResult, Status, row_result, usage_of
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import LATEST, find_evaluation, stored_logs
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
@@ -27,15 +26,14 @@ from typing_extensions import NotRequired, TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError, data_path, pydantic_problems, schema_problems
 from reward_kit.agent.tools.json_schema import Schema, compile_schema, inline_references, simplify
+from reward_kit.agent.tools.own_code import runs_own_code
+from reward_kit.agent.worker_thread import Pace
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+    from collections.abc import Callable, Sequence
 
-Check = Callable[[str], dict[str, Any]]
-"""The JSON text of the arguments (an object) → the arguments as the function takes them; raises
-``ArgumentError``.
-"""
+    from jsonschema.protocols import Validator
 
 _EMPTY = inspect.Parameter.empty
 _INEXPRESSIBLE = (
@@ -48,6 +46,21 @@ _INEXPRESSIBLE = (
 )
 """What pydantic raises over a type that it cannot read, or whose values it cannot write as JSON."""
 _INTEGER_FAULTS = frozenset({"int_type", "int_from_float"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The JSON text of the arguments (an object) → the arguments as the function takes them.
+
+    Raises ``ArgumentError``. One that ``runs_own_code``, validators of the bundle, may take any time.
+    """
+
+    read: Callable[[str], dict[str, Any]]
+    runs_own_code: bool = False
+    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        return self.read(text)
 
 
 @dataclass(slots=True)
@@ -103,7 +116,8 @@ def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
         properties[parameter.name] = _described(parameter, schema)
     required = [parameter.name for parameter in parameters if parameter.required]
     overruled = frozenset(p.name for p in parameters if p.filled and p.default is not _EMPTY)
-    check = partial(_check_types, adapter, [parameter.name for parameter in parameters], overruled)
+    read = partial(_check_types, adapter, [parameter.name for parameter in parameters], overruled)
+    check = Check(read, runs_own_code(adapter.core_schema, harmless=_FitsSchema))
     return _object_schema(properties, required, definitions), check
 
 
@@ -118,7 +132,7 @@ def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool
     rest = {key: value for key, value in whole.items() if key not in ("type", "properties", "required")}
     rest["additionalProperties"] = rest.get("additionalProperties", True) if open_ended else False
     complete = {**_object_schema(whole.get("properties", {}), names, definitions), **rest}
-    return complete, partial(_check_schema, compile_schema(complete), complete)
+    return complete, Check(partial(_check_schema, compile_schema(complete), complete))
 
 
 def _adapter(parameters: Sequence[Parameter]) -> TypeAdapter[dict[str, Any]]:
@@ -201,20 +215,28 @@ def _check_schema(validator: Validator, schema: Schema, text: str) -> dict[str, 
     return {name: _integer(schema["properties"].get(name, {}), value) for name, value in values.items()}
 
 
-def _schema_validator(name: str, schema: Schema) -> Callable[[Any], Any]:
+def _schema_validator(name: str, schema: Schema) -> _FitsSchema:
     try:
         inline_references(schema)
         validator = compile_schema(schema)
     except BundleError as error:
         raise BundleError(f"parameters[{name!r}]: {error.fault}") from error
+    return _FitsSchema(name, schema, validator)
 
-    def validate(value: Any) -> Any:
-        problems = schema_problems(validator, value, inside=[name])
+
+@dataclass(frozen=True, slots=True, eq=False)  # typing hashes it, and a dict cannot be
+class _FitsSchema:
+    """The check of one parameter by its JSON schema, as a validator for pydantic."""
+
+    name: str
+    schema: Schema
+    validator: Validator
+
+    def __call__(self, value: Any) -> Any:
+        problems = schema_problems(self.validator, value, inside=[self.name])
         if problems:
             raise PydanticCustomError("json_schema", "does not fit its JSON schema", {"problems": problems})
-        return _integer(schema, value)
-
-    return validate
+        return _integer(self.schema, value)
 
 
 def _integer(schema: Schema, value: Any) -> Any:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import date, time
 from enum import Enum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 MAX_CHARACTERS = 1_000_000
@@ -17,6 +17,10 @@ MAX_CHARACTERS = 1_000_000
 memory.
 """
 
+_MOST = MAX_CHARACTERS + 16
+"""What weighs more is not even turned into text as a whole."""
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_SCALARS = frozenset({int, float, bool, type(None)})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 
@@ -26,13 +30,62 @@ def content_of(value: Any) -> str:
     JSON keeps letters of every script readable instead of escaping them; text past ``MAX_CHARACTERS`` is cut
     with a note.
     """
-    text = value if isinstance(value, str) else _ENCODER.encode(json_value(value))
+    more = ""
+    if isinstance(value, str):
+        text = value
+    else:
+        if _weight(value, _MOST) > _MOST:
+            value, more = _cut_off(value, [_MOST]), "more than "
+        text = _ENCODER.encode(json_value(value))
     if not text.isascii():
         # Half of a surrogate pair cannot be sent to a model or written to a file.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if len(text) > MAX_CHARACTERS:
-        return f"{text[:MAX_CHARACTERS]}\n[cut: the first {MAX_CHARACTERS:,} of {len(text):,} characters]"
+        return (
+            f"{text[:MAX_CHARACTERS]}\n[cut: the first {MAX_CHARACTERS:,} of {more}{len(text):,} characters]"
+        )
     return str(text)
+
+
+def _weight(value: Any, most: int) -> int:
+    """At most about as many as there are characters in the JSON text of ``value``; those past ``most`` are
+    not counted.
+    """
+    if isinstance(value, str):
+        return len(value) + 2
+    if not _is_container(value):
+        return 2
+    weight = 2
+    for part in value:
+        kind = type(part)
+        if kind in _SCALARS:
+            weight += 2
+        else:
+            weight += len(part) + 2 if kind is str else _weight(part, most - weight)
+        if weight > most:
+            return weight
+    if type(value) is dict or isinstance(value, Mapping):
+        weight += _weight(list(value.values()), most - weight)
+    return weight
+
+
+def _cut_off(value: Any, left: list[int]) -> Any:
+    """The beginning of ``value``, which weighs about what is ``left``."""
+    left[0] -= len(value) + 2 if isinstance(value, str) else 2
+    if not _is_container(value):
+        return value
+    if isinstance(value, Mapping):
+        items = takewhile(lambda _: left[0] > 0, value.items())
+        return {_cut_off(key, left): _cut_off(item, left) for key, item in items}
+    return [_cut_off(item, left) for item in takewhile(lambda _: left[0] > 0, value)]
+
+
+def _is_container(value: Any) -> bool:
+    """Whether ``json_value`` goes through the parts that a loop over ``value`` gives."""
+    kind = type(value)
+    return kind in _CONTAINERS or (
+        isinstance(value, (*_CONTAINERS, Mapping)) and not hasattr(kind, "_asdict")
+    )
 
 
 def json_value(value: Any) -> Any:

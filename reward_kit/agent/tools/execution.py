@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.bundles.footing import footing, loop_kept_running, put_back
 from reward_kit.agent.bundles.ground import end_if_forked
+from reward_kit.agent.faults import fault_line
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
@@ -58,7 +60,8 @@ class ToolResult:
     by a ``ToolError``; ``failed`` by any other exception or the time limit; ``invalid_arguments``;
     ``unknown_tool``. All but ``ok`` have left the database as it was. ``arguments`` is None where they were
     no JSON object. ``terminal`` says that the call was made and ends the rollout. ``error`` is a traceback
-    for logs, never for the model.
+    for logs, never for the model; ``raised`` is its last word in one line, where the tool itself raised, or
+    says what of the process it has broken.
     """
 
     content: str
@@ -68,6 +71,7 @@ class ToolResult:
     terminal: bool = False
     changes: Changes | None = None
     error: str | None = None
+    raised: str | None = None
 
 
 async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout: float | None) -> ToolResult:
@@ -78,14 +82,16 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     """
     given: dict[str, Any] | None = None
     task = asyncio.current_task()
+    broken: list[str] = []
     try:
         given, text = read_arguments(arguments)
-        values = tool.check(text)
+        check = tool.check
+        values = await _checked_beside(check, text, timeout) if check.runs_own_code else check(text)
         if tool.injected:
             values.update(_injections(tool, db, rollout))
         async with _transaction(tool, db) as call:
             async with _Deadline(timeout):
-                value = await _returned(tool, values)
+                value = await _returned(tool, values, broken)
             content = content_of(value)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
@@ -106,18 +112,36 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
         return _failed(tool, given, error)
     changes = None if call is None else call.changes
-    return ToolResult(content, "ok", given, value, tool.terminal, changes)
+    raised = f"it broke {', '.join(broken)} (put back)" if broken else None
+    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=raised)
 
 
-async def _returned(tool: Tool, values: dict[str, Any]) -> Any:
+async def _checked_beside(check: Check, text: str, timeout: float | None) -> dict[str, Any]:
+    """The arguments, by a check that may take any time: in a thread, and within the time of the call."""
+    async with _Deadline(timeout):
+        return await in_thread(lambda: check(text), pace=check.pace)
+
+
+async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> Any:
+    """What the tool returned; what it has ``broken`` of the process is put back before anybody needs it."""
+    before = footing()
     if tool.is_async:
         process = os.getpid()
         try:
-            value = _listed(await tool.function(**values))
+            with loop_kept_running():
+                value = _listed(await tool.function(**values))
         finally:
             end_if_forked(process)
+            broken += put_back(before)
         return _awaited(value)
-    value = await in_thread(lambda: _listed(tool.function(**values)), pace=tool.pace)
+
+    def call() -> Any:
+        try:
+            return _listed(tool.function(**values))
+        finally:
+            broken.extend(put_back(before))
+
+    value = await in_thread(call, pace=tool.pace)
     return _awaited(_listed(await value)) if inspect.isawaitable(value) else value
 
 
@@ -234,12 +258,14 @@ def broke_off(error: BaseException) -> ToolResult:
     ):
         raise error
     name = "KeyboardInterrupt" if isinstance(error, InterruptedInThread) else type(error).__name__
-    return ToolResult(f"Error: {name}", "failed", error="".join(traceback.format_exception(error)))
+    trace = "".join(traceback.format_exception(error))
+    return ToolResult(f"Error: {name}", "failed", error=trace, raised=fault_line(error))
 
 
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
     trace = _traceback(tool, error)
-    return ToolResult(content_of(_error_text(error)), "failed", given, error=trace)
+    content = content_of(_error_text(error))
+    return ToolResult(content, "failed", given, error=trace, raised=fault_line(error))
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:

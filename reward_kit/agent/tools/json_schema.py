@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import BundleError
@@ -87,7 +89,51 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
     except SchemaError as error:
         place = "".join(f"[{key!r}]" for key in error.absolute_path)
         raise BundleError(f"not a JSON schema: {place + ': ' if place else ''}{error.message}") from error
-    return Draft202012Validator(schema)
+    return _validator_class()(schema)
+
+
+@functools.cache
+def _validator_class() -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(Draft202012Validator, {"pattern": _pattern_faults})
+
+
+def _pattern_faults(_validator: Validator, pattern: str, instance: Any, _schema: Schema) -> Iterator[Any]:
+    """The keyword ``pattern``, in a time that grows with the text alone."""
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(instance, str) and not _matcher(pattern)(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+@functools.lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """What tells whether a text holds the pattern.
+
+    Python's own expressions try every way to part a text (``(a+)+$``), and hold up all threads meanwhile.
+    Those of pydantic do not; they stand in where they can and mean the same.
+    """
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+    python_alone = functools.partial(re.search, pattern)
+    if _OTHERWISE_THERE.search(pattern):
+        return python_alone
+    try:
+        fits = SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python
+    except SchemaError:  # one that looks ahead or back
+        return python_alone
+    ends_before_newline = "$" in pattern
+
+    def matches(text: str) -> bool:
+        return fits(text) or (ends_before_newline and text.endswith("\n") and fits(text[:-1]))
+
+    return matches
+
+
+_OTHERWISE_THERE = re.compile(r"\\[<>]|&&|--|~~|\[[^\]]*\[")
+"""Edges of words, and sets in sets; plain characters in Python."""
 
 
 def _referenced(part: Schema, definitions: Mapping[str, Schema]) -> str | None:

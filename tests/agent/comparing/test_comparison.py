@@ -12,8 +12,7 @@ from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.comparing import EvaluationComparison, Measure, compare
-from reward_kit.agent.evaluation_config import UsageError
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
 B = {"a": [0, 0, 0, 0], "b": [1, 1, 1, 0], "c": [1, 1, 1, 1], "d": [1, 1, 1, 1]}

@@ -280,6 +280,15 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_missing_or_none_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (tmp_path / "missing", file):
+        with pytest.raises(StorageError, match=r"there is no folder .*\. Make it first\."):
+            seed_base(folder / "base.db", "CREATE TABLE t (a)")
+    assert list(tmp_path.iterdir()) == [file]
+
+
 # -- scripts -----------------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,9 @@ from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pas
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.evaluation_config import UsageError
 from reward_kit.agent.gold import replay_gold_calls
 from reward_kit.agent.storage import RunsFolder
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, UsageError
 
 CLASSIC = RETAIL / "task_classic.jsonl"
 

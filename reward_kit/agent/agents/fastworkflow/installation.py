@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.agents.fastworkflow.environment import CONSTANTS, PACKAGES, PYTHON, FastWorkflowHome
 from reward_kit.agent.agents.fastworkflow.prepare import prepare_workflow
 from reward_kit.agent.agents.fastworkflow.settings import base_environment
-from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

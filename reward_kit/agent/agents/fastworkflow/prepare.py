@@ -10,7 +10,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.evaluation_config import UsageError
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path

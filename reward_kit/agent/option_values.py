@@ -1,0 +1,97 @@
+"""Values of options as they are given: taken apart, checked, and refused with what was meant."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import UnknownOptionError, UsageError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.evaluation_config import Option
+
+_OTHER_NAMES = {
+    "limit": "max_tasks",
+    "epochs": "n_rollouts",
+    "num_trials": "n_rollouts",
+    "log_dir": "output_dir",
+    "agent_strategy": "agent",
+    "user_strategy": "user",
+    "user_model": "sim_model",
+    "model_arg": "model_args",
+}
+"""What options are called elsewhere, and by their other flags."""
+_WITHOUT = {
+    "--max-tasks": "all rows",
+    "--n-rollouts": "the number that each row says",
+    "--max-steps": "the number that each row says",
+    "--timeout": "no limit",
+    "--max-tokens": "no limit",
+    "--rpm": "no limit",
+    "--tpm": "no limit",
+}
+"""What 0 is often meant to say."""
+
+
+def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
+    """What to raise for an option that there is not."""
+    meant = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    remedy = f"Did you mean {meant!r}?" if meant else None
+    return UnknownOptionError(f"there is no option {name!r}", remedy=remedy)
+
+
+def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
+    """Row ids and positions, given as a list or with commas between them."""
+    if not isinstance(task_ids, Iterable):
+        raise UsageError(
+            f"--task-ids takes ids or positions, not {task_ids!r}",
+            remedy='Give a list, or a text such as "0,3".',
+        )
+    parts = task_ids.split(",") if isinstance(task_ids, str) else [str(part) for part in task_ids]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> dict[str, Any]:
+    """Names and values, given as a dict or as texts ``KEY=VALUE`` whose values are JSON if they can be."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{flag} takes names and values, not {given!r}", remedy="Give a dict.")
+    parsed = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
+        try:
+            parsed[name] = json.loads(text)
+        except ValueError:
+            parsed[name] = text
+    return parsed
+
+
+def check_value(option: Option, value: Any) -> None:
+    """Raise ``UsageError`` for a value that the option does not take."""
+    flag = next(flag for flag in option.flags if flag.startswith("--")).split("/")[0]
+    if value is None:
+        return
+    if option.kind in (int, float):
+        wanted = (int,) if option.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise UsageError(
+                f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
+            )
+        if value != value or (option.minimum is not None and value < option.minimum):
+            remedy = f"Leave {flag} out for {_WITHOUT[flag]}." if flag in _WITHOUT else None
+            raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
+        if option.maximum is not None and value > option.maximum:
+            raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
+    elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
+        remedy = "Name it by its import path, module:factory." if flag in ("--agent", "--user") else None
+        raise UsageError(f"{flag} takes text, not {value!r}", remedy=remedy)
+    elif option.kind is str and "\0" in str(value):
+        raise UsageError(f"{flag} has a NUL character: {value!r}")
+    elif option.choices and value not in option.choices:
+        raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")

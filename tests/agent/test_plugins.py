@@ -1,0 +1,59 @@
+"""An agent of one's own, found by its import path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+
+from reward_kit.agent import agent_eval, load_rollout
+
+NAMES = ("own_agent_of_a_test", "own_words_of_a_test")
+AGENT = f"""
+from {NAMES[1]} import WORD
+
+class Agent:
+    async def respond(self, rollout):
+        return WORD
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle]:
+    made = flight_bundle(tmp_path)
+    made.rows({"n_rollouts": 1})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as for a script that lies there
+    yield made
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def said(bundle: Bundle) -> str:
+    result = agent_eval(bundle.dataset, agent=f"{NAMES[0]}:Agent", user="none")
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    return str(record.messages[-1]["content"])
+
+
+def test_an_agent_that_was_edited_is_imported_anew(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / f"{NAMES[0]}.py").write_text(AGENT)
+    words = tmp_path / f"{NAMES[1]}.py"
+    words.write_text("WORD = 'one'\n")
+    assert said(bundle) == "one"
+    words.write_text("WORD = 'two'\n")  # as long, and in the same second
+    assert said(bundle) == "two"
+    words.write_text("WORD = 'another'\n")
+    assert said(bundle) == "another"
+    (tmp_path / f"{NAMES[0]}.py").write_text(AGENT.replace("return WORD", "return WORD + '!'"))
+    assert said(bundle) == "another!"
+
+
+def test_an_agent_that_was_not_edited_stays_as_it_is(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / f"{NAMES[0]}.py").write_text(AGENT)
+    (tmp_path / f"{NAMES[1]}.py").write_text("WORD = 'one'\n")
+    assert said(bundle) == "one"
+    sys.modules[NAMES[0]].WORD = "kept"
+    assert said(bundle) == "kept"
