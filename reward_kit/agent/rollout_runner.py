@@ -19,6 +19,8 @@ from reward_kit.agent.schedule import Job, backoff, rollout_seed
 from reward_kit.agent.storage import FULL_UP_TO, final_state, record_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
     from reward_kit.agent.runs.gold_state import GoldState
@@ -157,13 +159,7 @@ class RolloutRunner:
         with finished.database:
             faults = find_faults(finished, self._participants.user_specs[finished.rollout.row.id])
             failure = find_failure(finished, gold, faults or ())
-            database = gold_file = None
-            if row.keep is not None:
-                database = final_state(finished.database, stem, row.keep, files)
-                gold_file = gold.file if gold else None
-                if gold is not None and gold_file is None:
-                    gold_stem = stem.with_name(f"{stem.name}.gold")
-                    gold_file = final_state(gold.database, gold_stem, "delta", files)
+            database, gold_file = _final_states(finished, row, gold, stem, files)
         record = record_of(
             finished,
             attempt=attempt,
@@ -203,6 +199,21 @@ class RolloutRunner:
             return left.unjudged > 0
         decisive = any(fault["decisive"] for fault in record.user_faults or ())
         return decisive and left.user_faults > 0 and self._tally.may_start
+
+
+def _final_states(
+    finished: FinishedRollout, row: RowState, gold: GoldState | None, stem: Path, files: list[NewFile]
+) -> tuple[str | None, str | None]:
+    """Add the final states that are kept to the ``files`` of a rollout.
+
+    Returns their names: of its own state, and of the one that the gold actions lead to.
+    """
+    if row.keep is None:
+        return None, None
+    database = final_state(finished.database, stem, row.keep, files)
+    if gold is None or gold.file is not None:
+        return database, gold.file if gold else None
+    return database, final_state(gold.database, stem.with_name(f"{stem.name}.gold"), "delta", files)
 
 
 def _is_quickly_read(finished: FinishedRollout, row: RowState, gold: GoldState | None) -> bool:

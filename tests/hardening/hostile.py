@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flight_bundle import GOLD, Bundle
+
 GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold", "--retries", "0")
 VALIDATE = ("-d", "task.jsonl", "--validate-only")
 
@@ -41,3 +43,13 @@ class Ran:
 def indented(body: str) -> str:
     """The body of a function."""
     return "\n".join(f"    {line}" for line in body.splitlines())
+
+
+def row_for_each_reward(bundle: Bundle, number: int) -> None:
+    """Rows ``row0``, ``row1`` … that are judged by the functions ``f0``, ``f1`` … of ``reward.py``."""
+    bundle.rows(
+        *(
+            {"id": f"row{n}", "reward": f"flight_task.reward:f{n}", "actions": GOLD, "n_rollouts": 1}
+            for n in range(number)
+        )
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from hostile import GOLD_RUN, Ran, indented
+from hostile import GOLD_RUN, Ran, indented, row_for_each_reward
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
@@ -57,17 +57,7 @@ def test_a_reward_has_no_way_to_what_is_recorded(agent_eval: Command, bundle: Bu
             for number, body in enumerate(bodies)
         ),
     )
-    bundle.rows(
-        *(
-            {
-                "id": f"row{number}",
-                "reward": f"flight_task.reward:f{number}",
-                "actions": GOLD,
-                "n_rollouts": 1,
-            }
-            for number in range(len(bodies))
-        )
-    )
+    row_for_each_reward(bundle, len(bodies))
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["status"], ran.result["finished"]) == (1, "complete", len(bodies))

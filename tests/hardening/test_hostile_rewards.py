@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from hostile import GOLD_RUN, VALIDATE, Ran, indented
+from hostile import GOLD_RUN, VALIDATE, Ran, indented, row_for_each_reward
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
@@ -40,17 +40,7 @@ def test_each_reward_that_fails_leaves_its_own_rollout_unjudged(agent_eval: Comm
         for number, body in enumerate(bodies)
     ]
     bundle.write("reward.py", "\n".join(functions))
-    bundle.rows(
-        *(
-            {
-                "id": f"row{number}",
-                "reward": f"flight_task.reward:f{number}",
-                "actions": GOLD,
-                "n_rollouts": 1,
-            }
-            for number in range(len(bodies))
-        )
-    )
+    row_for_each_reward(bundle, len(bodies))
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert ran.code == 1
