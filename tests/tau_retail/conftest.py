@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-for folder in (str(ROOT), str(HERE)):  # the bundle itself, and the helper modules beside this file
+for folder in (str(HERE.parents[1]), str(HERE)):  # the bundle itself, and the helper modules beside this file
     if folder not in sys.path:
         sys.path.insert(0, folder)
-
-BUNDLE = ROOT / "tau_retail_task"
 
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The seeded base; every test forks it."""
+    from places import BUNDLE
+
     from reward_kit.agent.database import Database
 
     path = tmp_path_factory.mktemp("retail") / "base.db"

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import BUNDLE
+from places import BUNDLE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BUNDLE, ROOT
+from places import BUNDLE, ROOT
 from small_sources import (
     HOME,
     INFOS,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BUNDLE
+from places import BUNDLE
 from reference import state_hash
 
 from tau_retail_task.build_seed import FINGERPRINTS, main

@@ -1,0 +1,8 @@
+"""Where the retail bundle is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = ROOT / "tau_retail_task"
