@@ -150,7 +150,7 @@ async def call_reward(
     if not done:
         raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward))
     if running.cancelled():
-        raise RewardError("cancelled the task that it runs in", place=place_of(reward))
+        raise RewardError("cancelled the task that it runs in (CancelledError)", place=place_of(reward))
     result = running.result()
     if isinstance(result, ValueError) and _is_of_result(result.__context__):
         raise RewardError(_unfit(result.__context__), place=place_of(reward)) from result
