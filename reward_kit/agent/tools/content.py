@@ -51,22 +51,32 @@ def _weight(value: Any, most: int) -> int:
     """At most about as many as there are characters in the JSON text of ``value``; those past ``most`` are
     not counted.
     """
-    if isinstance(value, str):
-        return len(value) + 2
-    if not _is_container(value):
-        return 2
-    weight = 2
-    for part in value:
+    weight, parts, kind = 2, value, type(value)
+    if kind is dict:
+        weight, parts = 2 + _weight_of_keys(value), value.values()
+    elif kind is not list:
+        if isinstance(value, str):
+            return len(value) + 2
+        if not _is_container(value):
+            return 2
+        if isinstance(value, Mapping):
+            weight, parts = 2 + _weight_of_keys(value), value.values()
+    for part in parts:
         kind = type(part)
-        if kind in _SCALARS:
-            weight += 2
+        if kind is str:
+            weight += len(part) + 2
         else:
-            weight += len(part) + 2 if kind is str else _weight(part, most - weight)
+            weight += 2 if kind in _SCALARS else _weight(part, most - weight)
         if weight > most:
-            return weight
-    if type(value) is dict or isinstance(value, Mapping):
-        weight += _weight(list(value.values()), most - weight)
+            break
     return weight
+
+
+def _weight_of_keys(value: Mapping[Any, Any]) -> int:
+    try:
+        return sum(map(len, value)) + 2 * len(value)
+    except TypeError:  # keys may be numbers
+        return 2 * len(value)
 
 
 def _cut_off(value: Any, left: list[int]) -> Any:
