@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +67,10 @@ class _Watch:
         self._next.cancel()
 
     def _look(self) -> None:
-        if memory_in_use() > GROWTH * self._usual + FREE_GROWTH:
-            gc.collect()
-            self._usual = memory_in_use()
+        with suppress(OSError):  # too many files are open just now
+            if memory_in_use() > GROWTH * self._usual + FREE_GROWTH:
+                gc.collect()
+                self._usual = memory_in_use()
         self._next = self._loop.call_later(LOOK_EVERY, self._look)
 
 

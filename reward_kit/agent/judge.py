@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import inspect
 import math
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.footing import footing, loop_kept_running, put_back
 from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.limits import CANCELLATION_GRACE
-from reward_kit.agent.rollout import Rollout
+from reward_kit.agent.shown_rollout import ShownRollout, copied
 from reward_kit.agent.tools.execution import is_cancelled, is_closed
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import TypeGuard
 
     from pydantic import ValidationError
 
-    from reward_kit.agent.bundle import Task
-    from reward_kit.agent.calls import ModelCall, ToolCall
     from reward_kit.agent.database import Database
-    from reward_kit.agent.history import History
+    from reward_kit.agent.rollout import Rollout
     from reward_kit.models import EvaluateResult, RewardOutput
 
 
@@ -56,68 +52,6 @@ async def judge(
         "rollout": ShownRollout(rollout),
     }
     return await call_reward(reward, given, timeout=timeout)
-
-
-def copied(value: Any) -> Any:
-    """A copy of plain JSON values: what a reward does to it changes no record and no other rollout."""
-    if isinstance(value, dict):
-        return {name: copied(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [copied(inner) for inner in value]
-    return value
-
-
-class ShownRollout(Rollout):
-    """What a reward holds of its rollout: the same names, and behind each what the rollout had there.
-
-    What can be changed is a copy, made when it is first asked for; most rewards ask for none of it.
-    """
-
-    def __init__(self, played: Rollout) -> None:
-        self.__dict__.update(
-            {name: value for name, value in played.__dict__.items() if name not in _COPIES}, _played=played
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _COPIES:
-            raise AttributeError(f"a rollout has no attribute {name!r}")
-        value = self.__dict__[name] = _COPIES[name](getattr(self._played, name))
-        return value
-
-
-def _history_copied(history: History) -> History:
-    shown = copy.copy(history)
-    shown.messages = copied(history.messages)
-    shown.lines = list(history.lines)
-    return shown
-
-
-def _task_copied(task: Task) -> Task:
-    return replace(task, row=task.row.model_copy(deep=True))
-
-
-def _database_shown(database: Database) -> Database:
-    return type(database)(database.content, writable=False)
-
-
-def _tool_calls_copied(calls: list[ToolCall]) -> list[ToolCall]:
-    return [replace(call, arguments=copied(call.arguments), changes=copied(call.changes)) for call in calls]
-
-
-def _model_calls_copied(calls: list[ModelCall]) -> list[ModelCall]:
-    return [replace(call, usage=replace(call.usage)) for call in calls]
-
-
-_COPIES: Mapping[str, Callable[[Any], Any]] = {
-    "history": _history_copied,
-    "task": _task_copied,
-    "database": _database_shown,
-    "tool_calls": _tool_calls_copied,
-    "model_calls": _model_calls_copied,
-    "tool_faults": list,
-    "models": dict,
-    "usage": lambda usages: {role: replace(usage) for role, usage in usages.items()},
-}
 
 
 def takes_async_faces(reward: Callable[..., Any]) -> bool:

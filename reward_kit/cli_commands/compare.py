@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from reward_kit.cli_commands.printing import print_lines
+from reward_kit.cli_commands.runs_option import runs_option
 
 DONE, WORSE = 0, 1
 
@@ -15,14 +16,7 @@ DONE, WORSE = 0, 1
 @click.command("compare")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option(
-    "-o",
-    "--output-dir",
-    "--log-dir",
-    metavar="DIR",
-    default="runs",
-    help="Where evaluations are looked for by name. Default: runs.",
-)
+@runs_option
 @click.option(
     "--json",
     "json_path",

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from reward_kit.cli_commands.printing import print_lines
+from reward_kit.cli_commands.runs_option import runs_option
 
 DONE = 0
 LISTED = 5
@@ -18,14 +19,7 @@ LISTED = 5
 
 @click.command("show")
 @click.argument("what", metavar="[WHAT]", required=False)
-@click.option(
-    "-o",
-    "--output-dir",
-    "--log-dir",
-    metavar="DIR",
-    default="runs",
-    help="Where evaluations and rollouts are looked for by name. Default: runs.",
-)
+@runs_option
 def show(what: str | None, output_dir: str) -> int:
     """List evaluations; print the report of one again, or a rollout to read.
 

@@ -28,9 +28,8 @@ class Concurrency:
     It doubles in an answer's time until the first refusal, then up to where the last refusal left it, and
     grows by ``STEP`` from there. Before it comes to what was refused the last time it stays for some
     answers' times, twice as many each time that this number is refused again; if fewer are refused then, the
-    number had nothing to do with it. A call notes the
-    ``generation`` when it is sent: refusals of calls that were sent before the number shrank say nothing of
-    the new number.
+    number had nothing to do with it. A call notes the ``generation`` when it is sent: refusals of calls that
+    were sent before the number shrank say nothing of the new number.
     """
 
     __slots__ = ("_good", "_hold", "_known", "_refused", "ceiling", "generation", "limit")

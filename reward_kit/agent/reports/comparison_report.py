@@ -8,6 +8,7 @@ from reward_kit.agent.comparing.paired import TELLING
 from reward_kit.agent.comparing.row_pairs import CHANGED
 from reward_kit.agent.metrics import LEADERBOARD_KS
 from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
     NOTHING,
     count,
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.comparing import EvaluationComparison, Measure, PairedDifference, RowPair
-    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 WIDTH = 80
 SHOWN = 10
 """Rows that got worse, and rows that got better, that are shown."""
-LONGEST_NAME = 40
+LONGEST_NAME, LONGEST_STRATEGY = 40, 80
 LONGEST_VALUE = 300
 
 
@@ -47,19 +47,13 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _rows("better", comparison.better, comparison)
 
 
-def strategy(stored: StoredEvaluation) -> str:
-    """The agent and its model: ``tool-calling (openai/gpt-4o-mini)``."""
-    agent, model = (stored.configuration.get(name) for name in ("agent", "model"))
-    return one_line(f"{agent} ({model})" if model else f"{agent}", LONGEST_NAME * 2)
-
-
 def _heads(comparison: EvaluationComparison) -> Iterator[str]:
     for side, stored in (("A", comparison.a), ("B", comparison.b)):
         done, planned = len(stored.outcomes), stored.planned
         status = "" if stored.status == "complete" else f"{stored.status}, "
         spent = money(total_usage(stored.usage.values()))
         cost = "" if spent == NOTHING else f", {spent}"
-        yield f"{side}  {stored.eval_id}: {strategy(stored)}"
+        yield f"{side}  {stored.eval_id}: {one_line(strategy(stored.configuration), LONGEST_STRATEGY)}"
         yield f"   {status}{count(len(stored.rows), 'row')}, {done} of {count(planned, 'rollout')}{cost}"
 
 

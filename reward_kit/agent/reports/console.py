@@ -110,7 +110,7 @@ def _title(result: EvaluationResult) -> str:
     passed = sum(row.c for row in result.rows)
     how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
     return (
-        f"{strategy(result)}: {passed} of {count(judged, 'judged rollout')} passed, "
+        f"{strategy(result.configuration)}: {passed} of {count(judged, 'judged rollout')} passed, "
         f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
     )
 

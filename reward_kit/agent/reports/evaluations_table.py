@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import mean
 from reward_kit.agent.outcome import total_usage
-from reward_kit.agent.reports.comparison_report import strategy
+from reward_kit.agent.reports.comparison_report import LONGEST_STRATEGY
+from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import money, one_line, score
 from reward_kit.agent.runs.resume import stored_logs
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
@@ -46,7 +47,7 @@ def _read(log: Path) -> StoredEvaluation | str:
 
 
 def _cells(stored: StoredEvaluation) -> tuple[str, ...]:
-    rates = [row.c / row.n for row in stored.rows if row.n]
+    rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
     return (
         stored.eval_id,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
@@ -54,7 +55,7 @@ def _cells(stored: StoredEvaluation) -> tuple[str, ...]:
         score(mean(rates)),
         money(total_usage(stored.usage.values())),
         stored.status,
-        strategy(stored),
+        one_line(strategy(stored.configuration), LONGEST_STRATEGY),
     )
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.metrics import LEADERBOARD_KS
 from reward_kit.agent.reports.wording import score
 from reward_kit.agent.results import leaderboard_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reward_kit.agent.results import EvaluationResult
 
 HEADINGS = ("Strategy", *(f"Pass^{k}" for k in LEADERBOARD_KS))
 
 
-def strategy(result: EvaluationResult) -> str:
+def strategy(configuration: Mapping[str, Any]) -> str:
     """The agent and its model: ``tool-calling (openai/gpt-4o-mini)``."""
-    agent, model = result.configuration["agent"], result.configuration["model"]
+    agent, model = configuration.get("agent"), configuration.get("model")
     return f"{agent} ({model})" if model else f"{agent}"
 
 
 def leaderboard_row(result: EvaluationResult) -> list[str]:
     """The cells below ``HEADINGS``."""
-    return [strategy(result), *(score(value) for value in leaderboard_values(result))]
+    return [strategy(result.configuration), *(score(value) for value in leaderboard_values(result))]
 
 
 def leaderboard(results: Sequence[EvaluationResult]) -> str:
