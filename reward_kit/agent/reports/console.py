@@ -6,35 +6,30 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import LEADERBOARD_KS, mean
 from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
-    explanation_facts,
     failure_facts,
     tool_fault_lines,
-    user_fault_facts,
 )
 from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
 from reward_kit.agent.reports.wording import (
     count,
-    dollars,
     duration,
     estimate,
     from_here,
     money,
     one_line,
     score,
-    shares,
     tallied,
-    tokens,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
     from rich.table import Table
 
-    from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.results import EvaluationResult, RowResult
 
 SHOW_ALL_UP_TO = 20
@@ -44,15 +39,8 @@ LONGEST_NAME = 24
 """Characters of a row's name for which other columns make room; longer ones are folded."""
 LEFT_OUT_FIRST = ("steps", "time", "cost")
 """Columns that are left out, in this order, where there is no room."""
-ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
-"""Stop reasons whose failures get an example, one for each group."""
-
 SOME_FAILURES, FEW_FAILURES = 3, 2
 """So many failed rollouts are shown one by one: fewer where the table of rows is long already."""
-FIRST_TURNS = 4
-"""Success is told for so many turns, and for the last in which there was one."""
-
-Fact = tuple[str, str]
 
 
 def print_report(result: EvaluationResult, console: Console) -> None:
@@ -200,13 +188,7 @@ def _facts_table(result: EvaluationResult) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, fact in (
-        *_averages(result),
-        *_spending(result),
-        *_troubles(result),
-        *user_fault_facts(result),
-        *explanation_facts(result),
-    ):
+    for name, fact in facts_of(result):
         table.add_row(name, fact)
     return table
 
@@ -226,64 +208,6 @@ def _print_failures(result: EvaluationResult, console: Console) -> None:
         console.print(f"  file        {from_here(result.folder / outcome.file)}", soft_wrap=True)
     if chosen:
         console.print()
-
-
-def _averages(result: EvaluationResult) -> Iterator[Fact]:
-    means = result.averages
-    if not result.outcomes:
-        return
-    yield "reward", estimate(means.reward)
-    turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
-    yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
-    within = result.success_within_turns
-    if within:
-        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in _some_of(within))
-    spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
-    yield "time", ", ".join(spread)
-    if means.model_call_seconds is not None:
-        yield "", f"{duration(means.model_call_seconds)} for a model call"
-
-
-def _some_of(within: Mapping[int, float]) -> list[int]:
-    """The first turns, and the last one."""
-    last = max(within)
-    return [k for k in within if k <= FIRST_TURNS or k == last]
-
-
-def _spending(result: EvaluationResult) -> Iterator[Fact]:
-    for role, usage in result.usage.items():
-        if usage.calls:
-            cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
-            thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
-            read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
-            yield role, f"{money(usage)}, {count(usage.calls, 'model call')}"
-            yield "", f"{read} tokens in{cached}, {written} out{thought}"
-            if usage.reused_calls:
-                saved = dollars(usage.reused_cost)
-                yield (
-                    "",
-                    f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again",
-                )
-
-
-def _troubles(result: EvaluationResult) -> Iterator[Fact]:
-    if result.failures:
-        yield "failures", shares(result.failures)
-        for reasons in ENDED_EARLY:
-            ended = (each for each in result.outcomes if each.failure and each.stop_reason in reasons)
-            example = next(ended, None)
-            if example is not None:
-                yield "", _instance(example, one_line(example.stop_detail or example.trouble))
-    if not result.unjudged:
-        return
-    counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
-    yield "not judged", f"{tallied(result.unjudged)} ({counted})"
-    example = next(outcome for outcome in result.outcomes if not outcome.judged)
-    yield "", _instance(example, example.trouble)
-
-
-def _instance(outcome: RolloutOutcome, what: str) -> str:
-    return f"for instance {outcome.row_id} #{outcome.index + 1}: {what}"
 
 
 def _leaderboard_table(result: EvaluationResult) -> Table:

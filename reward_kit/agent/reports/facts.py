@@ -1,0 +1,98 @@
+"""What is known of an evaluation as a whole, fact by fact: name and text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
+from reward_kit.agent.reports.wording import (
+    count,
+    dollars,
+    duration,
+    estimate,
+    money,
+    one_line,
+    shares,
+    tallied,
+    tokens,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.reports.failed_rollouts import Fact
+    from reward_kit.agent.results import EvaluationResult
+
+ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
+"""Stop reasons whose failures get an example, one for each group."""
+
+FIRST_TURNS = 4
+"""Success is told for so many turns, and for the last in which there was one."""
+
+
+def facts_of(result: EvaluationResult) -> Iterator[Fact]:
+    """Averages, cost and what went wrong; a fact without a name goes on with the one before."""
+    yield from _averages(result)
+    yield from _spending(result)
+    yield from _troubles(result)
+    yield from user_fault_facts(result)
+    yield from explanation_facts(result)
+
+
+def _averages(result: EvaluationResult) -> Iterator[Fact]:
+    means = result.averages
+    if not result.outcomes:
+        return
+    yield "reward", estimate(means.reward)
+    turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
+    yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
+    within = result.success_within_turns
+    if within:
+        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in _some_of(within))
+    spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
+    yield "time", ", ".join(spread)
+    if means.model_call_seconds is not None:
+        yield "", f"{duration(means.model_call_seconds)} for a model call"
+
+
+def _some_of(within: Mapping[int, float]) -> list[int]:
+    """The first turns, and the last one."""
+    last = max(within)
+    return [k for k in within if k <= FIRST_TURNS or k == last]
+
+
+def _spending(result: EvaluationResult) -> Iterator[Fact]:
+    for role, usage in result.usage.items():
+        if usage.calls:
+            cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
+            thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
+            read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
+            yield role, f"{money(usage)}, {count(usage.calls, 'model call')}"
+            yield "", f"{read} tokens in{cached}, {written} out{thought}"
+            if usage.reused_calls:
+                saved = dollars(usage.reused_cost)
+                yield (
+                    "",
+                    f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again",
+                )
+
+
+def _troubles(result: EvaluationResult) -> Iterator[Fact]:
+    if result.failures:
+        yield "failures", shares(result.failures)
+        for reasons in ENDED_EARLY:
+            ended = (each for each in result.outcomes if each.failure and each.stop_reason in reasons)
+            example = next(ended, None)
+            if example is not None:
+                yield "", _instance(example, one_line(example.stop_detail or example.trouble))
+    if not result.unjudged:
+        return
+    counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
+    yield "not judged", f"{tallied(result.unjudged)} ({counted})"
+    example = next(outcome for outcome in result.outcomes if not outcome.judged)
+    yield "", _instance(example, example.trouble)
+
+
+def _instance(outcome: RolloutOutcome, what: str) -> str:
+    return f"for instance {outcome.row_id} #{outcome.index + 1}: {what}"
