@@ -38,6 +38,7 @@ class Provider:
     """``verdict`` says, as a request comes in, what it gets instead of an answer (None: an answer)."""
 
     latency: float = 0.2
+    refusal_latency: float = 0.005
     verdict: Callable[[], ModelError | None] = lambda: None
     headers: Callable[[], Mapping[str, Any]] | None = None
     arrivals: list[float] = field(default_factory=list)
@@ -47,12 +48,13 @@ class Provider:
     peak: int = 0
 
     async def attempt(self, gate: Gate | None = None) -> Completion | ModelError:
-        self.arrivals.append(now())
+        arrived = now()
+        self.arrivals.append(arrived)
         self.under_way += 1
         self.peak = max(self.peak, self.under_way)
         fault = self.verdict()
         try:
-            await asyncio.sleep(0.005 if fault is not None and fault.status else self.latency)
+            await asyncio.sleep(self.refusal_latency if fault is not None and fault.status else self.latency)
         finally:
             self.under_way -= 1
         if gate is not None and self.headers is not None:
@@ -60,7 +62,7 @@ class Provider:
         if fault is not None:
             self.refusals += 1
             return fault
-        self.accepted.append(self.arrivals[-1])
+        self.accepted.append(arrived)
         return answer()
 
     async def ask(self, gate: Gate, *, retries: int = 3, size: int = 0) -> Completion:
@@ -112,11 +114,16 @@ class WindowLimit:
 
 
 class SlidingLimit:
-    """At most ``most`` requests within any ``seconds``; nothing says when the next may come."""
+    """At most ``most`` requests within any ``seconds``; nothing says when the next may come, but ``wait``."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._accepted: deque[float] = deque([-math.inf] * most, maxlen=most)
         self._seconds = seconds
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the next may come."""
+        return max(0.0, self._accepted[0] + self._seconds - now())
 
     def __call__(self) -> ModelError | None:
         if self._accepted[0] > now() - self._seconds:

@@ -23,26 +23,41 @@ if TYPE_CHECKING:
     from reward_kit.agent.completion import Message, Model
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.providers import Gates
     from reward_kit.agent.runs.rollout_record import RolloutRecord
 
 ASKED = 2
 """So often a model is asked for an answer that can be used."""
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
+LONGEST_PATIENCE = 120.0
+"""Seconds that a model which does not answer is waited for: ``--resume`` makes up for what is missing."""
 SHORT_RESULT = 1000
 """Characters of a tool's result where the whole conversation does not fit into the model."""
 
 logger = logging.getLogger(__name__)
 
 
-def make_explainer(config: EvaluationConfig) -> Explainer | None:
-    """The explainer that ``--explain`` asks for; ``ModelSetupError`` where its model cannot be called."""
+def make_explainer(config: EvaluationConfig, gates: Gates | None = None) -> Explainer | None:
+    """The explainer that ``--explain`` asks for; ``ModelSetupError`` where its model cannot be called.
+
+    Its calls go through ``gates``, those of the rollouts where these ask models, so that what the rollouts
+    have used of a limit counts; without, through gates of its own.
+    """
     if config.explain is None:
         return None
     from reward_kit.agent.llm import LiteLLMModel, check_model
+    from reward_kit.agent.providers import Gates
 
     check_model(config.explain)
-    model = LiteLLMModel(config.explain, retries=config.retries)
+    if gates is None or not gates.used:
+        gates = Gates(
+            ceiling=config.max_concurrency,
+            rpm=config.rpm,
+            tpm=config.tpm,
+            patience=min(config.patience, LONGEST_PATIENCE),
+        )
+    model = LiteLLMModel(config.explain, retries=config.retries, gates=gates)
     return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
 
 

@@ -32,7 +32,19 @@ class Concurrency:
     were sent before the number shrank say nothing of the new number.
     """
 
-    __slots__ = ("_good", "_hold", "_known", "_refused", "ceiling", "generation", "limit")
+    __slots__ = (
+        "_good",
+        "_hold",
+        "_known",
+        "_passed",
+        "_refused",
+        "_resuming",
+        "_safe",
+        "_sent",
+        "ceiling",
+        "generation",
+        "limit",
+    )
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = float(ceiling)
@@ -42,6 +54,20 @@ class Concurrency:
         self._refused = math.inf
         self._hold = 0
         self._good = 0
+        self._sent = 0
+        self._passed = 0
+        self._resuming = False
+        self._safe = (self.limit, self._known, self._refused, self._hold)
+
+    @property
+    def found(self) -> bool:
+        """Whether the same number has been refused more than once: then it is what is refused."""
+        return self._hold > 0
+
+    def send(self) -> int:
+        """A call is sent; its generation."""
+        self._sent += 1
+        return self.generation
 
     def grow(self, generation: int) -> None:
         """A good answer came to a call of ``generation``, and there was no room for more calls."""
@@ -78,10 +104,34 @@ class Concurrency:
     def stay(self, generation: int) -> bool:
         """The same where it says nothing of the number: no call has been answered since the last refusal."""
         if generation != self.generation:
+            self._passed -= generation == self.generation - 1
             return False
         self.generation += 1
+        self._passed, self._sent = self._sent - 1, 0
         return True
 
     def restart(self) -> None:
         """Begin with few calls again, up to what was possible before."""
-        self.limit = min(self.limit, float(RESTART))
+        if not self._resuming:
+            self.limit = min(self.limit, float(RESTART))
+
+    def pause(self) -> None:
+        """The provider has named a time before which it takes no call; ``resume`` follows then."""
+        self._resuming = True
+
+    def resume(self, under_way: int) -> None:
+        """That time is over: as many calls as were let through before it may join those ``under_way``."""
+        if self._resuming:
+            self._resuming = False
+            more = min(self.limit, self._passed)
+            self.limit = min(self.ceiling, max(1.0, under_way + more))
+
+    def venture(self) -> None:
+        """Forget what was refused, for a trial."""
+        self._safe = (self.limit, self._known, self._refused, self._hold)
+        self._known = self._refused = math.inf
+        self._hold = 0
+
+    def retreat(self) -> None:
+        """The trial has failed: go back to what was known before."""
+        self.limit, self._known, self._refused, self._hold = self._safe

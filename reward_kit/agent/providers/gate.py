@@ -7,16 +7,17 @@ import heapq
 import itertools
 import logging
 import math
-import random
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.chance import Chance
 from reward_kit.agent.providers.concurrency import Concurrency
 from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
+from reward_kit.agent.providers.notices import WORTH_SAYING, OwnNotices, Voice
 from reward_kit.agent.providers.outage import Outage
 from reward_kit.agent.providers.pace import MINUTE
-from reward_kit.agent.providers.pauses import Pauses
+from reward_kit.agent.providers.pauses import ROUNDING, SHORT_WAIT, Pauses, jitter, short_wait
 from reward_kit.agent.providers.spacing import Spacing
 from reward_kit.errors import ModelError, ProviderDownError
 
@@ -25,38 +26,30 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.completion import Completion, Usage
     from reward_kit.agent.providers.hard_limits import Limits, Taken
+    from reward_kit.agent.providers.notices import Notices
 
 LONGEST_HINT = 60.0
 """Seconds; what a provider's headers say of later is looked at again after this."""
-SHORT_WAIT, LONGEST_WAIT = 0.5, 10.0
-"""Seconds of the first pause after a refusal that names none; doubled with each further one up to the other,
-and the shorter the more good answers came before it.
-"""
 TRUST = 65.0
 """Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
-WORTH_SAYING = 10.0
-"""Seconds; a pause from here on is told."""
-LONGEST_REASON = 100
-ROUNDING = 0.01
-"""Seconds by which a time may be off, above all one that a provider names."""
 REFUSED = frozenset({429, 529})
 """Statuses that say: too many. The call was not at fault and is asked again when there is room."""
 BACK_OFF, EASE_OFF = 0.5, 0.75
 """What is left of the concurrency after a refusal, and after a fault that may come of too many calls."""
 
 logger = logging.getLogger(__name__)
-_chance = random.SystemRandom()
 
 
 class Visit:
     """One call on its way through the gate, with all its attempts. ``size``: characters of its request."""
 
-    __slots__ = ("generation", "refused", "size", "taken", "ticket")
+    __slots__ = ("again", "generation", "refused", "size", "taken", "ticket")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.ticket = -1
         self.generation = 0
+        self.again = 0
         self.taken: Taken | None = None
         self.refused: float | None = None
 
@@ -86,7 +79,7 @@ class Gate:
         self._concurrency = Concurrency(ceiling)
         self._limits: Limits | None = HardLimits(rpm, tpm, window=minute or MINUTE) if rpm or tpm else None
         self._patience = patience
-        self._tell = tell
+        self._voice = Voice(name, OwnNotices(tell))
         self._tickets = itertools.count()
         self._queue: list[tuple[int, asyncio.Future[None], Visit]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +87,7 @@ class Gate:
         self._trying: Visit | None = None
         self._pauses = Pauses()
         self._spacing = Spacing()
+        self._chance = Chance()
         self._refusals = 0
         self._answers = 0
         self._last_usage: Usage | None = None
@@ -129,6 +123,10 @@ class Gate:
         self._limits = limits
         limits.wake = self._pump
 
+    def tell_by(self, notices: Notices) -> None:
+        """Have ``notices`` told in place of ``tell``."""
+        self._voice = Voice(self.name, notices)
+
     # -- one call
 
     async def enter(self, visit: Visit) -> None:
@@ -162,6 +160,8 @@ class Gate:
             self._last_usage = answer.usage
             self._answers += 1
             self._spacing.answered()
+            if visit.again:
+                self._chance.made_again()
             if full:
                 self._concurrency.grow(visit.generation)
         if self._queue:
@@ -190,7 +190,7 @@ class Gate:
         """Look what an answer's headers say of the provider's limits."""
         for quota in quotas(headers):
             now = self._now()
-            until = now + min(quota.seconds, LONGEST_HINT) + self._jitter(quota.seconds) * (quota.seconds > 0)
+            until = now + min(quota.seconds, LONGEST_HINT) + jitter(quota.seconds) * (quota.seconds > 0)
             if quota.kind == "requests":
                 others = self.in_flight - 1  # which the provider may or may not have counted
                 self._pauses.leave(quota.left - others, until)
@@ -204,6 +204,8 @@ class Gate:
         if self._outage.down:
             self._is_back(now)
         self._outage.begin(now)
+        if self._by_chance(visit, fault):
+            return self._excused(visit, now)
         if self._refusals and not self._answers:
             first = self._concurrency.stay(visit.generation)
         else:
@@ -212,14 +214,35 @@ class Gate:
         if fault.retry_after:
             self._keep_away(fault, now)
         elif first:
-            self._pauses.close(now + self._short_wait())
+            self._pauses.close(now + short_wait(self._refusals, self._answers))
+        if first and (fault.retry_after or 0.0) >= SHORT_WAIT:
+            self._concurrency.pause()
         if first or fault.retry_after:
             self._concurrency.restart()
             self._spacing.refused(now, self._answers, alone=under_way == 1 and not fault.retry_after)
+            if not fault.retry_after and not self._concurrency.found:
+                self._try_chance()
             self._answers = 0
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
+
+    def _try_chance(self) -> None:
+        """Where refusals look like chance, see whether they become more if nobody is the slower for them."""
+        if self._chance.heeded(isolated=self._answers > 0):
+            self._concurrency.venture()
+            self._spacing.rest()
+
+    def _by_chance(self, visit: Visit, fault: ModelError) -> bool:
+        """Whether no notice is to be taken of a refusal, but to ask again at once."""
+        if not self._chance.trying or fault.retry_after:
+            return False
+        if visit.again and self._chance.made_again(refused=visit.again):
+            self._concurrency.retreat()
+            self._spacing.resume()
+            self._answers = 0
+        visit.again = visit.again + 1 if self._chance.trying else 0
+        return self._chance.trying
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
         """No answer, or an error of the server's: it may be overloaded, or down."""
@@ -237,9 +260,7 @@ class Gate:
             self._give_up_in_time(fault, now)
         if tried and self._over is None:
             self._outage.told = True
-            wait = _duration(max(0.0, self._outage.next_try - now))
-            reason = fault.fault[:LONGEST_REASON]
-            self._say(f"does not answer since {self._outage.began} ({reason}); trying again in {wait}")
+            self._voice.down(self._outage.began, fault, self._outage.next_try - now)
         return self._outage.down or bool(fault.retry_after and self._excused(visit, now))
 
     def _excused(self, visit: Visit, now: float) -> bool:
@@ -256,13 +277,12 @@ class Gate:
             return
         if now - outage.since >= WORTH_SAYING:
             outage.told = True
-            reason = fault.fault[:LONGEST_REASON]
-            self._say(f"takes no calls since {outage.began} ({reason}); waiting for it")
+            self._voice.refuses(outage.began, fault)
 
     def _is_back(self, now: float) -> None:
         outage = self._outage
         if outage.told and outage.since is not None:
-            self._say(f"answers again after {_duration(now - outage.since)}")
+            self._voice.back(now - outage.since)
         if outage.down:
             self._pauses.calm(now)
         outage.end()
@@ -301,21 +321,24 @@ class Gate:
         """Seconds until the next call may go as far as the provider's answers decide."""
         if self._outage.down:
             return math.inf if self._trying is not None else self._outage.next_try - now
-        if self.in_flight + 1 > self._concurrency.limit:
-            return math.inf
-        return max(self._pauses.wait(now), self._spacing.wait(now))
+        wait = max(self._pauses.wait(now), self._spacing.wait(now))
+        if wait > 0:
+            return wait
+        self._concurrency.resume(self.in_flight)
+        return math.inf if self.in_flight + 1 > self._concurrency.limit else 0.0
 
     def _admit(self, visit: Visit) -> None:
         now = self._now()
         self.in_flight += 1
         self._pauses.admitted(now)
         self._spacing.sent(now)
-        visit.generation = self._concurrency.generation
+        visit.generation = self._concurrency.send()
         if self._outage.down:
             self._trying = visit
         if self._limits is not None:
             visit.taken = self._limits.take(visit.size)
-            self._limits.sent(visit.taken)
+            if self.proven:  # before, modules may have to be imported until the request leaves
+                self._limits.sent(visit.taken)
 
     def _count_out(self, visit: Visit, usage: Usage | None, *, spent: bool = True) -> None:
         """The call is over; without ``usage`` it has used what was guessed, or nothing if not ``spent``."""
@@ -366,14 +389,10 @@ class Gate:
     def _keep_away(self, fault: ModelError, now: float) -> None:
         """Let nobody through for as long as the provider asks."""
         asked = fault.retry_after or 0.0
-        until = now + asked + self._jitter(asked)
+        until = now + asked + jitter(asked)
         if asked >= WORTH_SAYING and until > self._pauses.closed_until + WORTH_SAYING:
-            self._say(f"asks to be left alone for {_duration(asked)} (HTTP {fault.status})")
+            self._voice.asks(asked, fault)
         self._pauses.close(until)
-
-    def _short_wait(self) -> float:
-        longest = min(LONGEST_WAIT, SHORT_WAIT * 2.0 ** min(self._refusals - 1, 10)) / (1 + self._answers)
-        return longest * _chance.uniform(0.5, 1.0)
 
     def _usual(self, kind: str) -> int:
         """Tokens of that kind that a call takes; at least one."""
@@ -383,18 +402,6 @@ class Gate:
         counts = {"input": usage.input_tokens, "output": usage.output_tokens}
         return max(1, counts.get(kind, usage.input_tokens + usage.output_tokens))
 
-    def _say(self, text: str) -> None:
-        self._tell(f"{self.name} {text}")
-
-    @staticmethod
-    def _jitter(seconds: float) -> float:
-        """So that several processes do not come back at the same moment, nor one that rounds too early."""
-        return ROUNDING + _chance.uniform(0.0, min(1.0, 0.1 * seconds))
-
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.providers.concurrency import START
 from reward_kit.agent.providers.gate import Gate
-from reward_kit.agent.providers.leave import AskedLimits
+from reward_kit.agent.providers.leave import AskedLimits, AskedNotices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +47,7 @@ class Gates:
         self._gates: dict[tuple[str, str], Gate] = {}
 
     def ask(self, leave: Leave) -> None:
-        """Let another process count requests and tokens, where they are limited; before the first call."""
-        if self._rpm is None and self._tpm is None:
-            return
+        """Let another process say what is told, and count what is limited; before the first call."""
         self._leave = leave
         for gate in self._gates.values():
             self._keep(gate, leave)
@@ -90,7 +88,9 @@ class Gates:
         return max(AT_LEAST, sum(gate.room for gate in gates))
 
     def _keep(self, gate: Gate, leave: Leave) -> None:
-        gate.keep_to(AskedLimits(gate.name, leave, wants_size=self._tpm is not None))
+        gate.tell_by(AskedNotices(gate.name, leave, self._say))
+        if self._rpm is not None or self._tpm is not None:
+            gate.keep_to(AskedLimits(gate.name, leave, wants_size=self._tpm is not None))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)

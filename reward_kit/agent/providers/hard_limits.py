@@ -46,7 +46,7 @@ class Limits(Protocol):
         """Count a call that may go; ``settle`` has to follow."""
 
     def sent(self, taken: Taken) -> None:
-        """The call is being sent."""
+        """The call is being sent; where nobody knows when, it counts from its end."""
 
     def settle(self, taken: Taken, usage: Usage | None, *, spent: bool = True) -> None:
         """The call is over; without ``usage`` it has used what was guessed, or nothing if not ``spent``."""

@@ -1,13 +1,15 @@
-"""Hard limits that several processes keep together.
+"""Hard limits that several processes keep together, and notices of which one is told.
 
-One process counts (``LimitsForAll``), the others ask it for each call (``AskedLimits``). They exchange lines:
+One process counts (``LimitsForAll``), the others ask it for each call (``AskedLimits``) and before they tell
+people something (``AskedNotices``). They exchange lines:
 
 - to the one that counts: ``{"ask": number, "gate": name, "size": characters}``, then either
   ``{"back": number}`` (the call will not be made) or ``{"went": number}`` (it is being sent; may be left out)
   and ``{"used": number, "usage": [input, output] or null, "spent": bool}``;
-- from it: ``{"leave": number}``.
+- to the same: ``{"news": number, "gate": name, "state": state}``;
+- from it: ``{"leave": number}``, for news with ``"tell"``: whether they are.
 
-``number`` is a call of the process that asks.
+``number`` is a call, or a notice, of the process that asks.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.providers.hard_limits import HardLimits, Taken
+from reward_kit.agent.providers.notices import News
 from reward_kit.agent.providers.pace import MINUTE
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class _Queue:
 
     def __init__(self, limits: HardLimits) -> None:
         self.limits = limits
+        self.news = News()
         self._waiting: deque[_Call] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +104,11 @@ class Asker:
 
     def heard(self, line: Mapping[str, Any]) -> None:
         """Take in what the process has said; lines of another kind are not for here."""
-        if "ask" in line:
+        if "news" in line:
+            now = asyncio.get_running_loop().time()
+            fresh = self._limits.of(line["gate"]).news.fresh(line["state"], now)
+            self._tell({"leave": line["news"], "tell": fresh})
+        elif "ask" in line:
             call = _Call(line["ask"], line["size"], self._limits.of(line["gate"]), self._tell)
             self._calls[call.number] = call
             call.queue.join(call)
@@ -150,9 +158,15 @@ class Leave:
         self.tell = tell
         self.numbers = itertools.count(1)
         self.asking: dict[int, AskedLimits] = {}
+        self.telling: dict[int, Callable[[], None]] = {}
 
     def heard(self, line: Mapping[str, Any]) -> None:
-        """There is leave for a call, which may have been given back in the meantime."""
+        """There is leave for a call, which may have been given back in the meantime; or not, for a notice."""
+        if "tell" in line:
+            say = self.telling.pop(line["leave"])
+            if line["tell"]:
+                say()
+            return
         limits = self.asking.get(line["leave"])
         if limits is not None:
             limits.got()
@@ -172,7 +186,6 @@ class AskedLimits:
         self._leave = leave
         self._asked: Taken | None = None
         self._got = False
-        self._warm = False
 
     def delay(self, size: int) -> float:
         """Zero if there is leave for a call of ``size``; asks for it where that has not been done."""
@@ -197,17 +210,11 @@ class AskedLimits:
         return taken
 
     def sent(self, taken: Taken) -> None:
-        """The call is being sent.
-
-        Until a first answer has come that is not said: modules may have to be imported before the request
-        leaves. It then counts until a minute after its end.
-        """
-        if self._warm:
-            self._leave.tell({"went": taken.number})
+        """The call is being sent."""
+        self._leave.tell({"went": taken.number})
 
     def settle(self, taken: Taken, usage: Usage | None, *, spent: bool = True) -> None:
         """The call is over; without ``usage`` it has used what was guessed, or nothing if not ``spent``."""
-        self._warm = self._warm or usage is not None
         tokens = None if usage is None else [usage.input_tokens, usage.output_tokens]
         self._leave.tell({"used": taken.number, "usage": tokens, "spent": spent})
 
@@ -222,6 +229,21 @@ class AskedLimits:
         if asked is not None:
             del self._leave.asking[asked.number]
         return asked
+
+
+class AskedNotices:
+    """Notices of a gate that are told unless another process has told the same."""
+
+    def __init__(self, gate: str, leave: Leave, tell: Callable[[str], None]) -> None:
+        self._gate = gate
+        self._leave = leave
+        self._tell = tell
+
+    def tell(self, state: str, text: str) -> None:
+        """Tell ``text`` if ``state`` is news to the process that counts."""
+        number = next(self._leave.numbers)
+        self._leave.telling[number] = lambda: self._tell(text)
+        self._leave.tell({"news": number, "gate": self._gate, "state": state})
 
 
 def _nothing() -> None:

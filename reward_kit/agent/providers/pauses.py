@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 
 CALM = 1.0
 """Seconds after a pause in which calls are let through one by one,"""
 SPACING = 0.01
 """so many seconds apart."""
+SHORT_WAIT, LONGEST_WAIT = 0.5, 10.0
+"""Seconds of the first pause after a refusal that names none; doubled with each further one up to the other,
+and the shorter the more good answers came before it.
+"""
+ROUNDING = 0.01
+"""Seconds by which a time may be off, above all one that a provider names."""
+
+_chance = random.SystemRandom()
 
 
 class Pauses:
@@ -58,3 +67,17 @@ class Pauses:
             wait = max(wait, self._left_until - now)
             self.calm(self._left_until)
         return wait
+
+
+def short_wait(refusals: int, answers: int) -> float:
+    """Seconds of a pause after so many refusals in a row that name no time, with ``answers`` between."""
+    longest = min(LONGEST_WAIT, SHORT_WAIT * 2.0 ** min(refusals - 1, 10)) / (1 + answers)
+    return longest * _chance.uniform(0.5, 1.0)
+
+
+def jitter(seconds: float) -> float:
+    """What is added to a time that a provider has named.
+
+    So that several processes do not come back at the same moment, nor one that rounds too early.
+    """
+    return ROUNDING + _chance.uniform(0.0, min(1.0, 0.1 * seconds))

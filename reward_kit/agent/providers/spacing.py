@@ -29,7 +29,17 @@ class Spacing:
     Fewer calls at once cannot help there. All times are seconds of one clock.
     """
 
-    __slots__ = ("_helped", "_in_vain", "_last", "_rest", "_resting", "_seconds", "_since")
+    __slots__ = (
+        "_helped",
+        "_in_vain",
+        "_last",
+        "_proven",
+        "_rest",
+        "_resting",
+        "_safe",
+        "_seconds",
+        "_since",
+    )
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -39,6 +49,20 @@ class Spacing:
         self._in_vain = 0
         self._rest = FIRST_REST
         self._resting = 0
+        self._safe = 0.0
+        self._proven = False
+
+    def rest(self) -> None:
+        """Hold nothing back, for a trial whether it is by chance that calls are refused."""
+        self._safe, self._seconds = self._seconds, 0.0
+        self._proven = False
+
+    def resume(self) -> None:
+        """It is not: go back to what was known before, and do not take it for chance."""
+        self._seconds = self._safe
+        self._since = -math.inf
+        self._resting = 0
+        self._proven = True
 
     def sent(self, now: float) -> None:
         """A call has set out."""
@@ -61,7 +85,7 @@ class Spacing:
         else:
             self._in_vain = 0
             self._helped = min(self._helped, self._seconds or math.inf)
-        if self._in_vain <= TRIES:
+        if self._proven or self._in_vain <= TRIES:
             self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * (now - since) / answers)
         else:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0

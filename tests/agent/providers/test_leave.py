@@ -7,9 +7,11 @@ import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import virtual_provider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_provider import now, refused, unreachable
@@ -17,7 +19,7 @@ from virtual_time import simulate
 
 from reward_kit.agent.completion import Completion, Usage
 from reward_kit.agent.model_clients.attempts import answered
-from reward_kit.agent.providers import Gates
+from reward_kit.agent.providers import Gate, Gates
 from reward_kit.agent.providers.leave import Asker, Leave, LimitsForAll
 from reward_kit.errors import ModelError
 
@@ -430,3 +432,65 @@ def test_whatever_happens_the_limits_hold_and_everybody_is_served(seed: int, rpm
     took(main)
     assert provider.most_requests() <= rpm
     assert provider.most_tokens() <= tpm
+
+
+class TestNotices:
+    """What is told of an outage that several processes meet."""
+
+    def told(
+        self, outages: list[tuple[float, float]], processes: int, **options: Any
+    ) -> list[tuple[float, str]]:
+        """What is told, and when, of outages between these seconds after the start."""
+        lines: list[tuple[float, str]] = []
+
+        async def main() -> None:
+            begun = now()
+            provider = Provider(
+                latency=0.2,
+                verdict=lambda: (
+                    unreachable() if any(begin <= now() - begun < end for begin, end in outages) else None
+                ),
+            )
+            limits = LimitsForAll(options.get("rpm"), None)
+            made = [Process(str(number), provider, limits, **options) for number in range(processes)]
+            for process in made:
+                process.gates.tell = lambda text: lines.append((now() - begun, text))
+            last = max(end for _, end in outages) + 70.0
+            while now() - begun < last:
+                await asyncio.gather(*(process.ask() for process in made for _ in range(3)))
+                await asyncio.sleep(1.0)
+
+        simulate(main())
+        return lines
+
+    @pytest.mark.parametrize("processes", [1, 4])
+    @pytest.mark.parametrize("options", [{}, {"rpm": 600}])
+    def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
+        self, processes: int, options: dict[str, Any]
+    ) -> None:
+        lines = self.told([(10.0, 400.0)], processes, **options)
+        assert "does not answer since" in lines[0][1]
+        assert lines[0][0] < 20.0
+        assert "answers again after" in lines[-1][1]
+        assert len([text for _, text in lines if "answers again" in text]) == 1
+        assert 5 <= len(lines) <= 9
+        assert all(second[0] - first[0] >= 59.0 for first, second in pairwise(lines[:-1]))
+
+    @pytest.mark.parametrize("processes", [1, 4])
+    def test_each_outage_is_told(self, processes: int) -> None:
+        lines = self.told([(10.0, 15.0), (30.0, 35.0)], processes)
+        assert ["does not answer" in text for _, text in lines] == [True, False] * 2
+
+
+def test_a_provider_that_fails_in_another_way_is_told_of_at_once() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        gate = Gate("stub", ceiling=4, tell=told.append)
+        faults = [unreachable()] * 5 + [refused(502)] * 4 + [unreachable()]
+        provider = virtual_provider.Provider(verdict=lambda: faults.pop(0) if faults else None)
+        await provider.ask(gate, retries=20)
+
+    simulate(main())
+    assert ["502" in line for line in told] == [False, True, False]
+    assert "answers again" in told[-1]
