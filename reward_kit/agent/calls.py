@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from reward_kit.agent.completion import Usage
 
-Role = Literal["agent", "user"]
+Role = Literal["agent", "user", "judge"]
+"""Whose model call it is; ``judge``: the reward's, which asks with a client of its own."""
 
 
 @dataclass(slots=True)

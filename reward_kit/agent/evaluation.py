@@ -18,7 +18,7 @@ from reward_kit.agent.explain import Explainer, make_explainer
 from reward_kit.agent.garbage import rare_collections
 from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
-from reward_kit.agent.participants import Participants, find_participants
+from reward_kit.agent.participants import Participants, check_asked_user, find_participants
 from reward_kit.agent.redaction import redact
 from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
@@ -124,7 +124,7 @@ class Evaluation:
         self.task_numbers: dict[str, int] = {}
         self._recorded: RecordedRun | None = None
         self._explainer: Explainer | None = None
-        self._progress = progress or NoProgress()
+        self._progress = _checked_progress(progress)
         self._warn = warn
 
     async def run(self, *, killed: Callable[[], str] | None = None) -> EvaluationResult:
@@ -148,11 +148,12 @@ class Evaluation:
             self._recorded = recorded_run(config, bundle.tasks, tasks)
             if self._recorded is None:
                 participants = find_participants(config, tasks, self._models)
+                check_asked_user(participants, config.user)
             else:
                 tasks, participants = self._recorded.tasks, self._recorded.participants
                 for warning in self._recorded.warnings:
                     self._warn(warning)
-            self._explainer = make_explainer(config)
+            self._explainer = make_explainer(config, participants.gates)
             # absolute: a tool that changes to another folder does not take the results with it
             folder = RunsFolder(Path(config.output_dir).absolute())
             participants.models = cached_models(participants.models, config, folder.root, warn=self._warn)
@@ -270,6 +271,19 @@ class Evaluation:
         """Write the results; an error that is on its way already (a full disk) is not hidden by another."""
         with suppress(*([StorageError] if may_fail else [])):
             write_file(result.results_path, readable_json(result.to_json()))
+
+
+def _checked_progress(progress: Progress | None) -> Progress:
+    """What is told how far the evaluation is; ``UsageError`` where it lacks a method."""
+    if progress is None:
+        return NoProgress()
+    for name in ("started", "ended", "closed"):
+        if not callable(getattr(progress, name, None)):
+            raise UsageError(
+                f"progress has no method {name}",
+                remedy="It has started(tally), ended(outcome, tally) and closed(tally).",
+            )
+    return progress
 
 
 @contextmanager

@@ -23,8 +23,16 @@ _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 def fault_line(error: BaseException) -> str:
     """``reward.py:12: KeyError: 'seat'``: the line of the foreign code, then the error.
 
-    Errors of this package already say what is wrong in words for a person, and some say where.
+    Errors of this package already say what is wrong in words for a person, and some say where. Of an
+    exception whose own code fails when it is read, it is the name of its class.
     """
+    try:
+        return _fault_line(error)
+    except (Exception, SystemExit):  # noqa: BLE001 - an exception's class is foreign code, too
+        return str(type.__getattribute__(type(error), "__name__"))
+
+
+def _fault_line(error: BaseException) -> str:
     if isinstance(error, RewardKitError):
         text = str(error)
         if error.place:

@@ -7,33 +7,78 @@ import os
 import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from reward_kit.agent.bundles.breakage import broken_off
+from reward_kit.agent.bundles.ground import INTERRUPTED, end_process
+from reward_kit.agent.bundles.loop_guard import GuardedFuture, guarded_task
+from reward_kit.agent.worker_thread import InterruptedInThread
+from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from types import FrameType
 
-INTERRUPTED = 130
-"""The exit code of a process that a second signal ends."""
+    from reward_kit.agent.bundles.loop_guard import GuardedTask
+
 STDERR = 2
 SHOW_CURSOR = "\x1b[?25h"
 """The live line hides it."""
+_handled: WeakSet[asyncio.Event] = WeakSet()
+"""The events of evaluations whose command handles signals."""
+_NEVER_SET = asyncio.Event()
+
+
+def hear_no_ctrl_c() -> None:
+    """Another process ends this one: nobody's Ctrl-C comes here."""
+    _handled.add(_NEVER_SET)
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether this is a person's Ctrl-C, which raises nothing in threads, nor where a command handles it."""
+    return (
+        isinstance(error, KeyboardInterrupt) and not isinstance(error, InterruptedInThread) and not _handled
+    )
 
 
 async def until_interrupted(work: Coroutine[Any, Any, None], signalled: asyncio.Event) -> bool:
-    """Run ``work``; True if ``signalled`` was set meanwhile, which cancels it."""
-    task = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(signalled.wait())
+    """Run ``work``; True if ``signalled`` was set meanwhile, which cancels it.
+
+    Raises ``BundleError`` for what ends it that is neither an error of this package nor a person's wish:
+    other code has changed what all of the process stand on, or this package is at fault.
+    """
+    task = guarded_task(work)
+    waiting = guarded_task(signalled.wait())
     try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await _either(task, waiting, signalled)
     finally:
         waiting.cancel()
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
-    if signalled.is_set() and task.cancelled():
-        return True
-    await task
+    if task.cancelled():
+        if signalled.is_set():
+            return True
+        raise asyncio.CancelledError if task.is_cancelled else broken_off(None)
+    error = task.exception()
+    if isinstance(error, Exception) and not isinstance(error, RewardKitError):
+        raise broken_off(error) from error
+    task.result()
     return False
+
+
+async def _either(task: GuardedTask[None], waiting: GuardedTask[Any], signalled: asyncio.Event) -> None:
+    """Return when ``task`` has ended or ``signalled`` is set."""
+    present: Any = asyncio.current_task()
+    before = present.cancelling() if hasattr(present, "cancelling") else 0
+    while not task.done() and not signalled.is_set():
+        ended = GuardedFuture()
+        for one in (task, waiting):
+            if not one.done():
+                one.add_done_callback(ended.end)
+        await ended
+    while hasattr(present, "cancelling") and present.cancelling() > before:
+        present.uncancel()  # somebody's whom the guard refused
 
 
 @contextmanager
@@ -44,12 +89,13 @@ def signals_set(event: asyncio.Event, killed: Callable[[], str]) -> Iterator[Non
     up control, or swallows whatever is raised in it, would keep them waiting for ever.
     """
     loop = asyncio.get_running_loop()
+    _handled.add(event)
     asked: list[bool] = []
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         if asked:
             _say_at_once(f"Interrupted. {killed()}")
-            os._exit(INTERRUPTED)
+            end_process(INTERRUPTED)
         asked.append(True)
         loop.call_soon_threadsafe(event.set)
         _say_at_once("Interrupted: the rollouts under way are being ended. Once more ends them at once.")

@@ -9,13 +9,16 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.bundles.footing import footing, loop_kept_running, put_back
+from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.ground import end_if_forked
+from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.faults import fault_line, place_of
+from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.limits import CANCELLATION_GRACE
+from reward_kit.agent.runs.atomic_file import compact_json
 from reward_kit.agent.shown_rollout import ShownRollout, copied
 from reward_kit.agent.tools.execution import is_cancelled, is_closed
-from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
+from reward_kit.agent.worker_thread import Pace, in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -49,9 +52,12 @@ async def judge(
         "messages": copied(rollout.messages),
         "db": _face(rollout.database, is_async=is_async),
         "gold_db": None if gold_database is None else _face(gold_database, is_async=is_async),
-        "rollout": ShownRollout(rollout),
+        "rollout": (shown := ShownRollout(rollout)),
     }
-    return await call_reward(reward, given, timeout=timeout)
+    try:
+        return await call_reward(reward, given, timeout=timeout)
+    finally:
+        shown.hand_over_usage()
 
 
 def takes_async_faces(reward: Callable[..., Any]) -> bool:
@@ -71,10 +77,11 @@ async def call_reward(
 
     Raises ``RewardError`` as ``judge``.
     """
-    is_async = takes_async_faces(reward)
+    is_async, known = takes_async_faces(reward), _known(reward)
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
-    running = asyncio.ensure_future(_outcome(call, None if is_async else _known(reward).pace))
+    with loop_kept_running():
+        running = guarded_task(_outcome(call, reward, None if is_async else known.pace))
     try:
         done, _ = await asyncio.wait({running}, timeout=timeout)
     finally:
@@ -82,41 +89,61 @@ async def call_reward(
             running.cancel()
             await asyncio.wait({running}, timeout=CANCELLATION_GRACE)
     if not done:
-        raise RewardError(f"took longer than {timeout:g} s", place=place_of(reward))
+        raise RewardError(f"took longer than {timeout:g} s", place=known.place)
     if running.cancelled():
-        raise RewardError("cancelled the task that it runs in (CancelledError)", place=place_of(reward))
+        raise RewardError("cancelled the task that it runs in (CancelledError)", place=known.place)
     result = running.result()
-    if isinstance(result, ValueError) and _is_of_result(result.__context__):
-        raise RewardError(_unfit(result.__context__), place=place_of(reward)) from result
+    if isinstance(result, _UnfitError):
+        raise result
     if isinstance(result, BaseException):
-        raise RewardError(f"raised {fault_line(result)}", place=place_of(reward)) from result
-    try:
-        return _checked(result, reward)
-    except RewardError:
-        raise
-    except Exception as error:  # the result's class, or that of its score, is the reward's own code too
-        fault = f"returned a result that cannot be read: {fault_line(error)}"
-        raise RewardError(fault, place=place_of(reward)) from error
+        raise _raised(result, known.place)
+    return result
 
 
-async def _outcome(call: Callable[[], Any], pace: Pace | None) -> Any:
-    """What the reward returned, or the exception that it raised; ``pace`` is that of a ``def`` reward.
+class _UnfitError(RewardError):
+    """What the reward returned is no result."""
+
+
+def _raised(error: BaseException, place: str) -> RewardError:
+    """What to raise where the reward raised ``error``."""
+    context = error.__context__
+    fault = _unfit(context) if isinstance(error, ValueError) and _is_of_result(context) else None
+    told = RewardError(fault or f"raised {fault_line(error)}", place=place)
+    told.__cause__ = error
+    return told
+
+
+async def _outcome(
+    call: Callable[[], Any], reward: Callable[..., Any], pace: Pace | None
+) -> EvaluateResult | RewardOutput | BaseException:
+    """The result of the reward, or the exception that it raised; ``pace`` is that of a ``def`` reward.
 
     It runs in a task of its own, which an ``async def`` reward may cancel or keep from ending. The exception
     is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a ``SystemExit``
     that leaves a task ends the event loop.
     """
-    process, task, before = os.getpid(), asyncio.current_task(), footing()
+    place = _known(reward).place
+    process, task, before = os.getpid(), asyncio.current_task(), footing(f"the reward {place}")
+
+    def called() -> Any:
+        try:
+            returned = call()
+        finally:
+            put_back(before)  # reading the result imports modules, for instance
+        return returned if inspect.isawaitable(returned) else _read(returned, place)
+
     try:
-        result = call() if pace is None else await in_thread(call, pace=pace, in_turn=False)
-        if not inspect.isawaitable(result):
-            return result
-        with loop_kept_running():
-            return await result
+        result: Any = called() if pace is None else await in_thread(called, pace=pace, in_turn=False)
+        if inspect.isawaitable(result):
+            result = await result
+            put_back(before)
+            return _read(result, place)
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error, task):
             raise
         return error
+    else:
+        return result  # type: ignore[no-any-return]  # it was read
     finally:
         end_if_forked(process)
         put_back(before)
@@ -128,7 +155,7 @@ def _is_ours(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return is_cancelled()
     if isinstance(error, GeneratorExit):
         return is_closed(task)
-    return isinstance(error, KeyboardInterrupt) and not isinstance(error, InterruptedInThread)
+    return is_ctrl_c(error)
 
 
 def _face(database: Database, *, is_async: bool) -> Any:
@@ -140,10 +167,12 @@ class _Known(NamedTuple):
 
     parameters: dict[str, inspect.Parameter]
     pace: Pace
+    place: str
+    """Where it was written."""
 
 
 def _look_at(reward: Callable[..., Any]) -> _Known:
-    return _Known(dict(inspect.signature(reward).parameters), Pace())
+    return _Known(dict(inspect.signature(reward).parameters), Pace(), place_of(reward))
 
 
 _look_once = functools.lru_cache(maxsize=64)(_look_at)
@@ -175,27 +204,43 @@ def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     return {name: value for name, value in given.items() if name in parameters}
 
 
-def _checked(result: Any, reward: Callable[..., Any]) -> EvaluateResult | RewardOutput:
+def _read(result: Any, place: str) -> EvaluateResult | RewardOutput:
+    """The result, checked; its class, or that of its score, is the reward's own code too."""
+    try:
+        return _checked(result, place)
+    except _UnfitError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _UnfitError(
+            f"returned a result that cannot be read: {fault_line(error)}", place=place
+        ) from error
+
+
+def _checked(result: Any, place: str) -> EvaluateResult | RewardOutput:
     from pydantic import ValidationError
 
     from reward_kit.models import EvaluateResult, RewardOutput
 
+    if isinstance(result, EvaluateResult) and type(result).model_dump is not EvaluateResult.model_dump:
+        result = result.model_dump()  # by code of the reward's own, which is not to run again elsewhere
     if isinstance(result, dict):
         try:
             result = EvaluateResult.model_validate(result)
         except ValidationError as error:
-            raise RewardError(_unfit(error), place=place_of(reward)) from error
+            raise _UnfitError(_unfit(error), place=place) from error
     if not isinstance(result, EvaluateResult | RewardOutput):
-        raise RewardError(f"returned {_shown(result)}, {EXPECTED}", place=place_of(reward))
+        raise _UnfitError(f"returned {_shown(result)}, {EXPECTED}", place=place)
     if (
         isinstance(result.score, bool)
         or not isinstance(result.score, int | float)
         or not math.isfinite(result.score)
     ):
-        raise RewardError(
-            f"returned the score {_shown(result.score)}, not a finite number", place=place_of(reward)
-        )
-    return result
+        raise _UnfitError(f"returned the score {_shown(result.score)}, not a finite number", place=place)
+    if type(result.score) is not float:
+        result.score = float(result.score)  # of a class of its own, for instance
+    checked: EvaluateResult | RewardOutput = result
+    compact_json(checked.to_dict() if isinstance(checked, RewardOutput) else checked.model_dump())
+    return checked
 
 
 def _is_of_result(error: BaseException | None) -> TypeGuard[ValidationError]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import reprlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundles.footing import loop_kept_running
+from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.calls import ModelCall, ToolCall
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
 from reward_kit.agent.history import History, Line
+from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.judge import judge
 from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
@@ -123,7 +125,7 @@ async def _play(
     deadline = Deadline(timeout)
     given = {name: getattr(rollout, name) for name in _GIVEN}
     with deadline.applied(), loop_kept_running():
-        episode = asyncio.ensure_future(_episode(rollout, agent, user))
+        episode = guarded_task(_episode(rollout, agent, user))
     either: set[asyncio.Future[Any]] = {episode, deadline.passed}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -237,13 +239,43 @@ async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSe
 async def _let_go(*players: Agent | User | None) -> None:
     """Tell agent and user that the rollout is over, if they want to know; what they raise changes nothing."""
     for player in players:
-        closing = getattr(player, "close", None)
-        if closing is None:
+        if player is None or not _has_close(player):
             continue
+        with loop_kept_running():
+            closing = guarded_task(_closed(player))
+        closing.add_done_callback(_seen)
         try:
-            await asyncio.wait_for(closing(), CANCELLATION_GRACE)
-        except Exception as error:
-            logger.debug("%s.close() failed", type(player).__name__, exc_info=error)
+            await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
+        finally:
+            closing.cancel()
+        await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
+
+
+def _has_close(player: Agent | User) -> bool:
+    try:
+        return getattr(player, "close", None) is not None
+    except (Exception, SystemExit):  # noqa: BLE001 - the border to the player's own code
+        return False
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """What it raised is told elsewhere: KeyboardInterrupt ends the event loop."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _closed(player: Any) -> None:
+    """Runs in a task of its own, which a player may cancel or keep from ending."""
+    try:
+        closing = player.close()
+        if inspect.isawaitable(closing):
+            await closing
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        logger.debug("%s.close() failed", type(player).__name__, exc_info=error)
 
 
 async def _hear(rollout: Rollout, user: User) -> None:

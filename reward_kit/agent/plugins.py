@@ -40,6 +40,11 @@ def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: s
             place=f"--{kind}",
             remedy=f"Built in are {names}; your own is module:factory.",
         )
+    if module.endswith(".py"):
+        name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise BundleError(
+            f"{module} is a file", place=f"--{kind} {spec}", remedy=f"Name the module: {name}:{attribute}."
+        )
     _forget_if_changed(module)
     before = set(sys.modules)
     found = _imported(spec, kind)
@@ -132,7 +137,7 @@ class _ForeignFactory:
             made = self._found()
         except RewardKitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(f"{self._spec}() raised {fault_line(error)}") from error
         if not inspect.iscoroutinefunction(getattr(made, "respond", None)):
             raise self._fault(
@@ -148,7 +153,7 @@ class _ForeignFactory:
             return _ForeignFactory(configured(config, tasks), self._spec, self._kind)
         except RewardKitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(f"{self._spec}.configured() raised {fault_line(error)}") from error
 
     async def open(self) -> None:
@@ -160,7 +165,7 @@ class _ForeignFactory:
             await opening()
         except RewardKitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(f"{self._spec} cannot be opened: {fault_line(error)}") from error
 
     async def close(self) -> None:

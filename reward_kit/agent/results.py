@@ -296,6 +296,7 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     estimates = mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))
     durations = [outcome.seconds for outcome in outcomes]
     calls = sum(usage.calls for outcome in outcomes for usage in outcome.usage.values())
+    waited = sum(outcome.model_seconds for outcome in outcomes)  # 0: no call that was counted told its time
     turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
     return Averages(
         reward=estimates[0] if estimates else None,
@@ -303,15 +304,16 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
         turns=mean([outcome.turns for outcome in outcomes]),
         turn_of_success=mean(turns),
         seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
-        model_call_seconds=sum(outcome.model_seconds for outcome in outcomes) / calls if calls else None,
+        model_call_seconds=waited / calls if calls and waited else None,
     )
 
 
 def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
-    """Tokens and cost of agent and user apart."""
+    """Tokens and cost of agent and user apart, and of rewards that have counted theirs (``judge``)."""
+    judged = any("judge" in outcome.usage for outcome in outcomes)
     return {
         role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
-        for role in ("agent", "user")
+        for role in ("agent", "user", *(["judge"] if judged else []))
     }
 
 

@@ -260,7 +260,7 @@ class Rollout:
         counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given.
         """
         usage.calls = usage.calls or 1
-        self.usage[role].add(usage)
+        self.usage.setdefault(role, Usage()).add(usage)
         if self._budget is not None:
             self._budget.count(usage)
         self.model_calls.append(

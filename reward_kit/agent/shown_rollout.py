@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.completion import Usage
+from reward_kit.agent.history import encodable
 from reward_kit.agent.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.calls import ModelCall, ToolCall
+    from reward_kit.agent.completion import Completion
     from reward_kit.agent.database import Database
     from reward_kit.agent.history import History
 
@@ -34,14 +38,45 @@ class ShownRollout(Rollout):
 
     def __init__(self, played: Rollout) -> None:
         self.__dict__.update(
-            {name: value for name, value in played.__dict__.items() if name not in _COPIES}, _played=played
+            {name: value for name, value in played.__dict__.items() if name not in _COPIES},
+            _played=played,
+            _asked=[],
         )
+
+    async def complete(self, *_: Any, **__: Any) -> Completion:
+        """Refused: agent and user have been asked all that they are."""
+        raise TypeError(
+            "a reward asks models with a client of its own, and counts that with rollout.count_usage()"
+        )
+
+    def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
+        """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``."""
+        counted = _checked(usage)
+        if not 0 <= seconds < math.inf:
+            raise TypeError(f"seconds is {seconds!r}, not a number from 0")
+        self.usage.setdefault("judge", Usage()).add(counted)
+        self._asked.append({"usage": counted, "model": encodable(str(model)), "seconds": seconds})
+
+    def hand_over_usage(self) -> None:
+        """Count in the rollout itself what the reward has counted: once, when it has been called."""
+        while self._asked:
+            self._played.count_usage(role="judge", **self._asked.pop(0))
 
     def __getattr__(self, name: str) -> Any:
         if name not in _COPIES:
             raise AttributeError(f"a rollout has no attribute {name!r}")
         value = self.__dict__[name] = _COPIES[name](getattr(self._played, name))
         return value
+
+
+def _checked(usage: object) -> Usage:
+    """A copy, at least one call; ``TypeError`` for what would spoil the sums of all rollouts."""
+    if not isinstance(usage, Usage):
+        raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
+    for name, value in asdict(usage).items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise TypeError(f"Usage.{name} is {value!r}, not a number from 0")
+    return replace(usage, calls=usage.calls or 1)
 
 
 def _history_copied(history: History) -> History:

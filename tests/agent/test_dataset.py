@@ -80,6 +80,7 @@ def test_bad_json_in_a_wrapped_row_is_reported_where_it_stands(tmp_path: Path) -
     [
         ('{"id": "a", "id": "b"}', "task.jsonl:1: not valid JSON: an object has the key 'id' twice"),
         ('{"id": "a", "x": NaN}', "task.jsonl:1: not valid JSON: NaN is not a JSON number"),
+        ('{"id": "a", "x": [-1e999]}', "task.jsonl:1: not valid JSON: a number is too large"),
         ('{"id": "a", "x": "\\ud800"}', "task.jsonl:1: not valid JSON: half a character, '\\ud800'"),
         ("[" * 100_000, "task.jsonl:1: not valid JSON: maximum recursion depth exceeded"),
         ("nonsense", "task.jsonl:1:1: not valid JSON: Expecting value"),

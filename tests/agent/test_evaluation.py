@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,51 @@ def test_progress_is_told_from_the_first_to_the_last(bundle: Bundle) -> None:
     agent_eval(bundle.dataset, agent="gold", progress=Listener())
     ended = [("ended", number, 1.0) for number in (1, 2, 3, 4)]
     assert heard == [("started", 4, None), *ended, ("closed", 4, 1.0)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gold_actions_that_break_their_tool_are_told_once(bundle: Bundle, workers: int) -> None:
+    """What is left of them is what the data should be, so that doing nothing may pass."""
+    broken = "\n\n@R.tool(parameters={})\ndef lookup():\n    return {}['x']\n"
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + broken)
+    lookup = [{"name": "lookup", "arguments": {}}]
+    bundle.rows({"id": "right", "actions": [], "n_rollouts": 1}, {"id": "wrong", "actions": lookup})
+    told: list[str] = []
+
+    class Listener:
+        def started(self, tally: Tally) -> None: ...
+
+        def ended(self, outcome: RolloutOutcome, tally: Tally) -> None: ...
+
+        def closed(self, tally: Tally) -> None: ...
+
+        def noted(self, text: str) -> None:
+            told.append(text)
+
+    agent_eval(bundle.dataset, agent="gold", workers=workers, progress=Listener())
+    first, *others = told
+    assert "row 'wrong': gold action 1 (lookup): Error: " in first
+    assert "KeyError" in first
+    assert len(others) < workers
+
+
+def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None:
+    script = bundle.write(
+        "script.py",
+        "from reward_kit.agent import agent_eval\n"
+        "class Mute:\n"
+        "    async def respond(self, rollout):\n"
+        "        return 'Hm.'\n"
+        "print(agent_eval('flight_task', agent='__main__:Mute', user='none').outcomes[0].stop_reason)\n",
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "agent_done\n", "")
+
+
+def test_what_cannot_be_told_of_the_progress_is_refused_before_anything_runs(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"progress has no method started. It has started\(tally\), ended"):
+        agent_eval(bundle.dataset, agent="gold", progress=print)  # type: ignore[arg-type]
+    assert not Path("runs").exists()
 
 
 async def test_cancelling_keeps_what_is_finished(bundle: Bundle, player: Callable[[str], str]) -> None:

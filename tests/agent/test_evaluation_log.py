@@ -17,6 +17,7 @@ from reward_kit.agent.completion import Usage
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import FORMAT, EvaluationLog, read_log
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 HEADER = {"kind": "evaluation", "format": FORMAT, "configuration": {}, "rows": {}, "code": {}}
@@ -157,6 +158,40 @@ time.sleep(60)
 """
 
 
+def test_a_log_of_another_version_is_told_as_that(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(
+        json.dumps({**HEADER, "format": "reward-kit.log/99"}) + "\n"
+    )  # also where it is the last line
+    with pytest.raises(StorageError, match=r"e\.jsonl:1: was written by another version.*reward-kit\.log/99"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "changed"),
+    [
+        (0, {"rows": []}),
+        (0, {"rows": {"row": {}}}),
+        (0, {"configuration": {"model_args": "x"}}),
+        (1, {"row_id": ["row"]}),
+        (1, {"file": 5}),
+        (1, {"seconds": []}),
+        (1, {"reward": "1"}),
+        (1, {"usage": 1.0}),
+        (1, {"user_faults": 5}),
+    ],
+)
+def test_a_line_whose_fields_are_of_other_kinds_is_told_with_its_line(
+    tmp_path: Path, number: int, changed: dict[str, object]
+) -> None:
+    path = tmp_path / "e.jsonl"
+    lines = [HEADER, line(0), line(1)]
+    lines[number] = {**lines[number], **changed}
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    with pytest.raises(StorageError, match=rf"e\.jsonl:{number + 1}: is no line of an evaluation's log"):
+        read_log(path)
+
+
 def hold(path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -182,6 +217,27 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     process.wait()
     assert path.exists()
     EvaluationLock(path).release()
+
+
+def test_only_a_lock_that_is_held_shows_that_another_machine_writes(tmp_path: Path) -> None:
+    evals = tmp_path / "runs" / "evals"
+    evals.mkdir(parents=True)
+    header = {**HEADER, "rows": {"row": {"n_rollouts": 2, "row": "", "seed": "", "tools": ""}}}
+    header |= {"created": 0.0, "versions": {}}
+    path = evals / "mine.jsonl"
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(line(0))}\n")
+    lock = path.with_suffix(".lock")
+    elsewhere = json.dumps({"pid": os.getpid(), "host": "elsewhere"})
+    lock.write_text(elsewhere)
+    assert load_evaluation(path).status == "interrupted"
+    process = hold(lock)
+    try:
+        lock.write_text(elsewhere)
+        stored = load_evaluation(path)
+        assert (stored.status, stored.reason) == ("running", f"by process {os.getpid()} on elsewhere")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_released_lock_leaves_no_file_and_may_be_taken_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from flight_bundle import Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.errors import BundleError
 
 NAMES = ("own_agent_of_a_test", "own_words_of_a_test")
 AGENT = f"""
@@ -49,6 +50,12 @@ def test_an_agent_that_was_edited_is_imported_anew(bundle: Bundle, tmp_path: Pat
     assert said(bundle) == "another"
     (tmp_path / f"{NAMES[0]}.py").write_text(AGENT.replace("return WORD", "return WORD + '!'"))
     assert said(bundle) == "another!"
+
+
+@pytest.mark.parametrize("spec", ["agents.py:Agent", "./agents.py:Agent"])
+def test_a_file_in_place_of_a_module_is_told_with_the_name_that_is_meant(bundle: Bundle, spec: str) -> None:
+    with pytest.raises(BundleError, match=r"agents\.py is a file\. Name the module: agents:Agent\."):
+        agent_eval(bundle.dataset, agent=spec, user="none")
 
 
 def test_an_agent_that_was_not_edited_stays_as_it_is(bundle: Bundle, tmp_path: Path) -> None:

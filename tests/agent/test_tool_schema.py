@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.json_schema import compile_schema
 from reward_kit.agent.tools.schema import ToolSignature, read_signature
 from reward_kit.errors import BundleError
 
@@ -453,3 +454,24 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
         read_signature(function, parameters)
 
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "faults"),
+    [
+        ({"x1": 1, "z": "s", "own": None}, []),
+        ({"x1": "s", "z": "s"}, ["'s' is not of type 'integer'"]),
+        ({"z": 4}, ["4 is not of type 'string'"]),
+        ([], ["[] is not of type 'object'"]),
+    ],
+)
+def test_names_by_patterns_are_checked_and_others_by_what_is_left(value: object, faults: list[str]) -> None:
+    validator = compile_schema(
+        {
+            "type": "object",
+            "properties": {"own": {}},
+            "patternProperties": {"^x": {"type": "integer"}},
+            "additionalProperties": {"type": "string"},
+        }
+    )
+    assert [fault.message for fault in validator.iter_errors(value)] == faults

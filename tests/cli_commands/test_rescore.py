@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from typing import Any
 import click
 import pytest
 from flight_bundle import GOLD, REWARD, Bundle, Finished, flight_bundle
+from planned_agent import evaluate
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.rescoring import rescore
+from reward_kit.agent.runs.evaluation_log import EvaluationLog
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
 
 Command = Callable[..., Finished]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
@@ -266,6 +270,67 @@ def test_rollouts_that_nobody_could_judge_stay_so(bundle: Bundle, finished: Eval
     done = asyncio.run(rescore(finished.log_path))
     (left,) = [rollout for rollout in done.rollouts if not rollout.now.judged]
     assert (left.changed, done.failed) == (False, [])
+
+
+RAISES = """
+@R.tool(parameters={})
+def lookup():
+    return {}["x"]
+"""
+
+
+def test_tools_that_raised_are_still_named(bundle: Bundle) -> None:
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + RAISES)
+    bundle.rows({"id": "a", "actions": [*GOLD, {"name": "lookup", "arguments": {}}], "n_rollouts": 1})
+    before = agent_eval(bundle.dataset, agent="gold", eval_id="first")
+    asyncio.run(rescore(before.log_path, eval_id="second"))
+    now = load_evaluation("second")
+    faults = [outcome.tool_faults for outcome in now.outcomes]
+    assert faults == [outcome.tool_faults for outcome in before.outcomes]
+    assert faults[0] is not None
+    assert faults[0]["lookup"]["calls"] == 1
+
+
+def test_it_says_whose_rollouts_they_are_and_with_which_tools(bundle: Bundle) -> None:
+    before = evaluate(bundle, "first", {"a": [1]})
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + RAISES)
+    asyncio.run(rescore(before.log_path, eval_id="second"))
+    first, second = load_evaluation("first"), load_evaluation("second")
+    assert "planned_agent" in str(first.code)
+    assert first.code.keys() == second.code.keys()
+    assert second.tools_of("a") == first.tools_of("a")
+    assert "lookup" not in json.dumps(second.tools_of("a"))
+    assert first.code != second.code  # the tools' own module, as it was when the reward was asked
+
+
+def test_a_log_is_there_when_it_is_whole(
+    bundle: Bundle, finished: EvaluationResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the midst, it leaves no log that could be continued as if models had to play the rest."""
+    log = finished.log_path.with_name("second.jsonl")
+    there = []
+    append = EvaluationLog.append
+
+    def seen(self: EvaluationLog, line: Any) -> None:
+        append(self, line)
+        there.append(log.exists())
+
+    monkeypatch.setattr(EvaluationLog, "append", seen)
+    asyncio.run(rescore(finished.log_path, eval_id="second"))
+    assert there == [False] * 5
+    assert len(log.read_text().splitlines()) == 5
+    assert not [path for path in log.parent.iterdir() if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("changed", [{"fields": 5}, {"user_faults": [5]}])
+def test_a_trajectory_whose_fields_are_of_other_kinds_costs_its_rollout(
+    finished: EvaluationResult, changed: dict[str, Any]
+) -> None:
+    path = finished.folder / finished.outcomes[0].file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    done = asyncio.run(rescore(finished.log_path))
+    assert [rejudged.now.judged for rejudged in done.rollouts] == [False, True, True, True]
+    assert finished.outcomes[0].file in done.rollouts[0].reason
 
 
 def test_the_documentation_lists_every_option() -> None:

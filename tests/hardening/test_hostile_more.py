@@ -130,6 +130,7 @@ import time
 from typing import Annotated
 from pydantic import AfterValidator
 R.tool_timeout = 0.5
+NAMES = {"type": "object", "patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}
 PATTERN = {"type": "string", "pattern": "^(a+)+$"}
 
 @R.tool(parameters={"v": PATTERN})
@@ -138,6 +139,10 @@ def one(v):
 
 @R.tool(parameters={"type": "object", "properties": {"v": PATTERN}})
 def all_of_them(v):
+    return v
+
+@R.tool(parameters={"v": NAMES})
+def names(v):
     return v
 
 @R.tool(parameters={"v": Annotated[str, AfterValidator(lambda v: time.sleep(600))]})
@@ -149,18 +154,20 @@ def slow(v):
 def test_arguments_whose_check_would_never_end_cost_their_call(
     agent_eval: Command, bundle: Bundle, tools: Writer
 ) -> None:
-    names = ("one", "all_of_them", "slow")
+    names = ("one", "all_of_them", "slow", "names")
     tools(after=CHECKED)
-    actions = [{"name": name, "arguments": {"v": "a" * 60 + "!"}} for name in names]
+    text = "a" * 60 + "!"
+    given = {"names": {text: "x"}}
+    actions = [{"name": name, "arguments": {"v": given.get(name, text)}} for name in names]
     bundle.rows(
-        {"actions": [*actions, *json.loads(json.dumps(GOLD).replace("[0, ", "[3, "))], "n_rollouts": 1}
+        {"actions": [*actions, *json.loads(json.dumps(GOLD).replace("[0, ", "[4, "))], "n_rollouts": 1}
     )
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0)
     (record,) = trajectories(bundle, "flight.booking.001")
     statuses = {call["name"]: call["status"] for call in record["tool_calls"]}
-    assert [statuses[name] for name in names] == ["invalid_arguments", "invalid_arguments", "failed"]
+    assert [statuses[name] for name in names] == ["invalid_arguments"] * 2 + ["failed", "invalid_arguments"]
 
 
 RAISING = """\

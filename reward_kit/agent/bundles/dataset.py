@@ -7,6 +7,7 @@ wrapped over several lines if the later ones are indented (or begin with a closi
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -171,12 +172,21 @@ def _parse(text: str) -> Any:
     data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
     if is_too_deep(data, text):
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if _LARGE_EXPONENT.search(text):
+        try:
+            json.dumps(data, allow_nan=False)
+        except ValueError:
+            raise ValueError("a number is too large") from None
     if "\\ud" in text or "\\uD" in text:
         try:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"half a character, {error.object[error.start]!r}") from None
     return data
+
+
+_LARGE_EXPONENT = re.compile(r"\d[eE]\+?\d{3}")
+"""1e999 is read as infinity, which JSON cannot hold."""
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Only what cannot work is put back: another stream or function that does its work
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 import os
@@ -14,28 +15,49 @@ import sys
 import threading
 import time
 from _signal import getsignal  # type: ignore[import-not-found]  # the one of signal makes enums: 3 us
-from asyncio import get_running_loop
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import reopen_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
-_NEEDED: dict[ModuleType, tuple[str, ...]] = {
-    builtins: ("open", "print"),
-    json: ("dumps", "loads"),
-    os: ("open", "close", "fsync", "replace", "write"),
-    sys: ("excepthook",),
-    threading: ("excepthook",),
-    time: ("time", "perf_counter", "monotonic", "sleep"),
+
+def _tells_time(function: Callable[[], Any]) -> bool:
+    return isinstance(function(), float)
+
+
+_NEEDED: dict[ModuleType, dict[str, Callable[[Any], Any] | None]] = {
+    builtins: {
+        "open": lambda function: function(os.devnull).close() is None,
+        "print": None,
+        "__import__": lambda function: function("sys") is sys,
+    },
+    json: {
+        "dumps": lambda function: function([]) == "[]",
+        "loads": lambda function: function("[]") == [],
+    },
+    os: dict.fromkeys(("open", "close", "fsync", "replace", "write")),
+    sys: {"excepthook": None},
+    threading: {"excepthook": None},
+    time: {**dict.fromkeys(("time", "perf_counter", "monotonic"), _tells_time), "sleep": None},
+    asyncio: dict.fromkeys(
+        ("current_task", "ensure_future", "gather", "get_running_loop", "shield", "sleep", "wait", "wait_for")
+    ),
 }
-_FUNCTIONS = [(module, name, getattr(module, name)) for module, names in _NEEDED.items() for name in names]
+"""By name how to see that another in its place does its work; None where being callable has to do."""
+_FUNCTIONS = [
+    (module, name, getattr(module, name), works)
+    for module, names in _NEEDED.items()
+    for name, works in names.items()
+]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_playing: ContextVar[bool] = ContextVar("_playing", default=False)
+_MODULES = sys.modules
+_OURS = frozenset({*sys.stdlib_module_names, "reward_kit"})
+_seen: dict[str, Any] = {}
+"""The modules that were there before a call."""
+_called: list[str] = [""]
 
 
 class Footing(NamedTuple):
@@ -44,25 +66,40 @@ class Footing(NamedTuple):
     recursion_limit: int
     streams: tuple[Any, Any]
     handlers: tuple[Any, ...]
+    alarm: float
 
 
-def footing() -> Footing:
-    """How it is now."""
+def footing(called: str) -> Footing:
+    """How it is now, before ``called``, a tool or a reward."""
+    global _seen
+    _called[0] = called
+    if len(_MODULES) != len(_seen):
+        _seen = {name: module for name, module in list(_MODULES.items()) if _is_whole(module)}
     handlers = tuple(getsignal(number) for number in _SIGNALS)
-    return Footing(sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers)
+    return Footing(sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
+
+
+def last_called() -> str | None:
+    """The tool or reward that was called last in this process."""
+    return f"after {_called[0]} was called" if _called[0] else None
 
 
 def put_back(before: Footing) -> list[str]:
     """Put back what was broken since ``before``; returns its names."""
     broken = []
-    for module, name, function in _FUNCTIONS:
+    if sys.modules is not _MODULES or len(_MODULES) < len(_seen):
+        broken += _put_back_modules()
+    for module, name, function, works in _FUNCTIONS:
         present = getattr(module, name, None)
-        if present is not function and not callable(present):
+        if present is not function and not _does_its_work(present, works):
             setattr(module, name, function)
             broken.append(f"{module.__name__}.{name}")
     if sys.getrecursionlimit() < before.recursion_limit:
         sys.setrecursionlimit(before.recursion_limit)
         broken.append("the recursion limit")
+    if not before.alarm and _alarm():
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        broken.append("the alarm clock")
     broken += reopen_streams(before.streams)
     if threading.current_thread() is threading.main_thread():
         for number, handler in zip(_SIGNALS, before.handlers, strict=True):
@@ -72,21 +109,36 @@ def put_back(before: Footing) -> list[str]:
     return broken
 
 
-@contextmanager
-def loop_kept_running() -> Iterator[None]:
-    """What is done meanwhile, by this task and those that it starts, cannot stop the event loop."""
-    loop: Any = get_running_loop()
-    if "stop" not in getattr(loop, "__dict__", {"stop": None}):  # a loop written in C has none
-        stop = loop.stop
+def _alarm() -> float:
+    """Seconds until the process gets SIGALRM, which ends it; 0 for never."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] if sys.platform != "win32" else 0.0
 
-        def stop_unless_playing() -> None:
-            if _playing.get():
-                raise RuntimeError("a rollout cannot stop the event loop, which others need")
-            stop()
 
-        loop.stop = stop_unless_playing
-    token = _playing.set(True)
+def _does_its_work(function: Any, works: Callable[[Any], Any] | None) -> bool:
+    if works is None:
+        return callable(function)
     try:
-        yield
-    finally:
-        _playing.reset(token)
+        return bool(works(function))
+    except Exception:  # noqa: BLE001 - foreign code
+        return False
+
+
+def _is_whole(module: Any) -> bool:
+    """Whether it is imported to its end; another thread may be at it, and may fail."""
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _put_back_modules() -> list[str]:
+    """Put back modules of Python and of this package that are gone, or were imported anew since: there is but
+    one ``sys``. Others are the bundle's own affair.
+    """
+    is_another = sys.modules is not _MODULES
+    sys.modules = _MODULES
+    ours = {name: module for name, module in _seen.items() if name.partition(".")[0] in _OURS}
+    replaced = [name for name, module in ours.items() if _MODULES.get(name) is not module]
+    if not is_another and not replaced:
+        return []
+    _MODULES.update(ours)
+    for name, module in _seen.items():
+        _MODULES.setdefault(name, module)
+    return ["sys.modules"]

@@ -44,6 +44,8 @@ def seed_base(
     be written.  Nothing is left behind then, and an older file at ``path`` stays.
     """
     target = Path(path)
+    if "\0" in str(target):
+        raise StorageError("the path has a NUL character", place=repr(str(target)))
     if not target.parent.is_dir():
         raise StorageError(f"there is no folder {target.parent}", place=str(target), remedy="Make it first.")
     moment = read_moment(now)

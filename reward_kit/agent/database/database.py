@@ -49,6 +49,9 @@ class View:
 
         ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.
         """
+        if not isinstance(other, View):
+            hint = ": gold_db is None where the row has no actions" if other is None else ""
+            raise TypeError(f"equals() takes a database, got {type(other).__name__}{hint}")
         return self.content.equals(other.content, ignore)
 
 
@@ -118,6 +121,8 @@ class Database(AsyncFace, View):
         missing or damaged.
         """
         place = Path(path)
+        if "\0" in str(place):
+            raise DatabaseError("the path has a NUL character", place=repr(str(place)))
         limits = limits or Limits()
         state = _open_state(place, mode)
         base = place.with_name("base.db")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.rollout_runner import RolloutRunner
 from reward_kit.agent.runs.group_commit import GroupCommit
 from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import run_jobs
+from reward_kit.agent.tally import note
 from reward_kit.agent.telemetry import open_telemetry
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class InProcess:
         self._tally = tally
         self._progress = progress
         self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="evaluation-files")
-        self._rows = RowStates(folder, config, jobs, self._files)
+        self._rows = RowStates(folder, config, jobs, self._files, partial(note, progress))
         self._telemetry = open_telemetry()
         self._saver = GroupCommit(log, self._files)
         self._runner = RolloutRunner(
@@ -71,13 +74,14 @@ class InProcess:
         self._progress.started(self._tally)
         concurrency = 1 if participants.interactive else self._config.max_concurrency
         self._saver.expect(min(concurrency, len(self._jobs)))
-        await run_jobs(
-            self._jobs,
-            self.play,
-            concurrency=concurrency,
-            may_start=lambda: self._tally.may_start,
-            room=participants.gates.room if participants.gates.used else None,
-        )
+        with own_tasks_guarded():
+            await run_jobs(
+                self._jobs,
+                self.play,
+                concurrency=concurrency,
+                may_start=lambda: self._tally.may_start,
+                room=participants.gates.room if participants.gates.used else None,
+            )
 
     async def play(self, job: Job) -> None:
         """Play one rollout, with all attempts."""

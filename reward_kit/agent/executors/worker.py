@@ -3,9 +3,9 @@
 It speaks JSON lines. On stdin: first the setup (``config``, ``path``: where modules are looked for,
 ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout), later perhaps ``hold``: begin
 no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outcome`` (a line for the log),
-``note``, ``fault``, ``waiting`` (calls wait for a provider: that is not the rollouts' time), and ``over``
-when all is done. With ``rpm`` or ``tpm`` there are lines for model calls in both directions, see
-``providers.leave``.
+``note``, ``fault`` (no process can go on), ``broke`` (this one cannot: a rollout may be the cause),
+``waiting`` (calls wait for a provider: that is not the rollouts' time), and ``over`` when all is done. With
+``rpm`` or ``tpm`` there are lines for model calls in both directions, see ``providers.leave``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -140,9 +139,12 @@ async def _tell_waiting(gates: Gates, lines: Lines) -> None:
 
 def main() -> int:
     """Read the setup, play, and tell how it ended."""
+    from reward_kit.agent.faults import fault_line
+    from reward_kit.agent.interruption import hear_no_ctrl_c
     from reward_kit.agent.providers.leave import Leave
     from reward_kit.agent.tally import Tally
 
+    hear_no_ctrl_c()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # tools may print; standard output belongs to the lines
     sys.stdout = sys.stderr
@@ -165,8 +167,8 @@ def main() -> int:
         return 1
     except asyncio.CancelledError:
         return 1
-    except BaseException:  # noqa: BLE001 - the last thing this process does is to say why it ends
-        lines.tell({"fault": {"kind": "", "fault": traceback.format_exc(limit=-3)}})
+    except BaseException as error:  # noqa: BLE001 - the last thing this process does is to say why it ends
+        lines.tell({"broke": fault_line(error)})
         return 1
     lines.tell({"over": True})
     return 0

@@ -211,6 +211,8 @@ class WorkerProcesses:
                 note(self._progress, line["note"])
             elif "fault" in line:
                 raise _fault(line["fault"])
+            elif "broke" in line:
+                raise ProcessDiedError(f"was broken off: {line['broke']}")
         return any("over" in line for line in lines)
 
     def _saved(self, line: dict[str, Any]) -> asyncio.Future[RolloutOutcome]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,13 @@ from reward_kit.agent.bundles.gold_reference import (
     is_reference,
     resolve_references,
 )
-from reward_kit.agent.failures.kinds import ExpectedCall
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from reward_kit.agent.calls import ToolCall
+    from reward_kit.agent.failures.kinds import ExpectedCall
 
 
 COMPARED = 60
@@ -49,12 +49,13 @@ def align(
     """Match the calls, in their order, with the gold actions; each action is matched once.
 
     References in gold arguments (``{"$result": ...}``) stand for what the call answered that was matched with
-    the action they point to, and for any value as long as there is none. ``writing`` names tools whose calls
-    count as changes although no rows are known, for histories without a database.
+    the action they point to; as long as there is none, for what the action answered in the replay, or for any
+    value where that is not known. ``writing`` names tools whose calls count as changes although no rows are
+    known, for histories without a database.
     """
     aligned = Alignment()
     left = dict(enumerate(expected))
-    answers: dict[int, str] = {}
+    answers = {place: want.answer for place, want in left.items() if want.answer is not None}
     for call in tool_calls:
         if call.status != "ok":
             aligned.attempts.append(call)
@@ -77,7 +78,7 @@ def align(
         else:
             aligned.attempts.append(call)
     aligned.missing = {
-        place: ExpectedCall(want.name, resolved_arguments(want.arguments, answers), want.writes, want.changes)
+        place: replace(want, arguments=resolved_arguments(want.arguments, answers))
         for place, want in left.items()
         if want.writes
     }

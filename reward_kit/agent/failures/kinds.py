@@ -25,12 +25,16 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
-    """A gold action; ``writes`` says whether it changes rows when it is replayed, ``changes`` which."""
+    """A gold action; ``writes`` says whether it changes rows when it is replayed, ``changes`` which.
+
+    ``answer`` is what it answered then, None where it would answer something else in each rollout.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     writes: bool
     changes: Sequence[Mapping[str, Any]] = ()
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

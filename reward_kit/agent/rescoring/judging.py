@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 8
 REWARD_TIMEOUT = 300.0
+DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+"""What reading a trajectory raises whose fields are not of their kinds."""
 
 
 async def rescore(
@@ -73,6 +75,12 @@ async def rescore(
         return replace(done, written=write_evaluation(done, bundle.tasks))
 
 
+def _told(error: Exception, outcome: RolloutOutcome) -> str:
+    if isinstance(error, RewardKitError):
+        return str(error)
+    return f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
+
+
 class _Judge:
     """Finds the reward and the row of a rollout, and calls the one on the other."""
 
@@ -93,11 +101,13 @@ class _Judge:
                 reward, record.fields = self._found(record)
                 arguments = record.reward_arguments(is_async=takes_async_faces(reward))
                 result = await call_reward(reward, arguments, timeout=self._timeout)
-        except RewardKitError as error:
-            now = replace(outcome, reward=None, error=str(error), failure=None, failure_detail=None)
+                plain = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
+                now = _judged_outcome(outcome, record, float(result.score), str(plain.get("reason") or ""))
+        except (RewardKitError, *DAMAGED) as error:
+            now = replace(
+                outcome, reward=None, error=_told(error, outcome), failure=None, failure_detail=None
+            )
             return Rejudged(outcome, replace(now, failure_step=None, turn_of_success=None))
-        plain = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
-        now = _judged_outcome(outcome, record, float(result.score), str(plain.get("reason") or ""))
         return Rejudged(outcome, now, plain, record.fields)
 
     def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -146,7 +156,7 @@ def _judged_outcome(
         record.failure = None
     elif record.failure is None:
         record.failure = {"kind": "other", "detail": reason or "the reward judges it so now"}
-    return outcome_of(record, file=outcome.file, final=True)
+    return outcome_of(record, file=outcome.file, final=True, tool_faults=outcome.tool_faults)
 
 
 def _read(log: Path) -> LoggedEvaluation:

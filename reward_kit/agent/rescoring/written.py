@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.record_keeping import outcome_of
 from reward_kit.agent.results import EvaluationResult, averages_of, passes_of, usage_of
-from reward_kit.agent.runs.atomic_file import readable_json, write_file
+from reward_kit.agent.runs.atomic_file import readable_json, sync_folder, write_file
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog
 from reward_kit.agent.runs.resume import make_header
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.agent.versions import versions
 from reward_kit.errors import StorageError, UsageError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
+    from reward_kit.agent.runs.resume import Header
+    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 
 def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult:
@@ -41,6 +44,7 @@ def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult
     header = make_header(
         config, known, {row_id: done.planned.get(row_id, 1) for row_id in judged}, versions()
     )
+    _keep_what_played(header, load_evaluation(done.log))
     with ExitStack() as opened:
         opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
         if path.exists():
@@ -49,8 +53,10 @@ def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult
                 place=str(folder.evals),
                 remedy="Choose another --eval-id.",
             )
+        # under another name until it is whole: a part would be continued as if models had to play the rest
+        part = path.with_name(f".{path.name}.tmp")
         try:
-            log = EvaluationLog(path)
+            log = EvaluationLog(part)
             opened.callback(log.close)
             log.append({**header.to_json("evaluation"), "rescored_from": str(done.log)})
             rollouts = []
@@ -60,10 +66,22 @@ def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult
                 rollouts.append(replace(rollout, now=outcome))
             result = _result(replace(done, rollouts=tuple(rollouts)), folder)
             write_file(result.results_path, readable_json(result.to_json()))
+            log.close()  # Windows renames no open file
+            part.replace(path)
+            sync_folder(path.parent)
         except BaseException:
-            path.unlink(missing_ok=True)  # a part of it would be continued as if models had to play the rest
+            part.unlink(missing_ok=True)
             raise
     return result
+
+
+def _keep_what_played(header: Header, played: StoredEvaluation) -> None:
+    """The rollouts had the tools, and were played by the agent and user, of then."""
+    header.code = {**played.code, **header.code}
+    header.toolsets = dict(played.toolsets)
+    for row_id, row in header.rows.items():
+        before = played.fingerprints.get(row_id, {})
+        row |= {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
 
 
 def _written(rollout: Rejudged, folder: RunsFolder, eval_id: str) -> RolloutOutcome:
@@ -83,7 +101,8 @@ def _written(rollout: Rejudged, folder: RunsFolder, eval_id: str) -> RolloutOutc
         record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
     row_folder = folder.root / record.row_id
     path = folder.write_record(record, row_folder)
-    return outcome_of(record, file=f"{row_folder.name}/{path.name}", final=True)
+    file = f"{row_folder.name}/{path.name}"
+    return outcome_of(record, file=file, final=True, tool_faults=rollout.before.tool_faults)
 
 
 def _result(done: Rescoring, folder: RunsFolder) -> EvaluationResult:

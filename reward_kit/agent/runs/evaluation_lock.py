@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.runs.atomic_file import storage_error
@@ -35,6 +36,33 @@ else:
         return True
 
 
+PATIENCE = 0.2
+"""Seconds that a lock may be held by somebody who only looks whether it is."""
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock of an evaluation, as far as the file system tells."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor)
+    except OSError:  # there are no locks on this file system
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _locked_within(seconds: float, descriptor: int) -> bool:
+    end = time.monotonic() + seconds
+    while not _try_lock(descriptor):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 class EvaluationLock:
     """Holds ``<eval_id>.lock`` until ``release``.
 
@@ -52,7 +80,7 @@ class EvaluationLock:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
                 raise storage_error(error, self.path) from error
-            if not _try_lock(descriptor):
+            if not _locked_within(PATIENCE, descriptor):
                 holder = _holder(descriptor)
                 os.close(descriptor)
                 raise StorageError(

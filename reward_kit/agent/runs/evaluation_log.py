@@ -147,7 +147,10 @@ def read_log(path: Path) -> LoggedEvaluation:
     for number, raw in enumerate(lines, start=1):
         try:
             _take(logged, json.loads(raw) if raw.endswith(b"\n") else None)
-        except (ValueError, KeyError, TypeError) as error:
+        except StorageError as error:
+            error.place = f"{path}:{number}"
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines):
                 break  # torn: the process died while it wrote
             raise StorageError(
@@ -161,14 +164,60 @@ def read_log(path: Path) -> LoggedEvaluation:
     return logged
 
 
+def _other_format(name: Any) -> Exception:
+    if not str(name).startswith(FORMAT.partition("/")[0]):
+        return ValueError(name)
+    return StorageError(
+        f"was written by another version of reward-kit (format {name}, this one reads {FORMAT})",
+        remedy="Use that version, or another --eval-id.",
+    )
+
+
 def _take(logged: LoggedEvaluation, line: Any) -> None:
     if not isinstance(line, dict):
         raise TypeError("not an object")
     if line["kind"] == "rollout":
         if not logged.headers:
             raise ValueError("no line before it says what was evaluated")
-        logged.outcomes.append(RolloutOutcome.from_json(line))
+        logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:
-            raise ValueError(line["format"])
-        logged.headers.append(line)
+            raise _other_format(line["format"])
+        logged.headers.append(_of_kinds(line, {name: _HEADER[name] for name in _HEADER if name in line}))
+        for name in ("model_args", "user_model_args"):
+            _of_kinds(line.get("configuration", {}).get(name, {}), {})
+        for row in line.get("rows", {}).values():
+            _of_kinds(row, _ROW)
+
+
+_NUMBER = (int, float)
+_TEXT = (str, type(None))
+_HEADER: Mapping[str, Any] = {
+    "configuration": dict,
+    "rows": dict,
+    "code": dict,
+    "versions": dict,
+    "created": _NUMBER,
+}
+_ROW: Mapping[str, Any] = {"n_rollouts": int, "row": str, "seed": str, "tools": str}
+_ROLLOUT: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "row_id", "stop_reason", "file"), str),
+    **dict.fromkeys(("stop_detail", "error", "failure", "failure_detail"), _TEXT),
+    **dict.fromkeys(("index", "attempt", "seed", "steps", "turns", "final"), int),
+    **dict.fromkeys(("started", "seconds", "model_seconds"), _NUMBER),
+    "reward": (*_NUMBER, type(None)),
+    "turn_of_success": (int, type(None)),
+    "usage": dict,
+    "user_faults": (list, type(None)),
+    "tool_faults": (dict, type(None)),
+}
+
+
+def _of_kinds(plain: Any, kinds: Mapping[str, Any]) -> Any:
+    """``plain``, if it is an object whose fields are of these kinds; else raises ``TypeError``."""
+    if not isinstance(plain, dict):
+        raise TypeError("not an object")
+    for name, kind in kinds.items():
+        if not isinstance(plain.get(name), kind):
+            raise TypeError(f"{name} is {plain.get(name)!r:.40}")
+    return plain

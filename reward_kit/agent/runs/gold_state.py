@@ -19,21 +19,30 @@ class GoldState:
 
     ``shared`` says that no random number was drawn, so that the state does not depend on the rollout's seed
     and all rollouts of the row can be compared with this one; otherwise (tools that make up random ids) each
-    needs its own. ``file`` is where the state is stored.
+    needs its own. ``file`` is where the state is stored. ``fault`` tells the first action whose tool raised
+    or did not end, so that the state is hardly the one that was meant.
     """
 
     database: Database
     calls: list[dict[str, Any]] = field(default_factory=list)
     shared: bool = True
     file: str | None = None
+    fault: str | None = None
 
     @property
     def expected(self) -> list[ExpectedCall]:
-        """The gold actions as the failure classes need them."""
-        return [
-            ExpectedCall(call["name"], call["arguments"], bool(call["changes"]), call["changes"])
-            for call in self.calls
-        ]
+        """The gold actions as the failure classes need them.
+
+        The answers of reads are known; not those after a change for which a random number may be drawn.
+        """
+        expected = []
+        is_known = True
+        for call in self.calls:
+            writes = bool(call["changes"])
+            is_known = is_known and (self.shared or not writes)
+            answer = call["content"] if is_known and not writes else None
+            expected.append(ExpectedCall(call["name"], call["arguments"], writes, call["changes"], answer))
+        return expected
 
 
 async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState:
@@ -43,4 +52,10 @@ async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState
         {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
         for action, call in zip(task.row.actions or (), replay.calls, strict=True)
     ]
-    return GoldState(database=replay.database, calls=calls, shared=replay.database.draws == 0)
+    failed = (
+        f"action {number} ({action.name}): {call.content}"
+        for number, (action, call) in enumerate(zip(task.row.actions or (), replay.calls, strict=True), 1)
+        if call.status == "failed"
+    )
+    shared = replay.database.draws == 0
+    return GoldState(database=replay.database, calls=calls, shared=shared, fault=next(failed, None))

@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.reports.wording import one_line
 from reward_kit.agent.runs.gold_state import GoldState, replay_row_gold
 from reward_kit.agent.schedule import Job, rollout_seed
 from reward_kit.agent.storage import keep_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from reward_kit.agent.bundle import Task
@@ -39,12 +40,19 @@ class RowStates:
     """Opens bases and replays gold actions when a row's first rollout starts; closes them after its last."""
 
     def __init__(
-        self, folder: RunsFolder, config: EvaluationConfig, jobs: Sequence[Job], files: Executor
+        self,
+        folder: RunsFolder,
+        config: EvaluationConfig,
+        jobs: Sequence[Job],
+        files: Executor,
+        tell: Callable[[str], None],
     ) -> None:
-        """``files`` runs what has to wait for the disk."""
+        """``files`` runs what has to wait for the disk; ``tell`` gets what a person should know."""
         self._folder = folder
         self._files = files
         self._config = config
+        self._tell = tell
+        self._faulty = False
         self._rows: dict[str, asyncio.Future[RowState]] = {}
         self._bases: dict[BaseKey, Database] = {}
         self._jobs_left = Counter(job.task.row.id for job in jobs)
@@ -68,6 +76,7 @@ class RowStates:
         gold = None
         if task.row.actions is not None:
             gold = await replay_row_gold(task, base, seed=rollout_seed(self._config.seed, task.row.id, 0))
+            self._tell_fault(task, gold)
             try:
                 writing = asyncio.get_running_loop().run_in_executor(
                     self._files, self._folder.write_gold, task, gold
@@ -77,6 +86,15 @@ class RowStates:
                 gold.database.close()
                 raise
         return RowState(base, gold, keep_of(self._config.keep_db, base))
+
+    def _tell_fault(self, task: Task, gold: GoldState) -> None:
+        """Tell the first gold action that broke its tool: rollouts are compared with what is left then."""
+        if gold.fault is not None and not self._faulty:
+            self._faulty = True
+            self._tell(
+                f"warning: row {task.row.id!r}: gold {one_line(gold.fault)}: what the data should be is not "
+                "known; --validate-only names all such rows"
+            )
 
     def leave(self, task: Task) -> None:
         """A rollout of the row is over; what no other needs is closed."""

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.bundles.footing import footing, loop_kept_running, put_back
+from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.ground import end_if_forked
+from reward_kit.agent.bundles.loop_guard import loop_kept_running
 from reward_kit.agent.faults import fault_line
+from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
@@ -124,7 +126,7 @@ async def _checked_beside(check: Check, text: str, timeout: float | None) -> dic
 
 async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> Any:
     """What the tool returned; what it has ``broken`` of the process is put back before anybody needs it."""
-    before = footing()
+    before = footing(f"the tool {tool.name}")
     if tool.is_async:
         process = os.getpid()
         try:
@@ -253,13 +255,10 @@ def broke_off(error: BaseException) -> ToolResult:
 
     Raises ``error`` again where it is not: cancellation, Ctrl-C.
     """
-    if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt) and not isinstance(
-        error, InterruptedInThread
-    ):
+    if isinstance(error, asyncio.CancelledError | GeneratorExit) or is_ctrl_c(error):
         raise error
     name = "KeyboardInterrupt" if isinstance(error, InterruptedInThread) else type(error).__name__
-    trace = "".join(traceback.format_exception(error))
-    return ToolResult(f"Error: {name}", "failed", error=trace, raised=fault_line(error))
+    return ToolResult(f"Error: {name}", "failed", error=_formatted(error), raised=fault_line(error))
 
 
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
@@ -269,9 +268,16 @@ def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> T
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:
-    trace = "".join(traceback.format_exception(error))
+    trace = _formatted(error)
     logger.debug("tool %r failed\n%s", tool.name, trace)
     return trace
+
+
+def _formatted(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except (Exception, SystemExit):  # noqa: BLE001 - the exception's class is the tool's own code as well
+        return fault_line(error)
 
 
 def _error_text(error: BaseException) -> str:

@@ -97,7 +97,15 @@ def _validator_class() -> Any:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    return extend(Draft202012Validator, {"pattern": _pattern_faults})
+    additional = Draft202012Validator.VALIDATORS["additionalProperties"]
+    return extend(
+        Draft202012Validator,
+        {
+            "pattern": _pattern_faults,
+            "patternProperties": _named_faults,
+            "additionalProperties": functools.partial(_additional_faults, additional),
+        },
+    )
 
 
 def _pattern_faults(_validator: Validator, pattern: str, instance: Any, _schema: Schema) -> Iterator[Any]:
@@ -106,6 +114,30 @@ def _pattern_faults(_validator: Validator, pattern: str, instance: Any, _schema:
 
     if isinstance(instance, str) and not _matcher(pattern)(instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _named_faults(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Schema
+) -> Iterator[Any]:
+    """The keyword ``patternProperties``, matched as ``pattern`` is."""
+    if not isinstance(instance, dict):
+        return
+    for pattern, part in patterns.items():
+        for name in filter(_matcher(pattern), instance):
+            yield from validator.descend(instance[name], part, path=name, schema_path=pattern)
+
+
+def _additional_faults(
+    check: Callable[..., Iterator[Any]], validator: Any, allowed: Any, instance: Any, schema: Schema
+) -> Iterator[Any]:
+    """The keyword ``additionalProperties``: those that match one of ``patternProperties`` are no additional
+    ones.
+    """
+    patterns = schema.get("patternProperties")
+    if patterns and isinstance(instance, dict):
+        matched = {name for pattern in patterns for name in filter(_matcher(pattern), instance)}
+        schema = {"properties": {**schema.get("properties", {}), **dict.fromkeys(matched, True)}}
+    yield from check(validator, allowed, instance, schema) or ()
 
 
 @functools.lru_cache(maxsize=256)

@@ -286,3 +286,10 @@ def test_a_database_of_another_base_is_compared_row_by_row(tmp_path: Path, mode:
         fork.sync.execute("UPDATE customers SET credit = 3.0 WHERE id = 3")
         assert fork.equals(two)
         assert two.equals(fork)
+
+
+def test_a_state_that_is_not_there_is_told_with_the_likely_reason(ours: ReadOnlyDatabase) -> None:
+    with pytest.raises(TypeError, match=r"equals\(\) takes a database, got NoneType: gold_db is None where"):
+        ours.equals(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got str$"):
+        ours.equals("gold")  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.overlay import BaseImage, Overlay
 from reward_kit.agent.database.sql_script import split_statements
@@ -255,6 +256,13 @@ def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
 
 def test_a_nul_character_is_a_fault(tmp_path: Path) -> None:
     assert fault(tmp_path, "CREATE TABLE t (a);\n\0").startswith("flight_task/seed.sql:2: a NUL character")
+
+
+def test_a_path_with_a_nul_character_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="the path has a NUL character"):
+        seed_base(tmp_path / "a\0b", "SELECT 1")
+    with pytest.raises(DatabaseError, match="the path has a NUL character"):
+        Database.open(tmp_path / "a\0b")
 
 
 def test_foreign_keys_switched_on_late_are_checked(tmp_path: Path) -> None:

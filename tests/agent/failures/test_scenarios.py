@@ -78,6 +78,34 @@ async def test_an_unpaid_booking(base: Database, tmp_path: Path) -> None:
     assert (row["column"], row["expected"], row["got"]) == ("status", "paid", "reserved")
 
 
+class Asks:
+    """Books the first flight that a search finds."""
+
+    def __init__(self, **search: str) -> None:
+        self.search = search
+
+    async def respond(self, rollout: Any) -> str:
+        (flight, *_) = json.loads(await rollout.call_tool("search_flights", self.search))
+        await rollout.call_tool("create_booking", {"flight_id": flight["id"], "passenger": "Alice"})
+        return "Booked."
+
+
+async def test_what_was_found_by_a_wrong_question_is_a_wrong_argument(base: Database, tmp_path: Path) -> None:
+    gold = [
+        {"name": SEARCH[0], "arguments": SEARCH[1]},
+        {
+            "name": "create_booking",
+            "arguments": {"flight_id": {"$result": [0, 0, "id"]}, "passenger": "Alice"},
+        },
+    ]
+    assert await fails(base, tmp_path, Asks(origin="SFO", dest="JFK"), actions=gold) is None
+    failure = await fails(base, tmp_path, Asks(origin="SFO", dest="LAX"), actions=gold)
+    assert failure is not None
+    assert failure.kind == "wrong_arguments"
+    assert failure.detail == "create_booking: flight_id: expected 1, got 2"
+    assert failure.expected == {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}}
+
+
 async def test_a_booking_that_does_not_exist_is_paid_for(base: Database, tmp_path: Path) -> None:
     failure = await fails(base, tmp_path, Books(BOOK[1], pay="0000"))
     assert failure is not None
