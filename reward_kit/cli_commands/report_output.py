@@ -96,7 +96,8 @@ def write_asked(
     result: EvaluationResult, config: EvaluationConfig, numbers: Mapping[str, int], output: BinaryIO | None
 ) -> bool:
     """Write what ``--json`` and ``--format`` ask for; whether that worked."""
-    from reward_kit.agent.reports.json_report import report_parts, write_parts
+    from reward_kit.agent.reports.json_report import report_parts
+    from reward_kit.agent.runs.output_file import write_output
     from reward_kit.agent.tau_bench.results_file import results_parts
 
     target = config.json
@@ -108,14 +109,21 @@ def write_asked(
     if target is None:
         return True
     try:
-        write_parts(parts, target, output)
+        write_output(parts, target, output)
+    except BrokenPipeError:
+        raise
     except StorageError as error:
-        fault = f"{error.place}: {error.fault}"
-        click.echo(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
-        return False
+        return _not_written(f"{error.place}: {error.fault}", result)
+    except OSError as error:
+        return _not_written(f"standard output: {error.strerror or error}", result)
     if config.json is None and not config.quiet:
         click.echo(f"tau-bench's layout: {target}")
     return True
+
+
+def _not_written(fault: str, result: EvaluationResult) -> bool:
+    click.echo(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
+    return False
 
 
 def _whereabouts(result: EvaluationResult) -> str:

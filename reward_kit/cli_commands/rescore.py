@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,12 +47,13 @@ def rescore(
     """Judge a finished evaluation again by a changed reward.
 
     LOG is runs/evals/ID.jsonl. The bundle's reward as it is now gets the stored databases and
-    messages. No model is asked and no tool is run; the old evaluation stays as it is.
+    messages. No agent or user is asked and no tool is run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
     """
     from reward_kit.agent.rescoring import REWARD_TIMEOUT
     from reward_kit.agent.rescoring import rescore as judge_again
-    from reward_kit.agent.runs.atomic_file import readable_json, write_file
+    from reward_kit.agent.runs.atomic_file import readable_json
+    from reward_kit.agent.runs.output_file import write_output
 
     if json_path not in (None, "-") and not Path(json_path).absolute().parent.is_dir():
         raise click.UsageError(f"--json {json_path} lies in no folder")
@@ -69,10 +69,8 @@ def rescore(
     )
     for line in report_lines(done):
         click.echo(line, err=json_path == "-")
-    if json_path == "-":
-        sys.stdout.buffer.write(readable_json(done.to_json()))
-    elif json_path is not None:
-        write_file(Path(json_path), readable_json(done.to_json()))
+    if json_path is not None:
+        write_output([readable_json(done.to_json())], json_path)
     return INCOMPLETE if done.failed else DONE
 
 

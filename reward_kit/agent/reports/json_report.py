@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, temporary_beside
+from reward_kit.agent.runs.atomic_file import json_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from reward_kit.agent.results import EvaluationResult, RowResult
-
-TO_OUTPUT = "-"
-
-
-def write_parts(parts: Iterable[bytes], target: str, output: BinaryIO | None = None) -> None:
-    """Write a document to a file (whole or not at all) or, for ``-``, to ``output`` (standard output).
-
-    Raises ``StorageError``.
-    """
-    if target == TO_OUTPUT:
-        stream = output or sys.stdout.buffer
-        try:
-            for part in parts:
-                stream.write(part)
-            stream.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise storage_error(error, "standard output") from error
-        return
-    path = Path(target)
-    temporary = temporary_beside(path)
-    try:
-        with temporary.open("xb") as file:
-            for part in parts:
-                file.write(part)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise storage_error(error, path) from error
 
 
 def report_parts(result: EvaluationResult) -> Iterator[bytes]:

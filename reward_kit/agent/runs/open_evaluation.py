@@ -46,6 +46,9 @@ class OpenEvaluation:
             if logged.headers:
                 check_same(header, logged)
                 folder.sweep(tasks)
+            for earlier in logged.headers:
+                for known in earlier.get("toolsets", ()):
+                    header.toolsets.pop(known, None)
             self.jobs: list[Job] = plan(tasks, asked, self._finished)
             self._planned = _planned(asked, self._finished)
             self.warning = more_than_asked(asked, self._finished)

@@ -37,7 +37,8 @@ class Header:
 
     ``rows`` holds for each row id its number of rollouts and fingerprints of what its results depend on;
     ``code`` a fingerprint of each module of the bundles, of those that an agent or user of one's own is named
-    by, and of the file of few-shot displays.
+    by, and of the file of few-shot displays. ``toolsets`` holds the tools in the OpenAI format, by the
+    fingerprint that the rows have of them.
     """
 
     eval_id: str
@@ -45,6 +46,7 @@ class Header:
     rows: dict[str, dict[str, Any]]
     code: dict[str, str]
     versions: dict[str, str]
+    toolsets: dict[str, list[dict[str, Any]]]
 
     def to_json(self, kind: str) -> dict[str, Any]:
         return {
@@ -56,6 +58,7 @@ class Header:
             "configuration": self.configuration,
             "rows": self.rows,
             "code": self.code,
+            "toolsets": self.toolsets,
         }
 
 
@@ -65,17 +68,21 @@ def make_header(
     """The header of an evaluation of ``tasks``."""
     assert config.eval_id is not None, "the evaluation has its name by now"
     tools: dict[int, str] = {}
+    toolsets: dict[str, list[dict[str, Any]]] = {}
     rows = {}
     for task in tasks:
-        schema = tools.get(id(task.registry)) or tools.setdefault(
-            id(task.registry), _fingerprint(task.registry.get_openai_tools())
-        )
+        registry = task.registry
+        if id(registry) not in tools:
+            schemas = registry.get_openai_tools()
+            tools[id(registry)] = _fingerprint(schemas)
+            toolsets[tools[id(registry)]] = schemas
         fields = {name: value for name, value in task.row.reward_fields().items() if name != "n_rollouts"}
         rows[task.row.id] = {
             "n_rollouts": n_rollouts[task.row.id],
             "row": _fingerprint([fields, dict(task.user_prompts)] if task.user_prompts else fields),
             "seed": task.seed.key[:16],
-            "tools": schema,
+            "tools": tools[id(registry)],
+            "parallel_tool_calls": registry.parallel_tool_calls,
         }
     code: dict[str, str] = {}
     for folder in {task.folder for task in tasks}:
@@ -86,7 +93,7 @@ def make_header(
         path = configuration[name]
         if path is not None and Path(path).exists():
             configuration[name] = str(Path(path).resolve())  # resuming works from any folder
-    return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions)
+    return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions, toolsets)
 
 
 def check_same(header: Header, logged: LoggedEvaluation) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import ModelCall, ToolCall
 from reward_kit.agent.completion import Message, Usage
+from reward_kit.agent.history import History, Line
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class RolloutRecord:
         return list(self.row.actions or ())
 
     @property
+    def lines(self) -> list[Line]:
+        """What agent and user have said aloud, in order."""
+        return History(self.messages).lines
+
+    @property
     def outputs(self) -> list[str]:
         return list(self.fields.get("outputs") or ())
 
@@ -101,6 +107,9 @@ class RolloutRecord:
             "gold_db": self._view(self.gold_database, is_async=is_async) if self.gold_database else None,
             "rollout": self,
         }
+
+    def count_usage(self, usage: Usage, **_: Any) -> None:
+        """For rewards that count their model calls; a record stays as it is."""
 
     def close(self) -> None:
         """Close the databases that ``reward_arguments`` opened."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.results import FORMAT, RowResult, Status, row_result, usage_of
+from reward_kit.agent.runs.evaluation_lock import is_held
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import LATEST, find_evaluation, stored_logs
 from reward_kit.errors import StorageError, UsageError
@@ -30,6 +31,7 @@ class StoredEvaluation:
     ``path`` is what was read: the log, or the results where no log is beside them. ``created`` is in Unix
     seconds. ``usage`` counts all attempts. ``fingerprints`` hold of each row what it is recognised by
     (``row``, ``seed``, ``tools``), ``code`` the same of each module; both are empty without a log.
+    ``toolsets`` holds tools in the OpenAI format by their fingerprint, as far as the log has them.
     ``results`` is the content of the results file, empty where it is missing or of an earlier state.
     """
 
@@ -43,8 +45,9 @@ class StoredEvaluation:
     versions: Mapping[str, str]
     rows: tuple[RowResult, ...]
     usage: Mapping[str, Usage]
-    fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
+    toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,17 @@ class StoredEvaluation:
     @property
     def planned(self) -> int:
         return sum(row.planned for row in self.rows)
+
+    def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
+        """The tools of a row in the OpenAI format, as they were offered; None where the log has none."""
+        return self.toolsets.get(self.fingerprints.get(row_id, {}).get("tools", ""))
+
+    def parallel_tool_calls(self, row_id: str) -> bool | None:
+        """Whether several tool calls in an answer were wanted; None where the log does not tell."""
+        wanted = self.fingerprints.get(row_id, {}).get("parallel_tool_calls")
+        return (
+            None if wanted is None else bool(wanted and self.configuration.get("parallel_tool_calls", True))
+        )
 
 
 def load_evaluation(name: str | Path, output_dir: str | Path = "runs") -> StoredEvaluation:
@@ -145,6 +159,9 @@ def _logged_evaluation(path: Path, logged: LoggedEvaluation) -> StoredEvaluation
         usage=usage_of(logged.outcomes),
         fingerprints={row_id: row for header in logged.headers for row_id, row in header["rows"].items()},
         code={name: value for header in logged.headers for name, value in header["code"].items()},
+        toolsets={
+            name: tools for header in logged.headers for name, tools in header.get("toolsets", {}).items()
+        },
         results=results,
     )
 
@@ -190,19 +207,26 @@ def _status(
 
 
 def _writer(log: Path) -> str | None:
-    """The process that writes an evaluation, as its lock file tells; None if there is none (any more)."""
+    """The process that writes an evaluation, as its lock file tells; None if there is none (any more).
+
+    Of a process of this machine the system knows whether it is there, of one of another only whether it holds
+    the lock.
+    """
+    lock = log.with_suffix(".lock")
     try:
-        note = json.loads(log.with_suffix(".lock").read_bytes())
+        note = json.loads(lock.read_bytes())
         pid, host = int(note["pid"]), str(note["host"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if host == socket.gethostname() and sys.platform != "win32":
         try:
             os.kill(pid, 0)  # asks whether the process is there
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return None
         except OSError:
             pass  # it is, and is somebody else's
+    elif not is_held(lock):
+        return None
     return f"process {pid} on {host}"
 
 

@@ -1,0 +1,107 @@
+"""``reward-kit export``: the rollouts of an evaluation as training data, a line of JSON each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reward_kit.cli_commands.runs_option import runs_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.exporting import Export, Format
+
+DONE, EMPTY = 0, 1
+
+
+@click.command("export")
+@click.argument("evaluation", metavar="EVALUATION")
+@runs_option
+@click.option("--out", metavar="FILE", help="Write the lines to this file. Default: the output.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["full", "openai", "trl"]),
+    default="full",
+    help="What the messages and columns are to fit. Default: full.",
+)
+@click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
+@click.option("--rows", metavar="IDS", help="Only these rows, separated by commas.")
+@click.option("--min-reward", type=float, metavar="REWARD", help="Leave out rollouts with a lower reward.")
+@click.option("--max-reward", type=float, metavar="REWARD", help="Leave out rollouts with a higher reward.")
+@click.option(
+    "--unjudged", is_flag=True, help="Include rollouts that could not be judged; their reward is null."
+)
+def export(
+    evaluation: str,
+    output_dir: str,
+    out: str | None,
+    layout: Format,
+    columns: str | None,
+    rows: str | None,
+    min_reward: float | None,
+    max_reward: float | None,
+    unjudged: bool,
+) -> int:
+    """Export the rollouts of an evaluation as training data: JSON lines.
+
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its log or results. Each
+    line has the conversation, the tools and the reward of a rollout. Exit code 1 if there was none to
+    export, 2 for a fault.
+    """
+    from reward_kit.agent.exporting import export as chosen
+    from reward_kit.agent.exporting.output import write_lines
+
+    found = chosen(
+        evaluation,
+        output_dir,
+        format=layout,
+        columns=columns,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        rows=rows,
+        unjudged=unjudged,
+    )
+    path = None if out in (None, "-") else Path(str(out))
+    if path is not None:
+        _check_target(path, found.evaluation.folder / "evals")
+    number = write_lines(found, path)
+    for line in report_lines(found, number, path):
+        click.echo(line, err=True)
+    return DONE if number else EMPTY
+
+
+def _check_target(path: Path, logs: Path) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.UsageError(f"--out {path} {'is a folder' if path.is_dir() else 'lies in no folder'}")
+    if path.resolve().parent == logs.resolve():
+        raise click.UsageError(f"--out {path} lies among the logs of evaluations")
+
+
+def report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:
+    """What was exported, what was not and why."""
+    from reward_kit.agent.reports.wording import count
+
+    rows = len({outcome.row_id for outcome in found.outcomes})
+    target = f" to {path}" if path is not None else ""
+    silent = len(found.outcomes) - number
+    reasons = {
+        "in other rows": found.left_out.get("row", 0),
+        "not run yet": found.left_out.get("not run", 0),
+        "not judged (--unjudged includes them)": found.left_out.get("not judged", 0),
+        "for their reward": found.left_out.get("reward", 0),
+        "in which the agent said and called nothing": silent,
+    }
+    left_out = ", ".join(f"{left} {reason}" for reason, left in reasons.items() if left)
+    exported = f"{count(number, 'rollout')} of {count(rows, 'row')} exported{target}"
+    yield f"{exported}; left out: {left_out}" if left_out else exported
+    if found.evaluation.status == "running":
+        yield f"evaluation {found.evaluation.eval_id} still runs, {found.evaluation.reason}"
+    if found.without_tools:
+        yield (
+            f"warning: the log has no tools for {count(found.without_tools, 'rollout')}; "
+            f"reward-kit agent-eval --resume {found.evaluation.eval_id} adds them if the bundle is the same"
+        )

@@ -1,0 +1,55 @@
+"""Files that a person has asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.runs.output_file import write_output
+from reward_kit.errors import StorageError
+
+
+def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_bytes(b"before")
+
+    def broken() -> Iterator[bytes]:
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_output(broken(), path)
+    assert path.read_bytes() == b"before"
+    write_output([b"af", b"ter"], path)
+    assert path.read_bytes() == b"after"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_written_and_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
+    reader.start()
+    write_output([b"a", b"b"], path)
+    reader.join(20)
+    assert read == [b"ab"]
+    assert path.is_fifo()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_output([b"a"], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"a"
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nowhere/out\.json: cannot be written: No such file"):
+        write_output([b"a"], tmp_path / "nowhere" / "out.json")
+    with pytest.raises(StorageError, match="Is a directory"):
+        write_output([b"a"], tmp_path)

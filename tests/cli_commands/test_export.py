@@ -1,0 +1,202 @@
+"""``reward-kit export``: what a person sees, what a trainer gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from flight_bundle import Bundle, Finished, flight_bundle
+from planned_agent import change_log, evaluate
+
+from reward_kit.agent import EvaluationResult
+from reward_kit.agent.exporting import COLUMNS, FORMATS
+from reward_kit.cli_commands.export import export as export_command
+
+Command = Callable[..., Finished]
+CHOICE = f"one of {', '.join(FORMATS)}"
+PLAN = {"a": [1, 0], "b": [1, 1]}
+LINE = [sys.executable, "-m", "reward_kit", "export"]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return evaluate(bundle, "first", PLAN)
+
+
+@pytest.fixture
+def command(bundle: Bundle) -> Command:
+    def run(*arguments: str | Path) -> Finished:
+        line = [*LINE, *map(str, arguments)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def test_lines_go_to_the_output_and_words_to_stderr(finished: EvaluationResult, command: Command) -> None:
+    ran = command("latest")
+    assert (ran.code, ran.error) == (0, "4 rollouts of 2 rows exported\n")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(line["row_id"], line["rollout"], line["reward"]) for line in lines] == [
+        ("a", 0, 1.0), ("a", 1, 0.0), ("b", 0, 1.0), ("b", 1, 1.0),
+    ]  # fmt: skip
+    assert all(tuple(line) == COLUMNS for line in lines)
+    assert all(line["tools"] for line in lines)
+
+
+def test_a_file_holds_the_same_lines(finished: EvaluationResult, command: Command) -> None:
+    ran = command("first", "--out", "lines.jsonl")
+    assert (ran.code, ran.out, ran.error) == (0, "", "4 rollouts of 2 rows exported to lines.jsonl\n")
+    assert Path("lines.jsonl").read_text() == command("first", "--out", "-").out
+
+
+def test_what_is_left_out_is_told_with_the_reason(finished: EvaluationResult, command: Command) -> None:
+    change_log(finished, "b", reward=None, stop_reason="user_error")
+    ran = command("first", "--min-reward", "0.5", "--format", "openai", "--columns", "tools,messages")
+    assert ran.code == 0
+    assert ran.error == (
+        "1 rollout of 1 row exported; left out: 2 not judged (--unjudged includes them), 1 for their reward\n"
+    )
+    (line,) = map(json.loads, ran.out.splitlines())
+    assert list(line) == ["tools", "messages"]
+    assert command("first", "--rows", "b", "--unjudged").error == (
+        "2 rollouts of 1 row exported; left out: 2 in other rows\n"
+    )
+
+
+def test_nothing_to_export_is_an_exit_code(finished: EvaluationResult, command: Command) -> None:
+    ran = command("first", "--min-reward", "2")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.error == "0 rollouts of 0 rows exported; left out: 4 for their reward\n"
+
+
+def test_an_evaluation_that_runs_is_exported_as_far_as_it_is(
+    finished: EvaluationResult, command: Command
+) -> None:
+    lines = finished.log_path.read_text().splitlines()
+    finished.log_path.write_text("\n".join(lines[:-1]) + "\n")
+    lock = {"pid": os.getpid(), "host": os.uname().nodename}
+    finished.log_path.with_suffix(".lock").write_text(json.dumps(lock))
+    ran = command("first", "--columns", "reward")
+    assert (ran.code, len(ran.out.splitlines())) == (0, 3)
+    assert "; left out: 1 not run yet\n" in ran.error
+    assert f"evaluation first still runs, by process {os.getpid()}" in ran.error
+
+
+def test_tools_that_the_log_has_not_are_warned_of(finished: EvaluationResult, command: Command) -> None:
+    lines = [json.loads(line) for line in finished.log_path.read_text().splitlines()]
+    del lines[0]["toolsets"]
+    finished.log_path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    warning = (
+        "warning: the log has no tools for 4 rollouts; "
+        "reward-kit agent-eval --resume first adds them if the bundle is the same\n"
+    )
+    ran = command("first", "--columns", "tools")
+    assert (ran.code, ran.out) == (0, '{"tools":null}\n' * 4)
+    assert ran.error.endswith(warning)
+    resumed = subprocess.run(
+        [sys.executable, "-m", "reward_kit", "agent-eval", "--resume", "first", "--quiet"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "agent")},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+    assert "warning" not in command("first", "--columns", "tools").error
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["second"], "there is no evaluation 'second'"),
+    (["runs/evals/no.jsonl"], "there is no such file"),
+    (["first", "--rows", "c"], "there is no row 'c'"),
+    (["first", "--columns", "prompt"], "there is no column 'prompt' in the format full"),
+    (["first", "--format", "sft"], "'sft' is not one of"),
+    (["first", "--out", "no/such/folder.jsonl"], "--out no/such/folder.jsonl lies in no folder"),
+    (["first", "--out", "runs"], "--out runs is a folder"),
+    (["first", "--out", "runs/evals/first.jsonl"], "lies among the logs of evaluations"),
+])  # fmt: skip
+def test_faults_of_usage_are_told_in_one_line(
+    finished: EvaluationResult, command: Command, arguments: list[str], told: str
+) -> None:
+    before = finished.log_path.read_bytes()
+    ran = command(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.error
+    assert ran.error.splitlines()[-1].startswith("Error: ")
+    assert finished.log_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "other"])
+def test_a_lost_trajectory_is_told_in_one_line_and_no_file_is_left(
+    finished: EvaluationResult, command: Command, damage: str
+) -> None:
+    path = finished.folder / finished.outcomes[-1].file
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:300] if damage == "torn" else b'{"format": "other"}')
+    ran = command("first", "--out", "lines.jsonl")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.error.startswith(
+        f"Error: {path.relative_to(Path.cwd()) if not path.is_absolute() else path}: "
+    )
+    assert ran.error.count("\n") == 1
+    assert ran.error.endswith("reward-kit agent-eval --resume first plays a lost rollout again.\n")
+    assert not list(Path().glob("*lines.jsonl*"))
+
+
+def test_a_file_that_takes_no_more_is_told_in_one_line_and_goes(
+    finished: EvaluationResult, command: Command
+) -> None:
+    line = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *LINE, "first", "--out", "lines.jsonl"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: lines.jsonl: cannot be written: File too large\n"
+    assert not list(Path().glob("*lines.jsonl*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_an_output_that_takes_no_more_is_told_in_one_line(finished: EvaluationResult) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*LINE, "first"], stdout=full, stderr=subprocess.PIPE, timeout=100, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"Error: the output cannot be written: No space left on device\n"
+
+
+def test_a_reader_that_leaves_is_no_error(bundle: Bundle) -> None:
+    evaluate(bundle, "first", PLAN, rows=[
+        {"id": row_id, "n_rollouts": 2, "actions": [], "system_prompt": "x" * 300_000} for row_id in PLAN
+    ])  # fmt: skip
+    script = f"{' '.join(LINE)} first | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ('{"messages141\n', "")
+
+
+def table(page: str, section: str) -> list[list[str]]:
+    """The rows of a section's table that begin with code, cell by cell."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text().split(f"## {section}\n")[1]
+    lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    return [[cell.strip(" `") for cell in line.strip("|").split(" |")] for line in lines]
+
+
+def test_the_documentation_lists_every_option_column_and_format() -> None:
+    options = [option for option in export_command.params if isinstance(option, click.Option)]
+    assert [(name, value or None, text) for name, value, text in table("cli.md", "reward-kit export")] == [
+        (", ".join(one.opts), one.metavar or (one.name == "layout" and CHOICE) or None, one.help)
+        for one in options
+    ]
+    assert (
+        tuple(", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "").split(", "))
+        == COLUMNS
+    )
+    assert tuple(row[0] for row in table("export.md", "Formats")) == FORMATS
