@@ -61,9 +61,11 @@ _COMMANDS = {
         "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     ),
     "show": _Home("show", "show", "List evaluations; print the report of one again, or a rollout to read."),
+    "view": _Home("view", "view", "Read evaluations and their rollouts in a browser."),
     "compare": _Home(
-        "compare", "compare", "Compare two evaluations, row by row: which is better, and is it noise?"
+        "compare", "compare", "Compare evaluations, row by row: which is better, and is it noise?"
     ),
+    "export": _Home("export", "export", "Export the rollouts of an evaluation as training data: JSON lines."),
     "db": _Home("db", "db", "Open, export and compare databases of rollouts."),
     "fastworkflow": _Home(
         "fastworkflow",

@@ -66,7 +66,8 @@ def _end_on_signals(server: McpServer) -> None:
 
 
 def _over_http(target: str, host: str, port: int) -> None:
-    from reward_kit.agent.tools.mcp_serving import PATH, http_token, listen, serve_http
+    from reward_kit.agent.listening import listen
+    from reward_kit.agent.tools.mcp_serving import PATH, http_token, serve_http
 
     token = http_token(host)
     server = _server(target)

@@ -142,6 +142,16 @@ def test_the_report_gives_an_example_of_each_early_end_and_no_trailing_blanks() 
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
 
 
+def test_a_pass_of_an_agent_that_broke_off_is_pointed_out() -> None:
+    """Most likely the row asks for nothing, or its gold actions do not work."""
+    broke = outcome("empty", 0, stop_reason="agent_error", stop_detail="agent.py:3: KeyError: 'x'")
+    text = shown(result_of(row_result("empty", 2, [broke, outcome("empty", 1)])))
+    assert "beware" in text
+    assert "1 rollout passed although the agent broke off" in text
+    assert "for instance empty #1: agent.py:3: KeyError: 'x'" in text
+    assert "beware" not in shown(result_of(row_result("only", 1, [outcome("only", 0)])))
+
+
 def test_foreign_text_reaches_the_terminal_tamed_and_short() -> None:
     trouble = outcome_line(outcome("a", 0, None, error="\x1b]0;title\x07\x1b[2Jboom\r\n\t\x00" + "x" * 9999))
     assert trouble.startswith("a #1 not judged (reward_error): boom xxx")

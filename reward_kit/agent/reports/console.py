@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.metrics import LEADERBOARD_KS, mean
-from reward_kit.agent.outcome import total_usage
-from reward_kit.agent.reports.facts import facts_of
+from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.reports.facts import facts_of, row_cells, title_line, what_went_wrong
 from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
     failure_facts,
     tool_fault_lines,
 )
-from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row, strategy
+from reward_kit.agent.reports.leaderboard import HEADINGS, leaderboard_row
 from reward_kit.agent.reports.wording import (
     count,
-    duration,
     estimate,
     from_here,
-    money,
-    one_line,
     score,
-    tallied,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +41,7 @@ SOME_FAILURES, FEW_FAILURES = 3, 2
 def print_report(result: EvaluationResult, console: Console) -> None:
     """Rows, aggregates, leaderboard row, failures, where the files are."""
     console.print()
-    console.print(_title(result))
+    console.print(title_line(result))
     console.print()
     _print_table(_rows_table(result.rows, console.width), console)
     for line in _folded(result.rows):
@@ -93,20 +88,10 @@ def scores_line(result: EvaluationResult) -> str:
     return f"{name}  {scores}"
 
 
-def _title(result: EvaluationResult) -> str:
-    judged = sum(row.n for row in result.rows)
-    passed = sum(row.c for row in result.rows)
-    how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
-    return (
-        f"{strategy(result.configuration)}: {passed} of {count(judged, 'judged rollout')} passed, "
-        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
-    )
-
-
 def _rows_table(rows: Sequence[RowResult], width: int) -> Table:
     """A line for each row, without the columns that would leave no room to say what went wrong."""
     shown = _shown(rows)
-    cells = {row.row_id: _cells(row) for row in shown}
+    cells = {row.row_id: row_cells(row) for row in shown}
     headings = ["passed", "reward", "steps", "time", "cost"]
     widths = {name: max([len(name), *(len(of[name]) for of in cells.values())]) + 2 for name in headings}
     names = min(LONGEST_NAME, max((len(row.row_id) for row in shown), default=0))
@@ -120,24 +105,8 @@ def _rows_table(rows: Sequence[RowResult], width: int) -> Table:
     table.columns[0].overflow = "fold"
     for row in shown:
         values = [cells[row.row_id][name] for name in headings]
-        table.add_row(row.row_id, *values, tallied(row.failures + row.unjudged) or _unfinished(row))
+        table.add_row(row.row_id, *values, what_went_wrong(row))
     return table
-
-
-def _cells(row: RowResult) -> dict[str, str]:
-    steps = mean([outcome.steps for outcome in row.outcomes])
-    return {
-        "passed": f"{row.c}/{row.n}",
-        "reward": "-" if row.reward is None else f"{row.reward:.2f}",
-        "steps": "-" if steps is None else f"{steps:.1f}",
-        "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
-        "cost": money(total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())),
-    }
-
-
-def _unfinished(row: RowResult) -> str:
-    missing = row.planned - len(row.outcomes)
-    return f"{missing} not run" if missing else ""
 
 
 def _troubled(rows: Sequence[RowResult]) -> list[RowResult]:
@@ -220,7 +189,8 @@ def _leaderboard_table(result: EvaluationResult) -> Table:
 def _files(result: EvaluationResult) -> Iterator[str]:
     yield f"results   {from_here(result.results_path)}"
     yield f"log       {from_here(result.log_path)}"
-    yield f"rollouts  {from_here(result.folder)}/<row id>/roll_<id>.json"
+    reader = f"reward-kit view {from_here(result.log_path)}"
+    yield f"rollouts  {from_here(result.folder)}/<row id>/roll_<id>.json, to read: {reader}"
 
 
 def _table(first: str, *, right: Sequence[str], box: bool = False) -> Table:

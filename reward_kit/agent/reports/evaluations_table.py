@@ -31,11 +31,17 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
     Where the table is wider than ``width`` (None: any is fine), agent and model stand below their line. One
     that cannot be read has a line that tells why.
     """
-    read = [_read(log) for log in stored_logs(evals)]
-    found = sorted((one for one in read if not isinstance(one, str)), key=lambda stored: stored.created)
+    found, faults = read_evaluations(evals)
     if found:
-        yield from _table([HEADINGS, *map(_cells, found)], width)
-    yield from (one for one in read if isinstance(one, str))
+        yield from _table([HEADINGS, *map(evaluation_cells, found)], width)
+    yield from faults
+
+
+def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
+    """The evaluations in ``evals``, those begun first at the front; a line on each that cannot be read."""
+    read = [_read(log) for log in stored_logs(evals)]
+    found = [one for one in read if not isinstance(one, str)]
+    return sorted(found, key=lambda stored: stored.created), [one for one in read if isinstance(one, str)]
 
 
 def _read(log: Path) -> StoredEvaluation | str:
@@ -46,7 +52,8 @@ def _read(log: Path) -> StoredEvaluation | str:
         return f"{log.stem}: {one_line(error.fault)}"
 
 
-def _cells(stored: StoredEvaluation) -> tuple[str, ...]:
+def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
+    """The texts below ``HEADINGS``."""
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
     return (
         stored.eval_id,

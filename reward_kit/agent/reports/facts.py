@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.metrics import mean
+from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
+from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
     count,
     dollars,
@@ -22,13 +25,42 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.reports.failed_rollouts import Fact
-    from reward_kit.agent.results import EvaluationResult
+    from reward_kit.agent.results import EvaluationResult, RowResult
 
 ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
 """Stop reasons whose failures get an example, one for each group."""
 
 FIRST_TURNS = 4
 """Success is told for so many turns, and for the last in which there was one."""
+
+
+def title_line(result: EvaluationResult) -> str:
+    """Agent, model, how many passed, and whether the run came to its end."""
+    judged = sum(row.n for row in result.rows)
+    passed = sum(row.c for row in result.rows)
+    how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
+    return (
+        f"{strategy(result.configuration)}: {passed} of {count(judged, 'judged rollout')} passed, "
+        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
+    )
+
+
+def row_cells(row: RowResult) -> dict[str, str]:
+    """Heading to text, of the columns with numbers."""
+    steps = mean([outcome.steps for outcome in row.outcomes])
+    return {
+        "passed": f"{row.c}/{row.n}",
+        "reward": "-" if row.reward is None else f"{row.reward:.2f}",
+        "steps": "-" if steps is None else f"{steps:.1f}",
+        "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
+        "cost": money(total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())),
+    }
+
+
+def what_went_wrong(row: RowResult) -> str:
+    """Failures by class and rollouts without a verdict; or how many are not run."""
+    missing = row.planned - len(row.outcomes)
+    return tallied(row.failures + row.unjudged) or (f"{missing} not run" if missing else "")
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:
@@ -86,6 +118,10 @@ def _troubles(result: EvaluationResult) -> Iterator[Fact]:
             example = next(ended, None)
             if example is not None:
                 yield "", _instance(example, one_line(example.stop_detail or example.trouble))
+    broken = [each for each in result.outcomes if each.success and each.stop_reason == "agent_error"]
+    if broken:
+        yield "beware", f"{count(len(broken), 'rollout')} passed although the agent broke off"
+        yield "", _instance(broken[0], one_line(broken[0].stop_detail or ""))
     if not result.unjudged:
         return
     counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"

@@ -7,7 +7,6 @@ import hmac
 import ipaddress
 import os
 import re
-import socket
 import sys
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from mcp.server.lowlevel import Server
@@ -71,25 +71,6 @@ def http_token(host: str) -> str | None:
     return token or None
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there; ``RewardKitError`` where that cannot be."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _unavailable(host, port, error) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise _unavailable(host, port, error) from error
-    return listener
-
-
 def serve_http(server: Server[Any], listener: socket.socket, host: str, token: str | None) -> None:
     """Speak streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
@@ -126,10 +107,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _unavailable(host: str, port: int, error: OSError) -> RewardKitError:
-    return RewardKitError(
-        f"cannot listen on {host} port {port}: {error.strerror or error}",
-        remedy="Choose another with --host and --port.",
-    )

@@ -1,0 +1,69 @@
+"""An evaluation as a page: its scores, what went wrong, and every rollout; and the list of all there are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.pages.rendering import render
+from reward_kit.agent.reports.evaluations_table import HEADINGS, RIGHT, evaluation_cells
+from reward_kit.agent.reports.facts import facts_of, row_cells, title_line, what_went_wrong
+from reward_kit.agent.reports.failed_rollouts import tool_fault_lines
+from reward_kit.agent.runs.stored_result import stored_result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.results import EvaluationResult
+    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
+
+REFRESH = 5
+"""Seconds between looks at an evaluation that is running."""
+MOST_OF_A_KIND = 50
+"""Failed rollouts of one class that are listed; all stand in the table of rows."""
+
+
+def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path) -> str:
+    """The evaluations of the runs folder ``folder``, the last first; ``faults`` tell what cannot be read."""
+    return render(
+        "evaluations.html",
+        title="Evaluations",
+        root="",
+        folder=folder,
+        headings=list(enumerate(HEADINGS)),
+        right=RIGHT,
+        evaluations=[(one, list(enumerate(evaluation_cells(one)))) for one in reversed(found)],
+        faults=faults,
+        refresh=REFRESH if any(one.status == "running" for one in found) else None,
+    )
+
+
+def evaluation_page(stored: StoredEvaluation) -> str:
+    """Its report; raises ``StorageError`` where its results are damaged."""
+    result = stored_result(stored)
+    return render(
+        "evaluation.html",
+        title=stored.eval_id,
+        root="../",
+        stored=stored,
+        result=result,
+        headline=title_line(result),
+        facts=list(facts_of(result)),
+        tool_faults=list(tool_fault_lines(result)),
+        rows=[(row, row_cells(row), what_went_wrong(row)) for row in result.rows],
+        failed=_failed(result),
+        most=MOST_OF_A_KIND,
+        configuration={name: value for name, value in stored.configuration.items() if value is not None},
+        refresh=REFRESH if stored.status == "running" else None,
+    )
+
+
+def _failed(result: EvaluationResult) -> list[tuple[str, list[RolloutOutcome]]]:
+    """The rollouts that did not pass, by failure class or why they were not judged; most frequent first."""
+    kinds: defaultdict[str, list[RolloutOutcome]] = defaultdict(list)
+    for outcome in result.outcomes:
+        if not outcome.success:
+            kinds[outcome.unjudged_reason or outcome.failure or "other"].append(outcome)
+    return sorted(kinds.items(), key=lambda entry: -len(entry[1]))

@@ -1,0 +1,93 @@
+"""Templates filled in; all text of models, tools and rows is escaped."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from reward_kit.agent.reports.wording import count, duration, estimate, money, score, tokens
+
+LONG_LINES = 14
+"""Lines of a value that are shown at once; longer ones are folded."""
+LONG_TEXT = 1600
+"""Characters of the same."""
+ONE_LINE = 90
+"""Characters of JSON that stays in one line."""
+
+
+def render(template: str, **values: Any) -> str:
+    """The page that ``template`` makes of ``values``."""
+    return _environment().get_template(template).render(values)
+
+
+@lru_cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates"), encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "beginning": beginning,
+        "count": count,
+        "duration": duration,
+        "estimate": estimate,
+        "is_long": is_long,
+        "money": money,
+        "moment": moment,
+        "pretty": pretty,
+        "score": score,
+        "tokens": tokens,
+        "value": one_value,
+    }
+    return environment
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as the local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def pretty(text: str) -> str:
+    """Longer JSON with a line for each value, if nothing is lost by that; any other text as it is."""
+    if len(text) <= ONE_LINE:
+        return text
+    try:
+        value = json.loads(text)
+        if not isinstance(value, (dict, list)):
+            return text
+        same = text in (json.dumps(value), json.dumps(value, ensure_ascii=False)) or text == json.dumps(
+            value, ensure_ascii=False, separators=(",", ":")
+        )
+    except (ValueError, RecursionError):
+        return text
+    return readable(value) if same else text
+
+
+def readable(value: Any) -> str:
+    """A value as JSON with a line for each part."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+def one_value(value: Any) -> str:
+    """A value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def beginning(text: str) -> str:
+    """The first words, in one line."""
+    line = " ".join(text[: 2 * ONE_LINE].split())
+    return f"{line[:ONE_LINE]}..."
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is to be folded."""
+    return len(text) > LONG_TEXT or text.count("\n") >= LONG_LINES

@@ -1,0 +1,275 @@
+"""The pages of a runs folder: complete, linked with each other, and never more than text."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from hypothesis import given
+from hypothesis import strategies as st
+from planned_agent import evaluate, rows_of
+
+from reward_kit.agent import EvaluationResult
+from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.completion import Usage
+from reward_kit.agent.explain import Explanation, Explanations
+from reward_kit.agent.pages.rendering import pretty
+from reward_kit.agent.pages.site import Site
+
+PLAN = {"a": [1, 1], "b": [1, 0]}
+HOSTILE = "</div><script>alert(1)</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>&amp;"
+
+
+class Read(HTMLParser):
+    """The tags, addresses and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.refreshes = False
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        self.links += [value for value in (given.get("href"),) if value]
+        self.refreshes |= given.get("http-equiv") == "refresh"
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def site(bundle: Bundle) -> Site:
+    return Site(Path("runs"))
+
+
+def all_pages(site: Site) -> Iterator[tuple[str, Read]]:
+    """All that can be reached from the first page; each must be there."""
+    waiting, seen = [""], {""}
+    while waiting:
+        address = waiting.pop()
+        page = site.page(unquote(address))
+        assert page.status == 200, address
+        read = Read(page.html)
+        yield address, read
+        for link in read.links:
+            found = urljoin(f"/{address}", link).partition("#")[0].removeprefix("/")
+            if found not in seen and found != "index.html":
+                seen.add(found)
+                waiting.append(found)
+
+
+def page_of(site: Site, result: EvaluationResult, place: int = 0) -> Read:
+    """The page of a rollout."""
+    page = site.page(result.outcomes[place].file.replace(".json", ".html"))
+    assert page.status == 200
+    return Read(page.html)
+
+
+def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bundle, site: Site) -> None:
+    first = evaluate(bundle, "first", PLAN)
+    second = evaluate(bundle, "second", {"c": [0]})
+    rollouts = {one.file.replace(".json", ".html") for one in (*first.outcomes, *second.outcomes)}
+    found = {unquote(address) for address, _ in all_pages(site)}
+    assert found == {"", "evals/first.html", "evals/second.html"} | rollouts
+
+
+def test_the_page_of_an_evaluation_has_its_scores_and_all_that_failed(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    read = Read(site.page("evals/first.html").html)
+    assert "planned_agent:Planned: 3 of 4 judged rollouts passed" in read.words
+    assert "0.750" in read.words
+    failed = next(one for one in result.outcomes if not one.success)
+    assert failed.trouble in read.words
+    assert not read.refreshes
+    assert sum(failed.id in link for link in read.links) == 2  # in its row, and among those that failed
+
+
+def test_the_page_of_a_rollout_tells_what_was_said_done_changed_and_judged(
+    bundle: Bundle, site: Site
+) -> None:
+    result = evaluate(bundle, "first", PLAN, usage={"calls": 1, "input_tokens": 9, "cost": 0.5})
+    passed = page_of(site, result).words
+    for told in (
+        "a #1",
+        "reward 1",
+        "Task completed successfully",
+        "Book me a flight from SFO to JFK",
+        "create_booking",
+        '{"flight_id": 1, "passenger": "Alice"}',
+        '"status": "paid"',
+        "insert",
+        "$0.5000, 1 model call, 9 tokens in",
+        "stub/one",
+    ):
+        assert told in passed
+    failed = page_of(site, result, 3).words
+    assert "reward 0" in failed
+    assert "partially_completed" in failed
+    assert "expected" in failed
+
+
+def test_a_rollout_leads_to_its_neighbours_and_to_the_next_that_failed(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    links = page_of(site, result, 1).links
+    ids = [one.id for one in result.outcomes]
+    assert [next(id_ for id_ in ids if id_ in link) for link in links if "roll_" in link] == [
+        ids[0], ids[2], ids[3], ids[0], ids[1],
+    ]  # fmt: skip
+
+
+class Rude(GoldAgent):
+    """Says what would be markup."""
+
+    async def respond(self, rollout: object) -> str:
+        return HOSTILE
+
+
+def test_text_of_models_and_rows_is_never_markup(bundle: Bundle, site: Site) -> None:
+    messages = [{"role": "user", "content": HOSTILE}]
+    rows = rows_of({"a": [0]}, initial_messages=messages, sim_user_prompt=HOSTILE)
+    result = evaluate(bundle, "rude", {"a": [0]}, rows=rows, agent=f"{__name__}:Rude")
+    for _, read in all_pages(site):
+        assert not read.tags & {"script", "img", "iframe", "object", "form", "link", "base"}
+        assert not any(link.startswith("javascript") for link in read.links)
+    assert page_of(site, result).words.count(HOSTILE) >= 2
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "../secret.html",
+        "./secret.html",
+        "evals/../../secret.html",
+        "evals/..\\secret.html",
+        "/secret.html",
+        "evals/nothing.html",
+        "a/nothing.html",
+        "secret.json",
+        "evals/first.jsonl",
+        "a/\0.html",
+        f"evals/{'x' * 300}.html",
+        f"{'x' * 5000}/y.html",
+    ],
+)
+def test_other_addresses_have_no_page(bundle: Bundle, site: Site, address: str) -> None:
+    evaluate(bundle, "first", {"a": [1]})
+    Path("secret.json").write_text(json.dumps({"secret": "canary"}))
+    page = site.page(address)
+    assert page.status in (404, 500)
+    assert "canary" not in page.html
+    assert "Traceback" not in page.html
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "reward-kit.rollout/1"}', "\udcff", None])
+def test_a_damaged_rollout_has_a_page_that_says_so(bundle: Bundle, site: Site, content: str | None) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    path = Path("runs", result.outcomes[0].file)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content, errors="surrogateescape")
+    page = site.page(result.outcomes[0].file.replace(".json", ".html"))
+    assert page.status == 500
+    assert path.name in page.html
+    assert list(site.write([], Path("out"))) == ["index.html"]
+
+
+def test_a_message_of_an_unknown_shape_is_no_fault_of_the_server(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    path = Path("runs", result.outcomes[0].file)
+    plain = json.loads(path.read_text())
+    plain["messages"] = [{"content": 5}]
+    path.write_text(json.dumps(plain))
+    assert site.page(result.outcomes[0].file.replace(".json", ".html")).status == 500
+
+
+def test_a_rollout_without_its_evaluation_is_shown(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    result.log_path.unlink()
+    result.results_path.unlink()
+    assert "Task completed successfully" in page_of(site, result).words
+
+
+def test_a_running_evaluation_is_looked_at_again(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    lines = result.log_path.read_text().splitlines()
+    result.log_path.write_text("\n".join(lines[:-1]) + "\n")
+    lock = {"pid": os.getpid(), "host": socket.gethostname()}
+    result.log_path.with_suffix(".lock").write_text(json.dumps(lock))
+    before = Read(site.page("evals/first.html").html)
+    assert before.refreshes
+    assert "still running" in before.words
+    assert Read(site.page("").html).refreshes
+    result.log_path.write_text("\n".join(lines) + "\n")
+    result.log_path.with_suffix(".lock").unlink()
+    after = Read(site.page("evals/first.html").html)
+    assert not after.refreshes
+    assert "3 of 4" in after.words
+
+
+def test_what_a_model_made_of_a_failure_stands_on_its_page(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    failed = result.outcomes[3]
+    judged = Explanation(
+        failed.id,
+        "b",
+        1,
+        "judge/one",
+        "1",
+        "user",
+        "wrong_tool",
+        "It was the moon.",
+        None,
+        Usage(calls=1),
+        1.0,
+    )
+    path = result.log_path.with_name("first.explanations.jsonl")
+    path.write_text(json.dumps(judged.to_json()) + "\n")
+    plain = json.loads(result.results_path.read_text())
+    plain["explanations"] = Explanations("judge/one", [judged], 0, None, path).to_json()
+    result.results_path.write_text(json.dumps(plain))
+    assert "It was the moon." in page_of(site, result, 3).words
+    assert "It was the moon." not in page_of(site, result, 0).words
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=40,
+)
+
+
+@given(value=JSON, ascii_only=st.booleans())
+def test_pretty_json_is_the_same_json(value: object, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    assert json.loads(pretty(text)) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"price": 1.10,  ' + " " * 100 + '"n": 1}',
+        '{"a": 1, "a": 2' + " " * 90 + "}",
+        "[" * 100_000,
+        "x" * 200,
+    ],
+)
+def test_what_would_not_be_the_same_stays_as_it_is(text: str) -> None:
+    assert pretty(text) == text

@@ -1,0 +1,109 @@
+"""``reward-kit view``: pages over HTTP, and as files."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from planned_agent import evaluate
+
+VIEW = [sys.executable, "-m", "reward_kit", "view"]
+HREF = re.compile(r'href="([^"#]+)')
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*VIEW, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server and the address that it printed."""
+    process = subprocess.Popen([*VIEW, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str, host: str | None = None) -> tuple[http.client.HTTPResponse, str]:
+    parts = urlsplit(address)
+    assert parts.hostname == "127.0.0.1"
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    connection.request("GET", parts.path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    return answer, answer.read().decode()
+
+
+def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) -> None:
+    evaluate(bundle, "first", {"a": [1, 0]})
+    with serving("latest") as (process, address):
+        assert address.endswith("/evals/first.html")
+        answer, html = get(address)
+        assert answer.status == 200
+        assert "1 of 2 judged rollouts passed" in html
+        policy = answer.getheader("Content-Security-Policy") or ""
+        assert "default-src 'none'" in policy
+        assert get(address.replace("first", "second"))[0].status == 404
+        assert get(address, host="elsewhere.example")[0].status == 400
+        evaluate(bundle, "second", {"b": [1]})
+        assert get(address.replace("first", "second"))[0].status == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert "Traceback" not in errors
+
+
+def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
+    result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
+    evaluate(bundle, "second", {"b": [1]})
+    done = run("first", "--out", "pages")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "5 pages, beginning with pages/index.html\n",
+        "",
+    )
+    written = {path for path in Path("pages").rglob("*") if path.is_file()}
+    assert {path.relative_to("pages").with_suffix(".json") for path in written} >= {
+        Path(one.file) for one in result.outcomes
+    }
+    for path in written:
+        for link in HREF.findall(path.read_text()):
+            assert (path.parent / unquote(link)).resolve() in {one.resolve() for one in written}
+    assert run("--out", "pages").stdout.startswith("7 pages")
+
+
+def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:
+    evaluate(bundle, "first", {"a": [1]})
+    evaluate(bundle, "other", {"a": [1]}, output_dir=str(tmp_path / "elsewhere"))
+    Path("file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, words in (
+            (["nothing"], "nothing"),
+            (["-o", "empty"], "there are no evaluations in this folder"),
+            (["first", "elsewhere/evals/other.jsonl"], "several runs folders"),
+            (["first", "first"], "name one EVALUATION"),
+            (["--port", port], f"cannot listen on 127.0.0.1 port {port}"),
+            (["--out", "file"], "file"),
+        ):
+            done = run(*arguments)
+            assert done.returncode == 2, arguments
+            assert words in done.stderr
+            assert "Traceback" not in done.stderr
