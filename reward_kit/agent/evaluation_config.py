@@ -202,8 +202,8 @@ class EvaluationConfig:
     )
     max_tokens: int | None = _option(
         None, "--max-tokens", group="Limits", kind=int, minimum=1, metavar="N",
-        help="Start no more rollouts once the whole run has used so many tokens, input and output of agent "
-        "and user together. One answer is limited by --model-arg max_tokens=N.",
+        help="Start no more rollouts once the whole run has used so many tokens, input and output of agent, "
+        "user and judge together. One answer is limited by --model-arg max_tokens=N.",
     )
     call_timeout: float = _option(
         600, "--call-timeout", group="Limits", kind=float, minimum=0.001, metavar="SECONDS",

@@ -13,7 +13,7 @@ from reward_kit.errors import UnknownOptionError, UsageError
 if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import Option
 
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "limit": "max_tasks",
     "epochs": "n_rollouts",
     "num_trials": "n_rollouts",
@@ -36,9 +36,12 @@ _WITHOUT = {
 """What 0 is often meant to say."""
 
 
+_BY_NAME = "Name it by its import path, module:factory (__main__:factory in a notebook or the script itself)."
+
+
 def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
     """What to raise for an option that there is not."""
-    meant = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    meant = OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
     remedy = f"Did you mean {meant!r}?" if meant else None
     return UnknownOptionError(f"there is no option {name!r}", remedy=remedy)
 
@@ -77,6 +80,8 @@ def check_value(option: Option, value: Any) -> None:
     flag = next(flag for flag in option.flags if flag.startswith("--")).split("/")[0]
     if value is None:
         return
+    if option.kind is bool and not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{flag} takes True or False, not {value!r}")
     if option.kind in (int, float):
         wanted = (int,) if option.kind is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, wanted):
@@ -89,7 +94,7 @@ def check_value(option: Option, value: Any) -> None:
         if option.maximum is not None and value > option.maximum:
             raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
     elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
-        remedy = "Name it by its import path, module:factory." if flag in ("--agent", "--user") else None
+        remedy = _BY_NAME if flag in ("--agent", "--user") else None
         raise UsageError(f"{flag} takes text, not {value!r}", remedy=remedy)
     elif option.kind is str and "\0" in str(value):
         raise UsageError(f"{flag} has a NUL character: {value!r}")

@@ -107,7 +107,7 @@ def find_participants(
     task.
     """
     from reward_kit.agent.agents import load_agent
-    from reward_kit.agent.users import default_user, load_user
+    from reward_kit.agent.users import load_user, user_of
 
     models = dict(models or {})
     _check_models(models)
@@ -117,7 +117,7 @@ def find_participants(
     spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     config.agent = spec
-    user_specs = {task.row.id: asked or default_user(task.row, spec) for task in tasks}
+    user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
     config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
     participants = Participants(
         agent_spec=spec,
@@ -141,6 +141,20 @@ def find_participants(
     )
     participants.models.update(models)
     return participants
+
+
+def check_asked_user(participants: Participants, asked: str | None) -> None:
+    """Refuse a user that is asked for and plays in none of the rows.
+
+    Only whoever knows all rows can ask this: a share of them may well have no user.
+    """
+    from reward_kit.agent.users import FROM_PROMPT
+
+    if asked in FROM_PROMPT and set(participants.user_specs.values()) == {NO_USER}:
+        raise UsageError(
+            f"--user {asked} has no part to play: none of the chosen rows has a sim_user_prompt",
+            remedy="Add the field to the rows, or leave --user out.",
+        )
 
 
 def _check_models(models: Mapping[Role, Model]) -> None:

@@ -83,7 +83,8 @@ async def validate(bundle: TaskBundle, *, output_dir: str | Path | None = None) 
     for registry in {id(task.registry): task.registry for task in bundle.tasks}.values():
         names = list(registry.tools)
         if names:
-            report.add("ok", f"toolset {registry.name!r}", f"{len(names)} tools: {', '.join(names)}")
+            many = "1 tool" if len(names) == 1 else f"{len(names)} tools"
+            report.add("ok", f"toolset {registry.name!r}", f"{many}: {', '.join(names)}")
         else:
             report.add("warning", f"toolset {registry.name!r}", "has no tools")
     if output_dir is not None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.cli_commands.printing import print_lines
 from reward_kit.cli_commands.runs_option import runs_option
 
+if TYPE_CHECKING:
+    from reward_kit.agent.comparing import BaselineComparison, EvaluationComparison
+
 DONE, WORSE = 0, 1
 
 
 @click.command("compare")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("evaluations", metavar="A B [C]...", nargs=-1)
 @runs_option
+@click.option(
+    "--baseline", metavar="NAME", help="Compare all others with this one, instead of with the first."
+)
 @click.option(
     "--json",
     "json_path",
@@ -26,23 +31,45 @@ DONE, WORSE = 0, 1
 @click.option("--changed-rows", is_flag=True, help="Compare rows whose fields or seed have changed, too.")
 @click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the interval of Pass^1 is below zero.")
 def compare(
-    a: str, b: str, output_dir: str, json_path: str | None, changed_rows: bool, fail_if_worse: bool
+    evaluations: tuple[str, ...],
+    output_dir: str,
+    baseline: str | None,
+    json_path: str | None,
+    changed_rows: bool,
+    fail_if_worse: bool,
 ) -> int:
-    """Compare two evaluations, row by row: which is better, and is it noise?
+    """Compare evaluations, row by row: which is better, and is it noise?
 
-    A and B are names of evaluations (latest: the last), or paths of their logs or results. The
-    difference has a 95 % interval that takes each row as one sample. Exit code 2 for a fault.
+    A, B … are names of evaluations (latest: the last), or paths of their logs or results. Each is
+    compared with A. The difference has a 95 % interval that takes each row as one sample. Exit code 2
+    for a fault.
     """
-    from reward_kit.agent.comparing import compare as compared
-    from reward_kit.agent.reports.comparison_report import comparison_lines
-    from reward_kit.agent.runs.atomic_file import readable_json, write_file
+    from reward_kit.agent.comparing import BaselineComparison
+    from reward_kit.agent.reports.comparison_report import baseline_lines, comparison_lines
+    from reward_kit.agent.runs.atomic_file import readable_json
+    from reward_kit.agent.runs.output_file import TO_OUTPUT, write_output
 
-    if json_path not in (None, "-") and not Path(json_path).absolute().parent.is_dir():
+    if json_path not in (None, TO_OUTPUT) and not Path(json_path).absolute().parent.is_dir():
         raise click.UsageError(f"--json {json_path} lies in no folder")
-    comparison = compared(a, b, output_dir=output_dir, changed_rows=changed_rows)
-    print_lines(comparison_lines(comparison), err=json_path == "-")
-    if json_path == "-":
-        sys.stdout.buffer.write(readable_json(comparison.to_json()))
-    elif json_path is not None:
-        write_file(Path(json_path), readable_json(comparison.to_json()))
-    return WORSE if fail_if_worse and comparison.success.verdict == "worse" else DONE
+    named = [*evaluations] if baseline is None else [baseline, *evaluations]
+    if len(named) < 2:
+        raise click.UsageError("Name the evaluations to compare: two or more.")
+    found = _compared(*named, output_dir=output_dir, changed_rows=changed_rows)
+    several = found.comparisons if isinstance(found, BaselineComparison) else (found,)
+    lines = baseline_lines(found) if isinstance(found, BaselineComparison) else comparison_lines(found)
+    print_lines(lines, err=json_path == TO_OUTPUT)
+    if json_path is not None:
+        write_output([readable_json(found.to_json())], json_path)
+    worse = any(comparison.success.verdict == "worse" for comparison in several)
+    return WORSE if fail_if_worse and worse else DONE
+
+
+def _compared(first: str, *others: str, **options: Any) -> EvaluationComparison | BaselineComparison:
+    """All others with the first; for one other, or one beside the first itself, their comparison alone."""
+    from reward_kit.agent.comparing import compare as compare_two
+    from reward_kit.agent.comparing import compare_with
+
+    if len(others) == 1:
+        return compare_two(first, others[0], **options)
+    found = compare_with(first, others, **options)
+    return found if len(found.comparisons) > 1 else found.comparisons[0]

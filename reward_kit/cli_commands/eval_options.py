@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option
+from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
+from reward_kit.agent.option_values import OTHER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,19 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(lines, col_max=28)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, as_click_takes_it(args))
+        try:
+            return super().parse_args(ctx, as_click_takes_it(args))
+        except click.NoSuchOption as error:
+            meant = OTHER_NAMES.get(error.option_name.lstrip("-").replace("-", "_"))
+            if meant is None:
+                raise
+            told = f"No such option {error.option_name!r}. Did you mean {flag_of(meant)!r}?"
+            raise click.UsageError(told, ctx) from error
+        except click.UsageError as error:
+            if not error.message.startswith("Got unexpected extra argument"):
+                raise
+            told = f"{error.message}. This command takes options alone; the dataset is --dataset PATH."
+            raise click.UsageError(told, ctx) from error
 
 
 def as_click_takes_it(args: list[str]) -> list[str]:

@@ -25,13 +25,17 @@ def show(what: str | None, output_dir: str) -> int:
 
     WHAT is the name of an evaluation (latest: the last) or the path of its log or results: its report
     is printed again. Or it is a rollout, by its id or its roll_ID.json: its conversation is printed.
-    Without WHAT, or with a runs folder, the evaluations there are listed.
+    Or it is the id of a row: its rollouts are listed. Without WHAT, or with a runs folder, the
+    evaluations there are listed.
     """
     if what is None or _is_runs_folder(what):
         _list_evaluations(Path(output_dir if what is None else what))
         return DONE
-    rollout = _rollout_file(what, Path(output_dir))
-    if rollout is None:
+    row = _row_folder(what, Path(output_dir))
+    rollout = None if row else _rollout_file(what, Path(output_dir))
+    if row is not None:
+        _list_rollouts(row)
+    elif rollout is None:
         _print_report(what, output_dir)
     else:
         _print_rollout(rollout)
@@ -56,6 +60,23 @@ def _list_evaluations(folder: Path) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines = list(evaluation_lines(folder / "evals", width))
     print_lines(lines or [f"there are no evaluations in {folder} yet"])
+
+
+def _row_folder(what: str, folder: Path) -> Path | None:
+    """The folder of the row of this id, if there are rollouts in it and no evaluation has this name."""
+    row = folder / what
+    try:
+        if row.parent != folder or (folder / "evals" / f"{what}.jsonl").is_file():
+            return None
+        return row if next(row.glob("roll_*.json"), None) is not None else None
+    except (OSError, ValueError):  # no path at all
+        return None
+
+
+def _list_rollouts(folder: Path) -> None:
+    from reward_kit.agent.reports.rollouts_table import rollout_lines
+
+    print_lines(_tame(line) for line in rollout_lines(folder))
 
 
 def _print_report(name: str, output_dir: str) -> None:

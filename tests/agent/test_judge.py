@@ -12,10 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import GOLD, ROW, flight_bundle
 from small_task import BOOKED, GOAL, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
-from reward_kit.agent import judge
+from reward_kit.agent import Usage, agent_eval, judge, load_rollout
+from reward_kit.agent.comparing import compare
+from reward_kit.agent.limits import Budget
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
+
+LINES = """
+def evaluate(messages, rollout, **kwargs):
+    return {"score": 1.0, "reason": str([tuple(line) for line in rollout.lines])}
+"""
+JUDGED = """
+from reward_kit.agent import Usage
+
+
+def evaluate(messages, rollout, **kwargs):
+    rollout.count_usage(Usage(input_tokens=100, cost=0.5), model="judge/one")
+    return {"score": 1.0}
+"""
 
 
 class Speaker:
@@ -24,7 +41,7 @@ class Speaker:
 
 
 async def judged(folder: Path, reward: Any, **fields: Any) -> Any:
-    limits = {"reward_timeout": fields.pop("reward_timeout")} if "reward_timeout" in fields else {}
+    limits = {name: fields.pop(name) for name in ("reward_timeout", "budget") if name in fields}
     return await play(small_task(folder, reward=reward, **fields), Speaker(), **limits)
 
 
@@ -340,3 +357,123 @@ async def test_a_slow_async_reward_is_given_up_as_well(tmp_path: Path) -> None:
     finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
     assert "took longer" in finished.error
     assert time.monotonic() - started < 25
+
+
+def asks_a_model(rollout: Any, **_: Any) -> dict[str, Any]:
+    for cost in (0.25, 0.5):
+        rollout.count_usage(
+            Usage(input_tokens=90, output_tokens=10, cost=cost), model="judge/one", seconds=2.0
+        )
+    assert rollout.usage["judge"].calls == 2
+    return {"score": 1.0}
+
+
+async def test_a_reward_counts_the_models_that_it_asks_as_the_judges(tmp_path: Path) -> None:
+    budget = Budget(max_cost=1.0)
+    finished = await judged(tmp_path, asks_a_model, budget=budget)
+    rollout = finished.rollout
+    assert (finished.reward, rollout.usage["judge"]) == (1.0, Usage(2, 180, output_tokens=20, cost=0.75))
+    assert [(call.role, call.model, call.seconds) for call in rollout.model_calls] == [
+        ("judge", "judge/one", 2.0)
+    ] * 2
+    assert (budget.spent, budget.tokens) == (0.75, 200)
+
+
+async def test_what_a_reward_spent_counts_though_it_failed(tmp_path: Path) -> None:
+    def evaluate(rollout: Any, **_: Any) -> dict[str, Any]:
+        rollout.count_usage(Usage(cost=0.5), model="judge/one")
+        raise ValueError("no verdict")
+
+    finished = await judged(tmp_path, evaluate)
+    assert "no verdict" in finished.error
+    assert finished.rollout.usage["judge"] == Usage(calls=1, cost=0.5)
+
+
+@pytest.mark.parametrize(
+    ("usage", "fault"),
+    [
+        ({"input_tokens": 3}, "count_usage() takes a Usage, not a dict"),
+        (Usage(cost="1"), "Usage.cost is '1', not a number"),  # type: ignore[arg-type]
+        (Usage(cost=float("nan")), "Usage.cost is nan"),
+        (Usage(output_tokens=-1), "Usage.output_tokens is -1"),
+        (Usage(unpriced_calls=True), "Usage.unpriced_calls is True"),
+    ],
+)
+async def test_a_usage_that_would_spoil_the_sums_is_the_rewards_fault(
+    tmp_path: Path, usage: Any, fault: str
+) -> None:
+    finished = await judged(tmp_path, lambda rollout, **_: rollout.count_usage(usage, model="judge/one"))
+    assert fault in finished.error
+    assert "judge" not in finished.rollout.usage
+
+
+async def test_a_time_that_is_none_is_the_rewards_fault_and_any_name_of_a_model_can_be_stored(
+    tmp_path: Path,
+) -> None:
+    def counts(rollout: Any, seconds: float) -> dict[str, Any]:
+        rollout.count_usage(Usage(), model="judge\ud800", seconds=seconds)
+        return {"score": 1.0}
+
+    never = await judged(tmp_path, lambda rollout, **_: counts(rollout, float("nan")))
+    assert "seconds is nan, not a number from 0" in never.error
+    finished = await judged(tmp_path, lambda rollout, **_: counts(rollout, 1.5))
+    (call,) = finished.rollout.model_calls
+    assert call.model.encode().startswith(b"judge")
+
+
+async def test_a_reward_that_asks_the_agents_model_is_told_how_it_goes(tmp_path: Path) -> None:
+    async def evaluate(rollout: Any, **_: Any) -> Any:
+        return await rollout.complete([{"role": "user", "content": "Was it polite?"}])
+
+    finished = await judged(tmp_path, evaluate)
+    assert (
+        "asks models with a client of its own, and counts that with rollout.count_usage()" in finished.error
+    )
+
+
+def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.write("reward.py", JUDGED)
+    bundle.rows({"actions": GOLD, "n_rollouts": 4})
+    result = agent_eval(str(bundle.dataset), agent="gold", max_cost=1.0, max_concurrency=1, eval_id="one")
+    assert (result.status, len(result.outcomes)) == ("budget", 2)
+    assert result.usage["judge"] == Usage(calls=2, input_tokens=200, cost=1.0)
+    assert result.usage["agent"].calls == 0
+    assert result.averages.model_call_seconds is None
+    assert result.to_json()["usage"]["judge"]["cost"] == 1.0
+    stored = load_evaluation("one")
+    assert stored.usage["judge"].cost == 1.0
+    resumed = agent_eval(resume="one", max_cost=10)
+    assert (resumed.usage["judge"].cost, resumed.status) == (2.0, "complete")
+    with load_rollout(tmp_path / "runs" / resumed.outcomes[0].file) as record:
+        assert [call.role for call in record.model_calls] == ["judge"]
+        arguments = record.reward_arguments()
+        arguments["rollout"].count_usage(Usage(cost=1.0), model="judge/one")
+        assert record.usage["judge"].cost == 0.5
+    found = compare("one", "one")
+    assert {measure.name: measure.a for measure in found.measures}["judge tokens"] == 100
+    assert {measure.name: measure.a for measure in found.measures}["cost"] == 0.5
+
+
+def test_without_a_judge_no_usage_of_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    assert list(agent_eval(str(bundle.dataset), agent="gold").usage) == ["agent", "user"]
+
+
+def test_a_reward_gets_the_same_lines_from_a_rollout_and_from_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.write("reward.py", LINES)
+    bundle.rows({"actions": GOLD, "outputs": ["06:30"], "n_rollouts": 1, "system_prompt": "Be brief."})
+    (outcome,) = agent_eval(str(bundle.dataset), agent="gold").outcomes
+    with load_rollout(tmp_path / "runs" / outcome.file) as record:
+        assert record.result is not None
+        assert record.result["reason"] == str([tuple(line) for line in record.lines])
+        assert record.lines == [("user", ROW["initial_messages"][0]["content"]), ("agent", "06:30")]

@@ -11,6 +11,7 @@ from flight_bundle import GOLD, flight_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_task import InProcessModel, play, small_task, wants
+from stub_server import StubServer
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.agents import BUILT_IN as AGENTS
@@ -224,6 +225,48 @@ def test_a_user_that_a_model_plays_asks_for_one(
     bundle.rows({"actions": GOLD})
     with pytest.raises(UsageError, match=rf"the simulated user \({strategy}\) needs a model of its own"):
         agent_eval(str(bundle.dataset), agent="gold", user=strategy, output_dir=str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+    models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["true ###STOP###"])}
+    result = agent_eval(str(bundle.dataset), user=strategy, models=models, n_rollouts=1)
+    ends = {outcome.row_id: (outcome.stop_reason, "user" in outcome.usage) for outcome in result.outcomes}
+    assert ends == {"talk": ("user_stop", True), "single": ("agent_done", False)}
+
+
+def test_a_share_of_the_rows_may_have_no_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", ["Where to?"])
+    stub_llm.script("gpt-3.5-turbo", ["###STOP###"])
+    asked = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo", "user": "llm"}
+    result = agent_eval(str(bundle.dataset), **asked, workers=2, n_rollouts=1)
+    assert {outcome.row_id: outcome.stop_reason for outcome in result.outcomes} == {
+        "talk": "user_stop",
+        "single": "agent_done",
+    }
+
+
+@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+def test_a_user_with_no_part_in_any_row_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+    models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["###STOP###"])}
+    with pytest.raises(UsageError, match=f"--user {strategy} has no part to play: none of the chosen rows"):
+        agent_eval(str(bundle.dataset), user=strategy, models=models, task_ids="single")
+    assert models["agent"].seen == []
 
 
 def test_the_names_of_built_in_users_are_offered() -> None:

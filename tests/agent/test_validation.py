@@ -83,6 +83,12 @@ async def test_a_sound_bundle_has_one_line_for_each_toolset_seed_and_row(tmp_pat
     ]
 
 
+async def test_a_single_tool_is_one_tool(tmp_path: Path) -> None:
+    tools = TOOLS.split('@R.tool(description="Break"')[0]
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS}, tools=tools)
+    assert report.lines()[0] == "ok: toolset 'seats': 1 tool: take"
+
+
 async def test_the_reward_of_a_bundle_without_reward_py_is_checked_too(tmp_path: Path) -> None:
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, reward="")
     assert report.ok

@@ -119,6 +119,25 @@ def test_other_bare_words_are_still_refused() -> None:
         configured("--shuffle", "2")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("--epochs", "--n-rollouts"), ("--limit", "--max-tasks"), ("--log_dir", "--output-dir")],
+)
+def test_what_an_option_is_called_elsewhere_is_told(agent_eval: Command, typed: str, meant: str) -> None:
+    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", typed, "0")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"No such option '{typed}'. Did you mean '{meant}'?" in ran.error
+
+
+def test_a_dataset_without_its_option_is_told(agent_eval: Command) -> None:
+    ran = agent_eval("task.jsonl", "--agent", "gold")
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        "unexpected extra argument (task.jsonl). This command takes options alone; the dataset is"
+        in ran.error
+    )
+
+
 def test_ranges_are_those_of_tau_bench(agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows(*({"id": f"r{number}", "actions": GOLD, "n_rollouts": 1} for number in range(4)))
     chosen = []

@@ -14,6 +14,8 @@ import pytest
 from flight_bundle import Bundle, Finished, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 
+from reward_kit.agent.comparing import compare, compare_with
+
 Command = Callable[..., Finished]
 BASE = {f"row.{number}": [1, 1, number % 2, 0] for number in range(8)}
 BETTER = {row_id: [1, 1, 1, successes[2]] for row_id, successes in BASE.items()}
@@ -213,6 +215,59 @@ def test_evaluations_without_a_common_row_are_told(bundle: Bundle, command: Comm
     ran = command("base", "new")
     assert ran.code == 2
     assert ran.error == "Error: base and new: no row can be compared: 1 only in A, 1 only in B\n"
+
+
+def test_several_are_each_compared_with_the_first(bundle: Bundle, command: Command, tmp_path: Path) -> None:
+    evaluate(bundle, "base", BASE)
+    evaluate(bundle, "new", BETTER)
+    evaluate(bundle, "an-evaluation-with-a-long-name", {row_id: [0, 0, 0, 0] for row_id in [*BASE][:7]})
+    names = ("base", "new", "an-evaluation-with-a-long-name")
+    ran = command(*names, "--json", tmp_path / "out.json")
+    assert (ran.code, ran.error) == (0, "")
+    first = ran.out.split("\nPass^1")[1].splitlines()
+    assert first[0].split() == ["A", "this", "this", "-", "A", "95", "%", "interval"]
+    assert first[1].split() == ["B", "new", "0.625", "0.875", "+0.250", "+0.250", "to", "+0.250"]
+    assert first[2].startswith("C  an-evaluation-wit...")
+    assert first[2].endswith("  (7 rows)")
+    assert "\nB is better: +25.0 points, 95 % interval +25.0 to +25.0, 8 rows\n" in ran.out
+    assert "\nC is worse: -60.7 points, 95 % interval" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 90
+    plain = json.loads((tmp_path / "out.json").read_text())
+    assert (plain["format"], plain["baseline"]["eval_id"]) == ("reward-kit.comparisons/1", "base")
+    assert [one["verdict"] for one in plain["comparisons"]] == ["better", "worse"]
+    assert plain["comparisons"][0] == compare("base", "new").to_json()
+    assert plain == compare_with(names[0], names[1:]).to_json()
+    assert command(*names, "--fail-if-worse").code == 1
+
+
+def test_the_baseline_may_be_any(bundle: Bundle, command: Command) -> None:
+    for name in ("x", "y", "z"):
+        evaluate(bundle, name, BASE)
+    told = command("x", "y", "z", "--baseline", "z").out
+    assert len({line.index("this") for line in told.splitlines() if line.endswith("95 % interval")}) == 1
+    heads = told.splitlines()[:6:2]
+    assert heads == [
+        f"{side}  {name}: planned_agent:Planned" for side, name in zip("ABC", ("z", "x", "y"), strict=True)
+    ]
+    assert "\nC: no difference: each of 8 rows succeeds as often in C as in A\n" in command("x", "y", "z").out
+    assert command("x", "z", "--baseline", "z").out == command("z", "x").out
+
+
+def test_rollouts_without_a_verdict_are_told_of_each_of_several(bundle: Bundle, command: Command) -> None:
+    for name in ("one", "two"):
+        evaluate(bundle, name, BASE)
+    three = evaluate(bundle, "three", BASE)
+    change_log(three, "row.0", reward=None, stop_reason="infrastructure_error")
+    told = command("one", "two", "three").out.split("\nnot judged\n")[1]
+    assert told.splitlines()[0].split() == ["C", "three", "0", "4", "+4"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["one"], ["--baseline", "one"]])
+def test_one_alone_is_too_few(bundle: Bundle, command: Command, arguments: list[str]) -> None:
+    evaluate(bundle, "one", {"a": [1]})
+    ran = command(*arguments)
+    assert ran.code == 2
+    assert "Name the evaluations to compare: two or more." in ran.error
 
 
 @pytest.mark.parametrize("name", ["compare", "show"])

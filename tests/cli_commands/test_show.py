@@ -206,3 +206,33 @@ def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> Non
     assert lines[3] == "  planned_agent:Planned (openai/gpt-4o-mini-of-some-date)"
     assert all(len(line) <= 80 for line in lines)
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    evaluate(bundle, "a-later-one", {"b": [1]})
+    ran = command("b")
+    assert (ran.code, ran.error) == (0, "")
+    heading, *lines = (line.split() for line in ran.out.splitlines())
+    assert heading == ["evaluation", "number", "reward", "what", "came", "of", "it", "file"]
+    assert sorted(line[:4] for line in lines) == [
+        ["a-later-one", "1", "1", "agent_done"],
+        ["first", "1", "1", "agent_done"],
+        ["first", "2", "0", "partially_completed"],
+    ]
+    assert lines[-1][0] == "a-later-one"
+    assert all(Path(line[4]).is_file() for line in lines)
+
+
+def test_a_damaged_rollout_does_not_hide_the_others_and_evaluations_go_before_rows(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    first, second = sorted(Path("runs/a").glob("roll_*.json"))
+    first.write_text("{}")
+    ran = command("a")
+    assert ran.code == 0
+    assert str(second) in ran.out
+    assert ran.out.splitlines()[-1].startswith(str(first))
+    evaluate(bundle, "a", {"a": [1]})
+    assert "planned_agent:Planned: 1 of 1 judged rollout passed" in command("a").out

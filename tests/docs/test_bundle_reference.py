@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import GOLD, flight_bundle
 from pages import ROOT, blocks
+from stub_server import StubServer
 
+from reward_kit.agent import agent_eval
 from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.bundles import packed_bundle, task_row
 from reward_kit.agent.bundles.default_reward import end_goal_reward
@@ -88,3 +91,19 @@ def test_the_default_reward_takes_for_true_what_the_reference_says(tmp_path: Pat
         for value, score in [("1", 1.0), ("'yes'", 1.0), ("0", 0.0), ("''", 0.0), ("NULL", 0.0)]:
             assert end_goal_reward([], db=base.read_only(), end_goal_sql=f"SELECT {value}").score == score
         assert end_goal_reward([], db=base.read_only(), end_goal_sql="SELECT x FROM t").score == 0.0
+
+
+def test_a_reward_that_asks_a_model_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.write("reward.py", block("python", "count_usage"))
+    bundle.rows({"reward": "flight_task.reward:polite", "actions": GOLD, "n_rollouts": 1})
+    stub_llm.script("gpt-4o-mini", ["Yes."])
+    result = agent_eval(str(bundle.dataset), agent="gold")
+    judge = result.usage["judge"]
+    assert (result.score, judge.calls, judge.unpriced_calls) == (1.0, 1, 0)
+    assert judge.cost == pytest.approx(0.15e-6 * judge.input_tokens + 0.6e-6 * judge.output_tokens)
+    assert judge.input_tokens > 0

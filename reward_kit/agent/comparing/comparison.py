@@ -1,4 +1,4 @@
-"""Comparing two stored evaluations, row by row."""
+"""Comparing stored evaluations, row by row."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from reward_kit.agent.runs.stored_evaluation import StoredEvaluation, load_evalu
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.comparing.paired import PairedDifference
 
 FORMAT = "reward-kit.comparison/1"
+SEVERAL_FORMAT = "reward-kit.comparisons/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,47 @@ def compare(
     not be judged count as failed only if both evaluations say so. Raises ``UsageError`` where an evaluation
     or a row to compare is missing, ``StorageError`` for a damaged file.
     """
-    one, other = load_evaluation(a, output_dir), load_evaluation(b, output_dir)
+    return _compared(load_evaluation(a, output_dir), load_evaluation(b, output_dir), changed_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineComparison:
+    """Several evaluations beside one, which is A in each of ``comparisons``; B are the others in order."""
+
+    baseline: StoredEvaluation
+    comparisons: tuple[EvaluationComparison, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": SEVERAL_FORMAT,
+            "baseline": _named(self.baseline),
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+        }
+
+
+def compare_with(
+    baseline: str | Path,
+    others: Sequence[str | Path],
+    *,
+    output_dir: str | Path = "runs",
+    changed_rows: bool = False,
+) -> BaselineComparison:
+    """Compare each of ``others`` with ``baseline``, which is passed over among them. Else as ``compare``."""
+    one = load_evaluation(baseline, output_dir)
+    loaded = [load_evaluation(other, output_dir) for other in others]
+    compared = tuple(
+        _compared(one, other, changed_rows)
+        for other in loaded
+        if other.path.absolute() != one.path.absolute()
+    )
+    if not compared:
+        raise UsageError(
+            "there is nothing to compare it with", place=one.eval_id, remedy="Name other evaluations."
+        )
+    return BaselineComparison(one, compared)
+
+
+def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool) -> EvaluationComparison:
     strict = all(stored.configuration.get("errors_as_failures") for stored in (one, other))
     pairs, left_out = pair_rows(one, other, changed_rows=changed_rows, errors_as_failures=strict)
     changed = changed_between(one, other)

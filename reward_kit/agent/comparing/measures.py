@@ -53,7 +53,7 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     }
     if roles:
         yield _cost(pairs)
-    for role in ("agent", "user"):
+    for role in ("agent", "user", "judge"):
         if role in roles:
             yield _measure(pairs, f"{role} tokens", "tokens", _tokens(role))
     yield _measure(pairs, "steps", "number", _mean_of(lambda outcome: outcome.steps))
@@ -80,7 +80,7 @@ def _measure(
 
 
 def _cost(pairs: Sequence[RowPair]) -> Measure:
-    """What agent and user cost together. One call without a price makes the sum unknown, never less."""
+    """What all roles cost together. One call without a price makes the sum unknown, never less."""
     unpriced = (_unpriced(pair.a for pair in pairs), _unpriced(pair.b for pair in pairs))
     cost = _measure(pairs, "cost", "dollars", _mean_of(lambda outcome: outcome.cost))
     a, b = (None if calls else value for calls, value in zip(unpriced, (cost.a, cost.b), strict=True))

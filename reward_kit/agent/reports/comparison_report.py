@@ -1,7 +1,8 @@
-"""Two evaluations beside each other, for a terminal or a pipe of 80 columns."""
+"""Evaluations beside each other, for a terminal or a pipe of 80 columns."""
 
 from __future__ import annotations
 
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.comparing.paired import TELLING
@@ -20,22 +21,31 @@ from reward_kit.agent.reports.wording import (
     tallied,
     tokens,
 )
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from reward_kit.agent.comparing import EvaluationComparison, Measure, PairedDifference, RowPair
+    from reward_kit.agent.comparing import (
+        BaselineComparison,
+        EvaluationComparison,
+        Measure,
+        PairedDifference,
+        RowPair,
+    )
+    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 WIDTH = 80
+_SIDES = ascii_uppercase
 SHOWN = 10
 """Rows that got worse, and rows that got better, that are shown."""
-LONGEST_NAME, LONGEST_STRATEGY = 40, 80
+LONGEST_NAME, LONGEST_STRATEGY, SHORTEST_LABEL, LONGEST_LABEL = 40, 80, 10, 20
 LONGEST_VALUE = 300
 
 
 def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     """What differs, the numbers, the verdict, then the rows that changed."""
-    yield from _heads(comparison)
+    yield from _heads([("A", comparison.a), ("B", comparison.b)])
     yield ""
     yield from _settings(comparison)
     yield ""
@@ -47,8 +57,38 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _rows("better", comparison.better, comparison)
 
 
-def _heads(comparison: EvaluationComparison) -> Iterator[str]:
-    for side, stored in (("A", comparison.a), ("B", comparison.b)):
+def baseline_lines(found: BaselineComparison) -> Iterator[str]:
+    """Which evaluations, each number beside that of the baseline, then what it says of each."""
+    others = dict(zip(_SIDES[1:], found.comparisons, strict=False))
+    if len(others) < len(found.comparisons):
+        raise UsageError(f"at most {len(_SIDES)} evaluations fit into one table")
+    yield from _heads([("A", found.baseline), *((side, one.b) for side, one in others.items())])
+    names = {side: one_line(one.b.eval_id, LONGEST_LABEL) for side, one in others.items()}
+    width = max(SHORTEST_LABEL, *map(len, names.values()))
+    chosen = {side: {one.name: one for one in _chosen(each.measures)} for side, each in others.items()}
+    for measure in dict.fromkeys(name for measures in chosen.values() for name in measures):
+        yield ""
+        yield f"{measure:{width + 4}}{'A':>10}{'this':>10}{'this - A':>11}  95 % interval"
+        for side, measures in chosen.items():
+            if measure in measures:
+                label = f"{side}  {names[side]:{width}} "
+                yield _number_line(label, measures[measure], len(found.baseline.rows))
+    unjudged = [
+        line
+        for side, each in others.items()
+        for line in _unjudged_line(f"{side}  {names[side]:{width}} ", each)
+    ]
+    if unjudged:
+        yield from ["", "not judged", *unjudged]
+    yield ""
+    for side, each in others.items():
+        yield from _verdict(each.success, side)
+    yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
+    yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
+
+
+def _heads(evaluations: Iterable[tuple[str, StoredEvaluation]]) -> Iterator[str]:
+    for side, stored in evaluations:
         done, planned = len(stored.outcomes), stored.planned
         status = "" if stored.status == "complete" else f"{stored.status}, "
         spent = money(total_usage(stored.usage.values()))
@@ -130,15 +170,23 @@ def _numbers(comparison: EvaluationComparison) -> Iterator[str]:
     yield f"{'':14}{'A':>10}{'B':>10}{'B - A':>11}  95 % interval"
     chosen = _chosen(comparison.measures)
     for measure in chosen:
-        a, b = (
-            "unpriced" if unpriced else _value(value, measure.unit)
-            for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
-        )
-        line = f"{measure.name:14}{a:>10}{b:>10}"
-        yield f"{line}{_difference(measure, len(comparison.rows))}" if measure.difference else line
-    a_errors, b_errors = comparison.unjudged
-    if a_errors or b_errors:
-        yield f"{'not judged':14}{a_errors:>10}{b_errors:>10}{b_errors - a_errors:>+11}"
+        yield _number_line(f"{measure.name:14}", measure, len(comparison.rows))
+    yield from _unjudged_line(f"{'not judged':14}", comparison)
+
+
+def _number_line(label: str, measure: Measure, rows: int) -> str:
+    a, b = (
+        "unpriced" if unpriced else _value(value, measure.unit)
+        for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
+    )
+    line = f"{label}{a:>10}{b:>10}"
+    return f"{line}{_difference(measure, rows)}" if measure.difference else line
+
+
+def _unjudged_line(label: str, comparison: EvaluationComparison) -> Iterator[str]:
+    a, b = comparison.unjudged
+    if a or b:
+        yield f"{label}{a:>10}{b:>10}{b - a:>+11}"
 
 
 def _chosen(measures: Sequence[Measure]) -> list[Measure]:
@@ -183,18 +231,20 @@ def _signed(value: float, unit: str) -> str:
     return f"{'-' if value < 0 else '+'}{text}"
 
 
-def _verdict(found: PairedDifference) -> Iterator[str]:
+def _verdict(found: PairedDifference, side: str | None = None) -> Iterator[str]:
+    """What the interval says of B; ``side`` is its letter where there are several."""
+    none, side = ("no difference", "B") if side is None else (f"{side}: no difference", side)
     rows, points = count(found.rows, "row"), f"{100 * found.value:+.1f} points"
     if found.interval is None:
-        yield f"no difference that {rows} can show: {points}, and no interval of a single row"
+        yield f"{none} that {rows} can show: {points}, and no interval of a single row"
         return
     interval = f"95 % interval {100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
     if found.differing == 0:
-        yield f"no difference: each of {rows} succeeds as often in B as in A"
+        yield f"{none}: each of {rows} succeeds as often in {side} as in A"
     elif found.verdict == "no difference":
-        yield f"no difference that {rows} can show: {points}, {interval}"
+        yield f"{none} that {rows} can show: {points}, {interval}"
     else:
-        yield f"B is {found.verdict}: {points}, {interval}, {rows}"
+        yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"
         if found.differing < TELLING:
             differ = "1 row differs" if found.differing == 1 else f"{found.differing} rows differ"
             yield f"(only {differ}: with fewer than {TELLING}, take it for a hint)"

@@ -21,6 +21,8 @@ BUILT_IN = {
     "none": "reward_kit.agent.users.none:no_user",
 }
 REPLAY = "reward_kit.agent.users.replay:ReplayUser"
+FROM_PROMPT = frozenset({"llm", "react", "verify", "reflection"})
+"""Users whose whole part is the row's ``sim_user_prompt``: without one they have none."""
 
 
 class User(Protocol):
@@ -39,6 +41,13 @@ def load_user(spec: str) -> Callable[[], User | None]:
     """
     factory: Callable[[], User | None] = load_factory(spec, kind="user", built_in=BUILT_IN, replay=REPLAY)
     return factory
+
+
+def user_of(row: TaskRow, agent_spec: str, asked: str | None) -> str:
+    """The user of a row where ``asked`` is asked for, or none in particular (None)."""
+    if asked is None:
+        return default_user(row, agent_spec)
+    return "none" if asked in FROM_PROMPT and not row.sim_user_prompt else asked
 
 
 def default_user(row: TaskRow, agent_spec: str) -> str:

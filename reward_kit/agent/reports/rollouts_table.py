@@ -1,0 +1,48 @@
+"""The rollouts of a row, of all evaluations, a line for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.reports.wording import NOTHING, from_here, one_line
+from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
+
+HEADINGS = ("evaluation", "number", "reward", "what came of it", "file")
+
+
+def rollout_lines(folder: Path) -> Iterator[str]:
+    """A table of the rollouts in a row's ``folder``, those begun first at the top; then what is damaged."""
+    read = [(_read(path), path) for path in sorted(folder.glob("roll_*.json"))]
+    found = [(record, path) for record, path in read if not isinstance(record, str)]
+    found.sort(key=lambda each: each[0].started)
+    rows = [HEADINGS, *(_cells(record, path) for record, path in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from (fault for fault, _ in read if isinstance(fault, str))
+
+
+def _read(path: Path) -> RolloutRecord | str:
+    """The rollout, or a line on why there is none."""
+    try:
+        return load_rollout(path)
+    except StorageError as error:
+        return one_line(str(error))
+
+
+def _cells(record: RolloutRecord, path: Path) -> tuple[str, ...]:
+    failed = record.failure["kind"] if record.failure else record.stop_reason
+    return (
+        record.eval_id,
+        str(record.index + 1),
+        NOTHING if record.reward is None else f"{record.reward:g}",
+        "reward_error" if record.error is not None else failed,
+        str(from_here(path)),
+    )
