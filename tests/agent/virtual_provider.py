@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtual_time import simulate
+
 from reward_kit.agent.completion import Completion, Usage
 from reward_kit.agent.model_clients.attempts import answered
 from reward_kit.agent.providers import Gate
@@ -130,3 +132,15 @@ class SlidingLimit:
             return refused()
         self._accepted.append(now())
         return None
+
+
+def played(provider: Provider, count: int, calls: int) -> float:
+    """Seconds that so many rollouts take, none of which fails."""
+
+    async def main() -> float:
+        begin = now()
+        results = await rollouts(provider, Gate("stub", ceiling=100), count, calls)
+        assert results == [None] * count
+        return now() - begin
+
+    return simulate(main())

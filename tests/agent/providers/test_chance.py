@@ -7,23 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from virtual_provider import Provider, SlidingLimit, WindowLimit, now, refused, rollouts
-from virtual_time import simulate
+from virtual_provider import Provider, SlidingLimit, WindowLimit, played, refused
 
-from reward_kit.agent.providers import Gate
 from reward_kit.agent.providers.chance import FAILED, FIRST_TRIAL, IN_A_ROW, Chance
-
-
-def played(provider: Provider, count: int, calls: int) -> float:
-    """Seconds that so many rollouts take, none of which fails."""
-
-    async def main() -> float:
-        begin = now()
-        results = await rollouts(provider, Gate("stub", ceiling=100), count, calls)
-        assert results == [None] * count
-        return now() - begin
-
-    return simulate(main())
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.05, 0.012), (0.2, 0.04)])

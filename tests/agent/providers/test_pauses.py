@@ -8,23 +8,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from virtual_provider import Provider, SlidingLimit, WindowLimit, now, refused, rollouts
+from virtual_provider import Provider, SlidingLimit, WindowLimit, played, refused, rollouts
 from virtual_time import simulate
 
 from reward_kit.agent.providers import Gate
 from reward_kit.errors import ModelError
-
-
-def played(provider: Provider, count: int, calls: int) -> float:
-    """Seconds that so many rollouts take, none of which fails."""
-
-    async def main() -> float:
-        begin = now()
-        results = await rollouts(provider, Gate("stub", ceiling=100), count, calls)
-        assert results == [None] * count
-        return now() - begin
-
-    return simulate(main())
 
 
 @pytest.mark.parametrize("say", [math.ceil, float], ids=["whole seconds", "exact"])
