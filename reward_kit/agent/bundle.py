@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.bundles.dataset import FaultyBundleError, also_in_more_rows, read_dataset
 from reward_kit.agent.bundles.default_reward import end_goal_reward
@@ -15,6 +13,7 @@ from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.seed import Seed, SeedSource, folder_seed, folder_source
 from reward_kit.agent.bundles.seed_script import SeedScript
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
+from reward_kit.agent.bundles.task import Reward, Task
 from reward_kit.agent.bundles.task_row import Action, TaskRow
 from reward_kit.agent.bundles.task_selection import select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward, required_fields
@@ -23,7 +22,7 @@ from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -31,39 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Action", "Seed", "Task", "TaskBundle", "TaskRow", "folder_seed"]
 
-Reward = Callable[..., Any]
-
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A row with everything that it names, ready to run. ``folder`` is the bundle's.
-
-    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``bundles.user_prompts``).
-    """
-
-    row: TaskRow
-    registry: ToolRegistry
-    reward: Reward
-    seed: Seed
-    folder: Path
-    user_prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def system_prompt(self) -> str | None:
-        """The text of the row's system prompt."""
-        return self.row.text("system_prompt")
-
-    @property
-    def sim_user_prompt(self) -> str | None:
-        """The text that tells the simulated user who it is and what it wants."""
-        return self.row.text("sim_user_prompt")
-
-    @property
-    def sim_user_template(self) -> str | None:
-        """The row's own prompt of the user's model; ``{instruction}`` is its ``sim_user_prompt``."""
-        return self.row.text("sim_user_template")
 
 
 class TaskBundle:

@@ -14,7 +14,7 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.database import Database
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.agents import Agent
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Model
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.users import User

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.agents import Agent
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Model
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.rollout import Role

@@ -17,7 +17,7 @@ from reward_kit.errors import BundleError, RewardKitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.evaluation_config import EvaluationConfig
 
 

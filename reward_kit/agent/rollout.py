@@ -18,7 +18,7 @@ from reward_kit.errors import AgentError, ModelError, ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import Database
 

@@ -14,7 +14,7 @@ from reward_kit.agent.rollout import Rollout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.calls import ModelCall, ToolCall
     from reward_kit.agent.completion import Completion
     from reward_kit.agent.database import Database

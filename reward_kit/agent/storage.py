@@ -38,8 +38,8 @@ from reward_kit.errors import DatabaseError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.bundle import Task
     from reward_kit.agent.bundles.seed import Seed
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.runs.gold_state import GoldState
 

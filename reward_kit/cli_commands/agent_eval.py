@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from reward_kit.agent.bundles.breakage import kept_process
 from reward_kit.agent.bundles.ground import kept_ground
 from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.redaction import redact, secrets_in
@@ -89,7 +90,7 @@ def _run(given: dict[str, Any]) -> int:
     evaluation = Evaluation(config, progress=_progress(config), warn=_warn)
     with output_for_the_report(config) as output:
         try:
-            with kept_ground(), nullcontext() if config.quiet else shown_on(sys.stderr):
+            with kept_ground(), kept_process(), nullcontext() if config.quiet else shown_on(sys.stderr):
                 result = run_in_loop(evaluation.run(killed=lambda: _resume_hint(evaluation)))
         except (RewardKitError, KeyboardInterrupt):
             if evaluation.result is not None and evaluation.result.outcomes:
@@ -115,7 +116,7 @@ def _validate(config: EvaluationConfig) -> int:
         raise UsageError(
             "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
         )
-    with kept_ground(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+    with kept_ground(), kept_process(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
         report = run_in_loop(validate(bundle))
     for line in report.lines():
         if not config.quiet or line.startswith("error"):

@@ -13,7 +13,7 @@ from reward_kit.agent.agents.fastworkflow.environment import DEFAULT_WORKFLOW, H
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 _folder = click.option(
     "--dir",

@@ -341,9 +341,9 @@ async def test_a_task_that_runs_an_evaluation_can_be_cancelled(
 
 LEAVING = """\
 import os, signal
-from reward_kit.agent.bundles.ground import kept_ground
+from reward_kit.agent.bundles.breakage import kept_process
 try:
-    with kept_ground():
+    with kept_process():
         raise KeyboardInterrupt
 except KeyboardInterrupt:
     os.kill(os.getpid(), signal.SIGINT)

@@ -13,7 +13,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Message
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.rollout import Rollout

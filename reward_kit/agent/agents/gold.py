@@ -8,7 +8,7 @@ from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout import Rollout
 
 

@@ -10,7 +10,7 @@ from reward_kit.agent.history import INTERRUPTED, NOT_RUN, written_arguments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Message
     from reward_kit.agent.rollout import Rollout
     from reward_kit.agent.runs.recording import Recording, Recordings

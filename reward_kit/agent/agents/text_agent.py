@@ -14,7 +14,7 @@ from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, sp
 from reward_kit.errors import AgentError, BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Completion, Message
     from reward_kit.agent.rollout import Rollout
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import warnings
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from reward_kit.agent.bundles.footing import last_called
 from reward_kit.agent.bundles.ground import INTERRUPTED, end_process
@@ -34,8 +35,31 @@ def broken_off(error: BaseException | None) -> BundleError:
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
-    """Around the run of a command: whatever ends it is told as an error with a place.
+def kept_process() -> Iterator[None]:
+    """Around the run of a command: its end is its own.
+
+    ``os._exit`` raises ``SystemExit`` meanwhile: an evaluation that ended so, with exit code 0, would pass
+    for done. Whatever else ends it is told as an error with a place. The finders of modules are put back.
+    """
+    finders, leave, process = list(sys.meta_path), os._exit, os.getpid()
+
+    def refuse_to_leave(status: int) -> NoReturn:
+        if os.getpid() != process:
+            leave(status)
+        raise SystemExit(f"os._exit({status!r})")
+
+    os._exit = refuse_to_leave
+    try:
+        with _told_in_one_line():
+            yield
+    finally:
+        os._exit = leave
+        sys.meta_path[:] = finders
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Whatever ends it is told as an error with a place.
 
     What Python has to say of the ruins (tasks that nobody ends any more) is kept to itself.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,27 +15,24 @@ _STREAMS = ("stdout", "stderr")
 INTERRUPTED = 130
 """The exit code of a process that a second signal ends."""
 end_process = os._exit
-"""Ends the process at once, also where ``kept_ground`` keeps others from it."""
+"""Ends the process at once, also where ``breakage.kept_process`` keeps others from it."""
 _copies: list[dict[int, int | None]] = []
 """Of the output as it was, for each ``kept_ground`` that is open."""
 
 
 @contextmanager
-def kept_ground(*, run: bool = True) -> Iterator[None]:
+def kept_ground() -> Iterator[None]:
     """The working directory, the entries of ``sys.path`` and the output are afterwards as they were before.
 
     A bundle that changes to another folder would have results written there; one that closes the output would
-    end the program in the middle of its report. A process that was forked meanwhile ends here. Around a whole
-    ``run`` the same goes for the finders of modules, and ``os._exit`` raises ``SystemExit``: an evaluation
-    that ended so, with exit code 0, would pass for done.
+    end the program in the middle of its report. A process that was forked meanwhile ends here.
     """
     folder, path, process = _working_directory(), list(sys.path), os.getpid()
     streams = {name: getattr(sys, name) for name in _STREAMS}
     copies = {number: _copy(number) for number in (1, 2)}
     _copies.append(copies)
     try:
-        with _kept_process() if run else nullcontext():
-            yield
+        yield
     finally:
         _copies.remove(copies)
         end_if_forked(process)
@@ -50,26 +47,6 @@ def kept_ground(*, run: bool = True) -> Iterator[None]:
                     os.close(copy)
         for name, stream in streams.items():
             _reopen(name, stream)
-
-
-@contextmanager
-def _kept_process() -> Iterator[None]:
-    from reward_kit.agent.bundles.breakage import told_in_one_line
-
-    finders, leave, process = list(sys.meta_path), os._exit, os.getpid()
-
-    def refuse_to_leave(status: int) -> NoReturn:
-        if os.getpid() != process:
-            leave(status)
-        raise SystemExit(f"os._exit({status!r})")
-
-    os._exit = refuse_to_leave
-    try:
-        with told_in_one_line():
-            yield
-    finally:
-        os._exit = leave
-        sys.meta_path[:] = finders
 
 
 def end_if_forked(process: int) -> None:

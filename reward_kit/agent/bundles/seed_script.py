@@ -103,7 +103,7 @@ class SeedScript:
     def __call__(self, db: Any) -> None:
         """Fill ``db``."""
         try:
-            with kept_ground(run=False), _imported(self.path) as module:
+            with kept_ground(), _imported(self.path) as module:
                 _refuse_not_run(getattr(module, ENTRY)(db), self.place)
         except (BundleError, KeyboardInterrupt):
             raise

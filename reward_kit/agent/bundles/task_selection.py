@@ -10,7 +10,7 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 
 def select_tasks(

@@ -125,7 +125,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
     try:
-        with kept_ground(run=False):
+        with kept_ground():
             return imports.module(name)
     except (BundleError, KeyboardInterrupt):
         raise

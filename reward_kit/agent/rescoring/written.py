@@ -22,7 +22,7 @@ from reward_kit.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
     from reward_kit.agent.runs.resume import Header

@@ -9,7 +9,7 @@ from reward_kit.agent.failures import ExpectedCall
 from reward_kit.agent.gold import replay_gold_calls
 
 if TYPE_CHECKING:
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.storage import RunsFolder

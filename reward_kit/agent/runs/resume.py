@@ -23,7 +23,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.outcome import RolloutOutcome
 
 LATEST = "latest"

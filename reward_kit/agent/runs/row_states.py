@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.storage import Keep, RunsFolder

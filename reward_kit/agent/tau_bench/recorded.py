@@ -14,7 +14,7 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 Key = tuple[str, int]
 """A row's id, and the number of its rollout from 0."""

@@ -12,7 +12,7 @@ from reward_kit.agent.tau_bench.recorded import RecordedResults
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.participants import Participants

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 
 def task_numbers(tasks: Sequence[Task]) -> dict[str, int]:

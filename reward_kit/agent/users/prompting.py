@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 
 def prompt(task: Task, name: str, **parts: str) -> str:

@@ -24,7 +24,7 @@ from reward_kit.errors import AgentError, ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Message
     from reward_kit.agent.doors import ToolDoor
     from reward_kit.agent.evaluation_config import EvaluationConfig

@@ -12,7 +12,7 @@ from reward_kit.errors import ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.bundles.task import Task
 
 logger = logging.getLogger(__name__)
 
