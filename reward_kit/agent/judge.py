@@ -6,11 +6,9 @@ import asyncio
 import functools
 import inspect
 import math
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.footing import footing, put_back
-from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.interruption import is_ctrl_c
@@ -123,7 +121,7 @@ async def _outcome(
     that leaves a task ends the event loop.
     """
     place = _known(reward).place
-    process, task, before = os.getpid(), asyncio.current_task(), footing(f"the reward {place}")
+    task, before = asyncio.current_task(), footing(f"the reward {place}")
 
     def called() -> Any:
         try:
@@ -145,7 +143,6 @@ async def _outcome(
     else:
         return result  # type: ignore[no-any-return]  # it was read
     finally:
-        end_if_forked(process)
         put_back(before)
 
 

@@ -17,7 +17,7 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]  # the one of signal makes enums: 3 us
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.bundles.ground import reopen_streams
+from reward_kit.agent.bundles.ground import end_if_forked, reopen_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,13 +56,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MODULES = sys.modules
 _OURS = frozenset({*sys.stdlib_module_names, "reward_kit"})
 _seen: dict[str, Any] = {}
-"""The modules that were there before a call."""
+"""The modules that were there before a call,"""
+_looked_at = 0
+"""of so many: some may be in the midst of their import."""
 _called: list[str] = [""]
 
 
 class Footing(NamedTuple):
     """How it was before a call."""
 
+    process: int
     recursion_limit: int
     streams: tuple[Any, Any]
     handlers: tuple[Any, ...]
@@ -71,12 +74,13 @@ class Footing(NamedTuple):
 
 def footing(called: str) -> Footing:
     """How it is now, before ``called``, a tool or a reward."""
-    global _seen
+    global _seen, _looked_at
     _called[0] = called
-    if len(_MODULES) != len(_seen):
+    if len(_MODULES) != _looked_at:
+        _looked_at = len(_MODULES)
         _seen = {name: module for name, module in list(_MODULES.items()) if _is_whole(module)}
     handlers = tuple(getsignal(number) for number in _SIGNALS)
-    return Footing(sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
+    return Footing(os.getpid(), sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
 
 
 def last_called() -> str | None:
@@ -85,7 +89,12 @@ def last_called() -> str | None:
 
 
 def put_back(before: Footing) -> list[str]:
-    """Put back what was broken since ``before``; returns its names."""
+    """Put back what was broken since ``before``; returns its names.
+
+    A child process that was forked since ends here, before it needs what other threads held when it was made:
+    that stays locked in it for ever.
+    """
+    end_if_forked(before.process)
     broken = []
     if sys.modules is not _MODULES or len(_MODULES) < len(_seen):
         broken += _put_back_modules()

@@ -11,6 +11,7 @@ no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outc
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -156,6 +157,7 @@ def main() -> int:
     sys.path[:] = setup["path"]
     tally = Tally(setup["eval_id"], planned=len(setup["jobs"]))
     loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_say_unless_broken)
     leave = Leave(lines.tell)
     task = loop.create_task(work(setup, lines, tally, leave))
     threading.Thread(target=_listen, args=(loop, task, tally, leave), daemon=True).start()
@@ -172,6 +174,12 @@ def main() -> int:
         return 1
     lines.tell({"over": True})
     return 0
+
+
+def _say_unless_broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Nothing need be said of callbacks whose descriptors somebody has closed: the process ends for it."""
+    if getattr(context.get("exception"), "errno", None) != errno.EBADF:
+        loop.default_exception_handler(context)
 
 
 def _listen(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], tally: Tally, leave: Leave) -> None:

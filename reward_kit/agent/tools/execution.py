@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.bundles.footing import footing, put_back
-from reward_kit.agent.bundles.ground import end_if_forked
 from reward_kit.agent.bundles.loop_guard import loop_kept_running
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.interruption import is_ctrl_c
@@ -128,12 +126,10 @@ async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> An
     """What the tool returned; what it has ``broken`` of the process is put back before anybody needs it."""
     before = footing(f"the tool {tool.name}")
     if tool.is_async:
-        process = os.getpid()
         try:
             with loop_kept_running():
                 value = _listed(await tool.function(**values))
         finally:
-            end_if_forked(process)
             broken += put_back(before)
         return _awaited(value)
 
