@@ -179,6 +179,7 @@ def test_a_log_of_another_version_is_told_as_that(tmp_path: Path) -> None:
         (1, {"reward": "1"}),
         (1, {"usage": 1.0}),
         (1, {"user_faults": 5}),
+        (1, {"user_faults": [[]]}),
     ],
 )
 def test_a_line_whose_fields_are_of_other_kinds_is_told_with_its_line(

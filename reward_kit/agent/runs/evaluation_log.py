@@ -179,6 +179,8 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
     if line["kind"] == "rollout":
         if not logged.headers:
             raise ValueError("no line before it says what was evaluated")
+        if any(not isinstance(kind, str) for kind in line.get("user_faults") or ()):
+            raise TypeError(f"user_faults is {line['user_faults']!r:.40}")
         logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:
