@@ -33,12 +33,12 @@ def loop_kept_running() -> Iterator[None]:
         loop.stop = stop_unless_playing
     player = _player.get()
     token = _player.set(object() if player is None else player)
-    own = set(getattr(loop, "__dict__", ()))
+    own = len(getattr(loop, "__dict__", ()))
     try:
         yield
     finally:
         _player.reset(token)
-        for name in set(getattr(loop, "__dict__", ())) - own:
+        for name in list(getattr(loop, "__dict__", ()))[own:]:  # those that were added since
             if hasattr(type(loop), name):  # it stands before a method
                 delattr(loop, name)
 

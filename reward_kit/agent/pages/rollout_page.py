@@ -31,17 +31,16 @@ class Neighbours(NamedTuple):
 ALONE = Neighbours()
 
 
-def neighbours(outcomes: Sequence[RolloutOutcome], rollout: str) -> Neighbours:
-    """Those of the rollout with this id among all of its evaluation, row by row."""
-    place = next((place for place, one in enumerate(outcomes) if one.id == rollout), None)
-    if place is None:
-        return Neighbours()
-    later = outcomes[place + 1 :]
+def neighbours(
+    outcomes: Sequence[RolloutOutcome], place: int, of_row: Sequence[RolloutOutcome]
+) -> Neighbours:
+    """Those of the rollout at ``place`` among all of its evaluation; ``of_row`` are those of its row."""
+    later = (outcomes[number] for number in range(place + 1, len(outcomes)))
     return Neighbours(
         before=outcomes[place - 1] if place else None,
-        after=later[0] if later else None,
+        after=outcomes[place + 1] if place + 1 < len(outcomes) else None,
         next_failed=next((one for one in later if not one.success), None),
-        of_row=[one for one in outcomes if one.row_id == outcomes[place].row_id],
+        of_row=of_row,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.pages.evaluation_page import evaluation_page, evaluations_page
 from reward_kit.agent.pages.fault_page import fault_page
-from reward_kit.agent.pages.rollout_page import neighbours, rollout_page
+from reward_kit.agent.pages.rollout_page import ALONE, neighbours, rollout_page
 from reward_kit.agent.reports.evaluations_table import read_evaluations
 from reward_kit.agent.runs.atomic_file import as_storage_error, write_file
 from reward_kit.agent.runs.rollout_record import load_rollout
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.explain import Explanation
     from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.pages.rollout_page import Neighbours
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
     from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 _State = tuple[tuple[int, int], tuple[int, int]]
@@ -79,8 +81,7 @@ class Site:
             read = self._evaluation(record.eval_id)
         except RewardKitError:  # the trajectory alone was shared
             return rollout_page(record)
-        around = neighbours(read.outcomes, record.id)
-        return rollout_page(record, around, read.explanations.get(record.id))
+        return rollout_page(record, read.around(record), read.explanations.get(record.id))
 
     def _evaluation(self, name: str) -> _Read:
         """An evaluation as its files are now; the last one is kept, as its rollouts are read one by one."""
@@ -102,7 +103,14 @@ class _Read:
         self.path = path
         self.state = state
         self.stored = stored
-        self.outcomes = stored.outcomes
+        self._outcomes = stored.outcomes
+        self._places = {outcome.id: place for place, outcome in enumerate(self._outcomes)}
+        self._rows = {row.row_id: row.outcomes for row in stored.rows}
+
+    def around(self, record: RolloutRecord) -> Neighbours:
+        """The rollouts to go on with from this one."""
+        place = self._places.get(record.id)
+        return ALONE if place is None else neighbours(self._outcomes, place, self._rows[record.row_id])
 
     @cached_property
     def explanations(self) -> Mapping[str, Explanation]:
