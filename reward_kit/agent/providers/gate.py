@@ -14,6 +14,7 @@ from reward_kit.agent.providers.chance import Chance
 from reward_kit.agent.providers.concurrency import Concurrency
 from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
+from reward_kit.agent.providers.misses import Misses
 from reward_kit.agent.providers.notices import WORTH_SAYING, OwnNotices, Voice
 from reward_kit.agent.providers.outage import Outage
 from reward_kit.agent.providers.pace import MINUTE
@@ -88,6 +89,7 @@ class Gate:
         self._pauses = Pauses()
         self._spacing = Spacing()
         self._chance = Chance()
+        self._misses = Misses()
         self._refusals = 0
         self._answers = 0
         self._last_usage: Usage | None = None
@@ -160,6 +162,7 @@ class Gate:
             self._last_usage = answer.usage
             self._answers += 1
             self._spacing.answered()
+            self._misses.answered()
             if visit.again:
                 self._chance.made_again()
             if full:
@@ -221,15 +224,15 @@ class Gate:
             self._concurrency.restart()
             self._spacing.refused(now, self._answers, alone=under_way == 1 and not fault.retry_after)
             if not fault.retry_after and not self._concurrency.found:
-                self._try_chance()
+                self._try_chance(isolated=self._answers > 0)
             self._answers = 0
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
 
-    def _try_chance(self) -> None:
+    def _try_chance(self, *, isolated: bool) -> None:
         """Where refusals look like chance, see whether they become more if nobody is the slower for them."""
-        if self._chance.heeded(isolated=self._answers > 0):
+        if self._chance.heeded(isolated=isolated):
             self._concurrency.venture()
             self._spacing.rest()
 
@@ -246,14 +249,20 @@ class Gate:
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
         """No answer, or an error of the server's: it may be overloaded, or down."""
+        self._misses.missed()
         if fault.status == 503 or fault.no_answer == "time":
-            self._concurrency.shrink(visit.generation, EASE_OFF, under_way)
+            self._ease_off(visit, fault, under_way)
         if fault.retry_after:
             self._keep_away(fault, now)
         if tried:
             visit.ticket = next(self._tickets)  # another call is tried next: it may be this one's own fault
             self._outage.failed_again(now)
-        elif self._outage.count(visit.ticket, now, connection=fault.no_answer == "connection"):
+        elif self._outage.count(
+            visit.ticket,
+            now,
+            connection=fault.no_answer == "connection",
+            too_many=self._misses.too_many(self.in_flight),
+        ):
             self._concurrency.shrink(self._concurrency.generation, BACK_OFF, under_way)
             self._concurrency.restart()
         if self._outage.down:
@@ -262,6 +271,14 @@ class Gate:
             self._outage.told = True
             self._voice.down(self._outage.began, fault, self._outage.next_try - now)
         return self._outage.down or bool(fault.retry_after and self._excused(visit, now))
+
+    def _ease_off(self, visit: Visit, fault: ModelError, under_way: int) -> None:
+        """Fewer calls at once, unless no more fail than do by chance."""
+        if not fault.retry_after and (self._misses.few(self.in_flight) or self._by_chance(visit, fault)):
+            return
+        first = self._concurrency.shrink(visit.generation, EASE_OFF, under_way)
+        if first and not fault.retry_after and not self._concurrency.found:
+            self._try_chance(isolated=self._misses.in_a_row == 1)
 
     def _excused(self, visit: Visit, now: float) -> bool:
         """Whether a call that was told to come back may do so: not for ever, least of all to a stranger."""

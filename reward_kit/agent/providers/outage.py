@@ -44,16 +44,16 @@ class Outage:
             self.since = now
             self._since_clock = time.time()
 
-    def count(self, call: int, now: float, *, connection: bool) -> bool:
+    def count(self, call: int, now: float, *, connection: bool, too_many: bool = True) -> bool:
         """``call`` got no answer, or a server's error; True if the provider is down from now on.
 
         Without a connection each try counts; else each call does, since one conversation alone may be what
-        breaks a server.
+        breaks a server. ``too_many``: whether so many fail in a row hardly ever by chance.
         """
         self.begin(now)
         self._connections += connection
         self._calls.add(call)
-        if self.down or max(self._connections, len(self._calls)) < FAILURES:
+        if self.down or not too_many or max(self._connections, len(self._calls)) < FAILURES:
             return False
         self.down = True
         self._interval = FIRST_INTERVAL
