@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 
 FIRST_TRIAL = 12
-"""Refusals, each with a good answer since the last, after which it is tried what comes of asking again at
-once. One without such an answer takes away half of them."""
+"""So many more refusals with a good answer since the last than without, and it is tried what comes of asking
+again at once."""
 RECENT = 32
 """Calls of a trial, made again at once, of which"""
-FAILED = 16
+FAILED = 20
 """so many were refused again if it has failed, or"""
-IN_A_ROW = 5
-"""one call so often. Where one in five calls is refused by chance, that hardly ever happens."""
+IN_A_ROW = 8
+"""one call so often. Where less than a third of the calls is refused by chance, that hardly ever happens."""
 LONG = 64
 """Calls made again at once; a trial that fails earlier is repeated only after twice as many refusals."""
 
@@ -34,7 +34,7 @@ class Chance:
 
     def heeded(self, *, isolated: bool) -> bool:
         """A refusal has been heeded; True if a trial begins. ``isolated``: an answer came since the last."""
-        self._isolated = self._isolated + 1 if isolated else self._isolated // 2
+        self._isolated = self._isolated + 1 if isolated else max(0, self._isolated - 1)
         self.trying = self._isolated >= self._needed
         return self.trying
 

@@ -16,9 +16,9 @@ LONGEST = 10.0
 """Seconds; a provider that takes fewer calls counts them by the minute, and pauses serve that better."""
 HELPED = 8
 """Good answers between two refusals that show that the spacing helps."""
-TRIES = 4
-"""Refusals in a row that it may fail to help against. With one more it has another reason to refuse, such as
-chance, and the spacing is left alone"""
+TRIES, PROVEN_TRIES = 4, 16
+"""Refusals in a row that it may fail to help against; more where a trial has shown that they are not chance.
+With one more the provider has another reason to refuse, and the spacing is left alone"""
 FIRST_REST = 64
 """for so many good answers, twice as many each time."""
 
@@ -85,7 +85,7 @@ class Spacing:
         else:
             self._in_vain = 0
             self._helped = min(self._helped, self._seconds or math.inf)
-        if self._proven or self._in_vain <= TRIES:
+        if self._in_vain <= (PROVEN_TRIES if self._proven else TRIES):
             self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * (now - since) / answers)
         else:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0

@@ -12,7 +12,7 @@ from virtual_provider import Provider, SlidingLimit, WindowLimit, played, refuse
 from reward_kit.agent.providers.chance import FAILED, FIRST_TRIAL, IN_A_ROW, Chance
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.05, 0.012), (0.2, 0.04)])
+@pytest.mark.parametrize(("share", "seconds"), [(0.05, 0.012), (0.2, 0.04), (0.3, 0.06)])
 def test_refusals_by_chance_cost_little_time(share: float, seconds: float) -> None:
     chance = random.Random(3)
     provider = Provider(latency=0.05, verdict=lambda: refused() if chance.random() < share else None)
