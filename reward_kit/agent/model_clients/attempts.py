@@ -8,13 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.deadline import held_up
-from reward_kit.agent.providers.gate import Gate, Visit
+from reward_kit.agent.providers.visit import Visit
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from reward_kit.agent.completion import Completion
+    from reward_kit.agent.providers.gate import Gate
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
 

@@ -6,7 +6,8 @@ has. Models that answer in process need none.
 
 from __future__ import annotations
 
-from reward_kit.agent.providers.gate import Gate, Visit
+from reward_kit.agent.providers.gate import Gate
 from reward_kit.agent.providers.gates import Gates
+from reward_kit.agent.providers.visit import Visit
 
 __all__ = ["Gate", "Gates", "Visit"]

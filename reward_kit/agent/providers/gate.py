@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.completion import Completion, Usage
-    from reward_kit.agent.providers.hard_limits import Limits, Taken
+    from reward_kit.agent.providers.hard_limits import Limits
     from reward_kit.agent.providers.notices import Notices
+    from reward_kit.agent.providers.visit import Visit
 
 LONGEST_HINT = 60.0
 """Seconds; what a provider's headers say of later is looked at again after this."""
@@ -39,20 +40,6 @@ BACK_OFF, EASE_OFF = 0.5, 0.75
 """What is left of the concurrency after a refusal, and after a fault that may come of too many calls."""
 
 logger = logging.getLogger(__name__)
-
-
-class Visit:
-    """One call on its way through the gate, with all its attempts. ``size``: characters of its request."""
-
-    __slots__ = ("again", "generation", "refused", "size", "taken", "ticket")
-
-    def __init__(self, size: int = 0) -> None:
-        self.size = size
-        self.ticket = -1
-        self.generation = 0
-        self.again = 0
-        self.taken: Taken | None = None
-        self.refused: float | None = None
 
 
 class Gate:
@@ -161,7 +148,7 @@ class Gate:
             self._refusals = 0
             self._last_usage = answer.usage
             self._answers += 1
-            self._spacing.answered()
+            self._spacing.answered(now - visit.sent)
             self._misses.answered()
             if visit.again:
                 self._chance.made_again()
@@ -222,7 +209,8 @@ class Gate:
             self._concurrency.pause()
         if first or fault.retry_after:
             self._concurrency.restart()
-            self._spacing.refused(now, self._answers, alone=under_way == 1 and not fault.retry_after)
+            named = bool(fault.retry_after)
+            self._spacing.refused(now, self._answers, alone=under_way == 1, named=named)
             if not fault.retry_after and not self._concurrency.found:
                 self._try_chance(isolated=self._answers > 0)
             self._answers = 0
@@ -338,7 +326,8 @@ class Gate:
         """Seconds until the next call may go as far as the provider's answers decide."""
         if self._outage.down:
             return math.inf if self._trying is not None else self._outage.next_try - now
-        wait = max(self._pauses.wait(now), self._spacing.wait(now))
+        at_once = self._concurrency.limit if self.in_flight else math.inf
+        wait = max(self._pauses.wait(now), self._spacing.wait(now, at_once))
         if wait > 0:
             return wait
         self._concurrency.resume(self.in_flight)
@@ -349,6 +338,7 @@ class Gate:
         self.in_flight += 1
         self._pauses.admitted(now)
         self._spacing.sent(now)
+        visit.sent = now
         visit.generation = self._concurrency.send()
         if self._outage.down:
             self._trying = visit

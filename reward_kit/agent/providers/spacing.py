@@ -1,9 +1,16 @@
-"""How far apart calls set out to a provider that refuses even one call at a time."""
+"""How far apart calls set out to a provider that refuses calls and names no time for the next."""
 
 from __future__ import annotations
 
 import math
 
+SPREAD = 0.8
+"""Part of an answer's time over which the calls at once are spread. Where one call a second is taken, one
+that sets out together with another is refused, as if only one at once were taken."""
+BRIEF = 0.02
+"""Seconds; shorter spaces than these are not kept."""
+LATELY = 8
+"""Answers over which their time is averaged."""
 SLACK = 1.1
 """Part by which calls are further apart than those that were answered lately,"""
 MOST_SLACK = 1.25
@@ -24,7 +31,7 @@ FIRST_REST = 64
 
 
 class Spacing:
-    """Learns how often a provider that names no times takes a call, from when it refuses one that was alone.
+    """Spreads the calls at once, and learns how often a provider takes a call from when it refuses one alone.
 
     Fewer calls at once cannot help there. All times are seconds of one clock.
     """
@@ -33,12 +40,14 @@ class Spacing:
         "_helped",
         "_in_vain",
         "_last",
+        "_latency",
         "_proven",
         "_rest",
         "_resting",
         "_safe",
         "_seconds",
         "_since",
+        "_spreading",
     )
 
     def __init__(self) -> None:
@@ -51,6 +60,8 @@ class Spacing:
         self._resting = 0
         self._safe = 0.0
         self._proven = False
+        self._latency = 0.0
+        self._spreading = False
 
     def rest(self) -> None:
         """Hold nothing back, for a trial whether it is by chance that calls are refused."""
@@ -68,16 +79,22 @@ class Spacing:
         """A call has set out."""
         self._last = now
 
-    def answered(self) -> None:
-        """A good answer came."""
+    def answered(self, seconds: float) -> None:
+        """A good answer came after so long."""
+        self._latency += (seconds - self._latency) / (LATELY if self._latency else 1)
         self._resting -= 1
         self._seconds /= EASE
         if self._seconds < CLOSEST:
             self._seconds = 0.0
 
-    def refused(self, now: float, answers: int, *, alone: bool) -> None:
-        """A call was refused, after so many good ``answers``; ``alone``: no other was under way."""
+    def refused(self, now: float, answers: int, *, alone: bool, named: bool) -> None:
+        """A call was refused, after so many good ``answers``; ``alone``: no other was under way.
+
+        ``named``: a time was named for the next call.
+        """
+        self._spreading = not named
         since, self._since = self._since, now
+        alone = alone and not named
         if not alone or not answers or self._resting > 0 or since == -math.inf:
             return
         if answers < HELPED:
@@ -91,6 +108,11 @@ class Spacing:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0
             self._resting, self._rest = self._rest, 2 * self._rest
 
-    def wait(self, now: float) -> float:
-        """Seconds until the next call may set out."""
-        return self._last + self._seconds - now if self._seconds else 0.0
+    def wait(self, now: float, at_once: float) -> float:
+        """Seconds until the next call sets out, with so many ``at_once``; infinite if none is on its way."""
+        space = self._seconds
+        if self._spreading:
+            even = SPREAD * self._latency / max(1.0, at_once)
+            if even >= BRIEF:
+                space = max(space, even)
+        return self._last + space - now if space else 0.0

@@ -1,0 +1,55 @@
+"""Calls that are spread over the time of an answer, where a provider refuses some and names no time."""
+
+from __future__ import annotations
+
+import pytest
+from virtual_provider import Provider, SlidingLimit, WindowLimit, played, refused
+
+from reward_kit.agent.providers.spacing import BRIEF, SPREAD, Spacing
+
+
+@pytest.mark.parametrize("rollouts", [3, 20])
+@pytest.mark.parametrize("limit", [SlidingLimit, lambda *limit: WindowLimit(*limit, say_when=False)])
+def test_one_call_a_second_is_not_taken_for_one_at_once(rollouts: int, limit: type[SlidingLimit]) -> None:
+    provider = Provider(latency=3.0, verdict=limit(1, 1.0))
+    assert played(provider, rollouts, 120 // rollouts) <= 1.7 * 120
+    assert provider.refusals <= 0.3 * len(provider.accepted)
+
+
+def test_a_crowd_that_a_limit_has_refused_does_not_come_back_together() -> None:
+    provider = Provider(latency=0.5, verdict=WindowLimit(100, 10.0, say_when=False))
+    assert played(provider, 100, 15) <= 1.3 * 150
+
+
+def refused_once(**details: bool) -> Spacing:
+    spacing = Spacing()
+    for _ in range(20):
+        spacing.answered(2.0)
+    spacing.refused(100.0, 20, alone=False, **details)
+    spacing.sent(100.0)
+    return spacing
+
+
+def test_calls_are_spread_over_the_time_that_answers_take() -> None:
+    spacing = refused_once(named=False)
+    assert spacing.wait(100.0, 4.0) == pytest.approx(SPREAD * 2.0 / 4)
+    assert spacing.wait(101.9, 4.0) < 0
+    assert spacing.wait(100.0, SPREAD * 2.0 / BRIEF + 1) == 0
+    assert spacing.wait(100.0, float("inf")) == 0  # nobody to keep away from
+
+
+def test_nothing_is_spread_where_a_time_was_named() -> None:
+    assert refused_once(named=True).wait(100.0, 4.0) == 0
+
+
+def test_the_time_of_answers_is_that_of_late() -> None:
+    spacing = refused_once(named=False)
+    for _ in range(60):
+        spacing.answered(0.5)
+    assert spacing.wait(100.0, 1.0) == pytest.approx(SPREAD * 0.5, rel=0.01)
+
+
+def test_calls_at_once_are_not_slowed_by_being_spread() -> None:
+    provider = Provider(latency=2.0)
+    provider.verdict = lambda: refused() if provider.under_way > 5 else None
+    assert played(provider, 20, 20) <= 1.15 * 400 * 2.0 / 5
