@@ -24,6 +24,8 @@ BAD_REQUEST = frozenset({400, 422})
 LONGEST_WAIT = 60.0
 """Seconds; a provider that asks to wait longer is asked again after this."""
 
+_chance = random.SystemRandom()
+
 
 async def answered(
     attempt: Attempt, *, retries: int, backoff: float, gate: Gate | None = None, size: int = 0
@@ -99,5 +101,5 @@ async def _answered(attempt: Attempt, retries: int, backoff: float) -> Completio
 
 def _wait(made: int, backoff: float, retry_after: float | None) -> float:
     """Seconds until the next attempt: exponential backoff, full jitter, plus what the provider asks."""
-    spread = random.SystemRandom().uniform(0.0, backoff * 2**made)
+    spread = _chance.uniform(0.0, backoff * 2**made)
     return min(LONGEST_WAIT, (retry_after or 0.0) + spread)

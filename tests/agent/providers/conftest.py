@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pauses", "outage"):
-        monkeypatch.setattr(f"reward_kit.agent.providers.{module}._chance", random.Random(1))
+    for module in ("providers.pauses", "providers.outage", "model_clients.attempts"):
+        monkeypatch.setattr(f"reward_kit.agent.{module}._chance", random.Random(1))

@@ -50,7 +50,7 @@ def test_faults_by_chance_cost_their_retries_and_little_else(
     assert (lost <= 1, told) == (True, [])
     undisturbed = 20 * latency
     assert (
-        seconds <= (1 + 60 * share) * undisturbed + 10.0
+        seconds <= (1 + 80 * share) * undisturbed + 10.0
     )  # the worst of 100 rollouts waits some seconds for its retries
 
 
