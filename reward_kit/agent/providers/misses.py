@@ -8,9 +8,11 @@ MEMORY = 64
 """Attempts of which the share of those that failed is known; older ones count ever less."""
 FEW = 0.1
 """Share of failed attempts that is no reason to call less often: making them again costs little."""
-TOLERABLE, LEAST = 1, 3
-"""Failed attempts in a row where otherwise none fails: one is no such reason either, three may mean that the
-provider is down."""
+EXPECTED = 0.03
+"""Share that is thought to fail by chance until more do."""
+TOLERABLE, ALARMING = 1, 2
+"""So many more failed attempts in a row than by chance: one is no such reason either, two may mean that the
+provider is down. With none under way that is the third in a row."""
 DEVIATIONS = 3.0
 """Standard deviations by which more must fail in a row than do by chance."""
 
@@ -42,14 +44,13 @@ class Misses:
 
     def too_many(self, under_way: int) -> bool:
         """Whether so many have failed in a row that the provider may be down."""
-        return self.in_a_row >= LEAST + self._by_chance(under_way)
+        return self.in_a_row >= ALARMING + self._by_chance(under_way)
 
     def _by_chance(self, under_way: int) -> float:
-        """How many may fail in a row by chance: of all in question, as many as a binomial distribution gives.
+        """How many may fail in a row by chance: a bound for the binomial distribution, by the normal one.
 
-        Those ``under_way`` are in question, too, since errors are mostly quicker than answers. The normal
-        approximation serves.
+        Those ``under_way`` count, too, since errors are mostly quicker than answers.
         """
         attempts = self.in_a_row + under_way
-        spread = math.sqrt(attempts * self._usual * (1.0 - self._usual))
-        return attempts * self._usual + DEVIATIONS * spread
+        share = max(self._usual, EXPECTED)
+        return attempts * share + DEVIATIONS * math.sqrt(attempts * share * (1.0 - share))
