@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,29 @@ sys.path.insert(0, str(Path(__file__).parent / "agent"))
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Read with hundreds of thousands of objects that stay, the tests are not looked through for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """The same of LiteLLM, whose objects are as many again, after the test that has imported it."""
+    before = "litellm" in sys.modules
+    done = yield
+    if "litellm" in sys.modules and not before:
+        gc.collect()
+        gc.freeze()
+    return done
 
 
 @pytest.fixture

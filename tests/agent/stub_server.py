@@ -182,6 +182,7 @@ class StubServer:
 def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
