@@ -60,7 +60,8 @@ class Completion:
     """One answer of a model.
 
     ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the
-    reasoning fields that the provider wants back); ``seconds`` is the time the answer took, retries included.
+    reasoning fields that the provider wants back); ``seconds`` is the time the answer took, retries
+    included (0: not told; the rollout then measures it).
     """
 
     message: Message

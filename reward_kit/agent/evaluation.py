@@ -49,11 +49,12 @@ async def run_evaluation(
     config: EvaluationConfig,
     *,
     progress: Progress | None = None,
-    models: Mapping[Role, Model] | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
 ) -> EvaluationResult:
     """Run an evaluation, or continue one, and return its results.
 
     ``models`` are asked in place of those that the configuration names: a policy in training, for instance.
+    A function is one, too (see ``own_models.FunctionModel``).
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
@@ -65,7 +66,7 @@ def agent_eval(
     dataset: str | Path | None = None,
     *,
     progress: Progress | None = None,
-    models: Mapping[Role, Model] | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
     **options: Any,
 ) -> EvaluationResult:
     """Run an evaluation from plain code, a notebook included.
@@ -114,11 +115,11 @@ class Evaluation:
         config: EvaluationConfig,
         *,
         progress: Progress | None = None,
-        models: Mapping[Role, Model] | None = None,
+        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.config = replace(config)  # what the environment and the bundle decide is filled in below
-        self._models = dict(models or {})
+        self._models = models or {}
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None
         self.task_numbers: dict[str, int] = {}
@@ -258,7 +259,7 @@ class Evaluation:
             passes=passes_of(rows, seed=self.config.seed),
             averages=averages_of(rows, seed=self.config.seed),
             usage=usage_of([*opened.earlier, *played]),
-            seconds=tally.seconds,
+            seconds=opened.seconds_before + tally.seconds,
             folder=opened.folder.root,
             agreement=self._recorded.agreement(outcomes) if self._recorded is not None else None,
             explanations=self._explainer.result if self._explainer is not None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,39 @@ class Budget:
         return f"{self.spent:.2f} of {self.max_cost:.2f} USD are spent"
 
 
+BROKEN = 3
+"""So often a model has to raise the same, having answered nothing."""
+
+
+class FirstAnswers:
+    """Notices models of a person's own that break each time they are asked: they would in all other rollouts.
+
+    One that has answered is never thought to.
+    """
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+        self._broken: Counter[tuple[str, str]] = Counter()
+
+    def answered(self, role: str) -> None:
+        """The model of this role has answered."""
+        self._answered.add(role)
+
+    def broke(self, role: str, fault: str) -> bool:
+        """The model of this role has raised ``fault``; whether it does so every time."""
+        if role in self._answered:
+            return False
+        self._broken[role, fault] += 1
+        return self._broken[role, fault] >= BROKEN
+
+
 @dataclass(slots=True)
 class RolloutLimits:
     """Where a rollout ends though nobody has ended it.
 
     ``max_steps`` overrides the row's; ``timeout`` is in seconds for the whole episode, ``reward_timeout`` for
     judging it. ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as
-    well).
+    well). ``first_answers`` is shared by the rollouts of an evaluation.
     """
 
     max_steps: int | None = None
@@ -53,3 +80,4 @@ class RolloutLimits:
     reward_timeout: float | None = 300.0
     budget: Budget | None = None
     parallel_tool_calls: bool = True
+    first_answers: FirstAnswers | None = None

@@ -37,6 +37,13 @@ _WITHOUT = {
 
 
 _BY_NAME = "Name it by its import path, module:factory (__main__:factory in a notebook or the script itself)."
+_OWN_MODEL = "Give a model of your own as models={{{role!r}: model}}."
+_FOR_OBJECTS = {
+    "--agent": _BY_NAME,
+    "--user": _BY_NAME,
+    "--model": _OWN_MODEL.format(role="agent"),
+    "--sim-model": _OWN_MODEL.format(role="user"),
+}
 
 
 def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
@@ -94,8 +101,7 @@ def check_value(option: Option, value: Any) -> None:
         if option.maximum is not None and value > option.maximum:
             raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
     elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
-        remedy = _BY_NAME if flag in ("--agent", "--user") else None
-        raise UsageError(f"{flag} takes text, not {value!r}", remedy=remedy)
+        raise UsageError(f"{flag} takes text, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
     elif option.kind is str and "\0" in str(value):
         raise UsageError(f"{flag} has a NUL character: {value!r}")
     elif option.choices and value not in option.choices:

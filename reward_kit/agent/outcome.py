@@ -35,8 +35,8 @@ class RolloutOutcome:
     ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
     ``tool_faults`` are the tools that raised something other than ``ToolError``, None where none did.
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
-    ``model_seconds`` (all model calls, retries included) in seconds. ``file`` is the trajectory, relative to
-    the runs folder.
+    ``model_seconds`` (all model calls that were answered, retries included) in seconds. ``file`` is the
+    trajectory, relative to the runs folder.
     """
 
     id: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.model_clients.choice import find_models
+from reward_kit.agent.own_models import checked_models
 from reward_kit.agent.plugins import prepared
 from reward_kit.agent.providers import Gates
 from reward_kit.errors import UsageError
@@ -97,7 +98,9 @@ def agent_spec(config: EvaluationConfig) -> str:
 
 
 def find_participants(
-    config: EvaluationConfig, tasks: Sequence[Task], models: Mapping[Role, Model] | None = None
+    config: EvaluationConfig,
+    tasks: Sequence[Task],
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
 ) -> Participants:
     """Find agent, users and models, and check that they can play these tasks.
 
@@ -109,8 +112,7 @@ def find_participants(
     from reward_kit.agent.agents import load_agent
     from reward_kit.agent.users import load_user, user_of
 
-    models = dict(models or {})
-    _check_models(models)
+    models = checked_models(models or {})
     for role, option in (("agent", "model"), ("user", "sim_model")):
         if role in models:
             setattr(config, option, models[role].name)
@@ -155,20 +157,6 @@ def check_asked_user(participants: Participants, asked: str | None) -> None:
             f"--user {asked} has no part to play: none of the chosen rows has a sim_user_prompt",
             remedy="Add the field to the rows, or leave --user out.",
         )
-
-
-def _check_models(models: Mapping[Role, Model]) -> None:
-    for role, model in models.items():
-        if role not in ("agent", "user"):
-            raise UsageError(f"models: there is no role {role!r}", remedy="The roles are agent and user.")
-        if not isinstance(getattr(model, "name", None), str) or not callable(
-            getattr(model, "complete", None)
-        ):
-            raise UsageError(
-                f"models[{role!r}] is no model",
-                remedy="A model has a text name and async def complete(messages, *, tools, seed, "
-                "parallel_tool_calls), which gives a Completion.",
-            )
 
 
 def uses_model(spec: str) -> bool:

@@ -177,7 +177,7 @@ def outcome_of(
         turn_of_success=success_turn,
         started=record.started,
         seconds=record.seconds,
-        model_seconds=sum(call.seconds for call in record.model_calls),
+        model_seconds=sum(call.seconds for call in record.model_calls if call.error is None),
         file=file,
         usage=record.usage,
     )

@@ -151,7 +151,7 @@ class EvaluationResult:
     """The results of an evaluation, as far as it got.
 
     ``passes`` holds Pass^k and Pass@k with intervals; ``usage`` the tokens and cost of agent and user,
-    attempts that were repeated or abandoned included; ``seconds`` the time this run took. ``explanations``
+    attempts that were repeated or abandoned included; ``seconds`` the time of all its runs. ``explanations``
     are a model's judgements of the failures (``--explain``), whose cost is not in ``usage``. ``agreement`` is
     that with the results file of tau-bench that was read (``--from-tau-bench``), ``compared_with`` says what
     came out differently from the recording that was replayed.

@@ -86,6 +86,7 @@ class Rollout:
         self.stop_detail: str | None = None
         self.refused: ModelSetupError | None = None
         self._budget = limits.budget
+        self._first_answers = limits.first_answers
         self._turn_has_steps = False
         self._in_flight: list[asyncio.Task[Any] | None] = []
 
@@ -160,6 +161,8 @@ class Rollout:
         ``RolloutStopped`` once the rollout is over, also after a terminal tool.
         """
         self._check_running()
+        if not isinstance(name, str):
+            raise TypeError(f"a tool is called by its name, a str, not by {type(name).__name__}")
         if not self._turn_has_steps:
             self._count_step()
         parsed = parse_arguments(arguments)
@@ -223,7 +226,7 @@ class Rollout:
             )
             completion = _checked(answer)
         except Exception as raised:
-            error = raised if isinstance(raised, ModelError) else _broken(model, raised)
+            error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
             self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent makes light of it
@@ -231,11 +234,13 @@ class Rollout:
             if error is raised:
                 raise
             raise error from raised
+        if self._first_answers is not None:
+            self._first_answers.answered(role)
         self.count_usage(
             completion.usage,
             model=completion.model or model.name,
             role=role,
-            seconds=completion.seconds,
+            seconds=completion.seconds or time.perf_counter() - clock,
             started=started,
             finish_reason=completion.finish_reason,
             answer=text_of(completion.message.get("content")) if role == "user" else None,
@@ -277,6 +282,14 @@ class Rollout:
                 cached=usage.reused_calls > 0,
             )
         )
+
+    def _broken(self, role: Role, model: Model, error: Exception) -> ModelError:
+        """What a model of a person's own raised: neither agent nor user is at fault."""
+        fault, place = f"raised {fault_line(error)}", f"model {model.name}"
+        if self._first_answers is not None and self._first_answers.broke(role, fault):
+            remedy = "It has answered no call yet, and raised this each time."
+            return ModelSetupError(fault, place=place, remedy=remedy)
+        return ModelError(fault, place=place)
 
     def _note_failed_call(
         self, role: Role, model: Model, error: ModelError, started: float, seconds: float
@@ -366,12 +379,11 @@ class Rollout:
 def _checked(answer: object) -> Completion:
     if not isinstance(answer, Completion):
         raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
+    for name, value, kind in (("message", answer.message, dict), ("usage", answer.usage, Usage)):
+        if not isinstance(value, kind):
+            found = type(value).__name__
+            raise TypeError(f"complete() gave a Completion whose {name} is a {found}, not a {kind.__name__}")
     return answer
-
-
-def _broken(model: Model, error: Exception) -> ModelError:
-    """What a model of a person's own raised: neither agent nor user is at fault."""
-    return ModelError(f"raised {fault_line(error)}", place=f"model {model.name}")
 
 
 def _opening(task: Task) -> list[Message]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.limits import FirstAnswers
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
@@ -62,6 +63,7 @@ class RolloutRunner:
             timeout=config.timeout,
             budget=tally.spending,
             parallel_tool_calls=config.parallel_tool_calls,
+            first_answers=FirstAnswers(),
         )
         self._chance = random.Random()  # noqa: S311 - spreads retries in time; must not repeat
         self._telemetry = telemetry

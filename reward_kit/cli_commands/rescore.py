@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.cli_commands.runs_option import runs_option
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,7 +20,8 @@ DONE, INCOMPLETE = 0, 1
 
 
 @click.command("rescore")
-@click.argument("log", type=click.Path(path_type=Path))
+@click.argument("evaluation", metavar="EVALUATION")
+@runs_option
 @click.option(
     "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
 )
@@ -37,7 +40,8 @@ DONE, INCOMPLETE = 0, 1
     help="Time for one reward. Default: 300.",
 )
 def rescore(
-    log: Path,
+    evaluation: str,
+    output_dir: str,
     dataset: str | None,
     task_dir: str | None,
     eval_id: str | None,
@@ -46,8 +50,9 @@ def rescore(
 ) -> int:
     """Judge a finished evaluation again by a changed reward.
 
-    LOG is runs/evals/ID.jsonl. The bundle's reward as it is now gets the stored databases and
-    messages. No agent or user is asked and no tool is run; the old evaluation stays as it is.
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its log. The bundle's
+    reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is
+    run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
     """
     from reward_kit.agent.rescoring import REWARD_TIMEOUT
@@ -59,7 +64,8 @@ def rescore(
         raise click.UsageError(f"--json {json_path} lies in no folder")
     done = asyncio.run(
         judge_again(
-            log,
+            evaluation,
+            output_dir,
             dataset=dataset,
             task_dir=task_dir,
             eval_id=eval_id,
@@ -85,6 +91,8 @@ def report_lines(done: Rescoring) -> Iterator[str]:
         if k <= 4:
             was, is_now = (score(table[k].value if k in table else None) for table in (before, now))
             yield f"{f'Pass^{k}':8}{was:>8}{is_now:>8}"
+    was, is_now = score(done.mean_reward(before=True)), score(done.mean_reward())
+    yield f"{'reward':8}{was:>8}{is_now:>8}"
     changed = [rollout for rollout in done.changed if rollout not in done.failed]
     yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
     yield from _shown(changed)

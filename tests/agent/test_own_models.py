@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from small_task import wants
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.completion import Completion, Usage
-from reward_kit.errors import UsageError
+from reward_kit.errors import ModelSetupError, UsageError
 
 
 class Policy:
@@ -112,6 +114,8 @@ class Broken(Policy):
         (RuntimeError("GPU on fire"), r"test_own_models\.py:\d+: RuntimeError: GPU on fire"),
         ({"content": "Hi"}, "complete\\(\\) gave a dict, not a Completion"),
         ("Hi", "complete\\(\\) gave a str, not a Completion"),
+        (Completion({"content": "Hi"}, None), "whose usage is a NoneType, not a Usage"),  # type: ignore[arg-type]
+        (Completion(None), "a Completion whose message is a NoneType, not a dict"),  # type: ignore[arg-type]
     ],
 )
 def test_a_fault_of_the_model_is_not_the_agents(bundle: Bundle, answer: Any, told: str) -> None:
@@ -131,6 +135,33 @@ def test_an_answer_that_names_no_model_is_the_models(bundle: Bundle) -> None:
     result = agent_eval(bundle.dataset, models={"agent": Policy("Hi")}, no_sim_user=True, n_rollouts=1)
     record = load_rollout(result.folder / result.outcomes[0].file)
     assert {call.model for call in record.model_calls} == {"policy-step-100"}
+
+
+class Slow(Policy):
+    """Takes its time, and does not tell how much."""
+
+    async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
+        await asyncio.sleep(0.02)
+        if self.said == "" and messages[-1]["role"] == "tool":
+            raise RuntimeError("GPU on fire")
+        return await super().complete(messages, tools=tools)
+
+
+def test_what_an_answer_took_is_measured_where_the_model_does_not_tell(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, models={"agent": Slow("Hi")}, no_sim_user=True, n_rollouts=1)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert [call.seconds >= 0.02 for call in record.model_calls] == [True, True]
+    assert result.averages.model_call_seconds == pytest.approx(
+        sum(call.seconds for call in record.model_calls) / 2
+    )
+
+
+def test_a_call_without_an_answer_is_not_in_the_mean_of_those_that_have_one(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, models={"agent": Slow("")}, no_sim_user=True, n_rollouts=1, retries=0)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    answered, failed = record.model_calls
+    assert (answered.error, failed.error is None) == (None, False)
+    assert result.averages.model_call_seconds == pytest.approx(answered.seconds)
 
 
 class Sampling(Policy):
@@ -155,7 +186,8 @@ def test_what_a_policy_says_of_its_sampling_is_in_the_trajectory(bundle: Bundle)
     [
         ({"judge": Policy("")}, "no role 'judge'"),
         ({"agent": "openai/gpt-4o"}, r"models\['agent'\] is no model"),
-        ({"agent": lambda messages: "Hi"}, r"models\['agent'\] is no model"),
+        ({"agent": Policy}, r"models\['agent'\] is no model"),
+        (Policy(""), r"models takes a dict, .* models=\{\"agent\": model"),
     ],
 )
 def test_what_is_no_model_is_refused_before_anything_runs(bundle: Bundle, models: Any, told: str) -> None:
@@ -164,8 +196,103 @@ def test_what_is_no_model_is_refused_before_anything_runs(bundle: Bundle, models
     assert not Path("runs").exists()
 
 
+def test_a_model_in_the_place_of_its_name_is_told_where_it_belongs(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"--model takes text.*models=\{'agent': model\}"):
+        agent_eval(bundle.dataset, model=Policy(""))
+    with pytest.raises(UsageError, match=r"--sim-model takes text.*models=\{'user': model\}"):
+        agent_eval(bundle.dataset, sim_model=Policy(""))
+
+
 @pytest.mark.parametrize("option", [{"validate_only": True}, {"json": "all.json"}, {"fail_under": 0.5}])
 def test_what_only_the_command_line_does_is_refused(bundle: Bundle, option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(option))} is for the command line"):
         agent_eval(bundle.dataset, agent="gold", **option)
     assert not Path("runs").exists()
+
+
+CALL = {"function": {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "x"}}}
+
+
+async def a_message(messages: list[dict[str, Any]], tools: Any = None) -> dict[str, Any]:
+    if tools and messages[-1]["role"] == "user":
+        return {"tool_calls": [CALL]}
+    return {"content": "There is one."}
+
+
+def a_text_in_a_thread(messages: list[dict[str, Any]]) -> str:
+    assert threading.current_thread() is not threading.main_thread()
+    return "There is one." if messages[0]["role"] == "user" else "Hello."
+
+
+def a_completion(messages: Any, **options: Any) -> Completion:
+    assert options["tools"]
+    assert isinstance(options["seed"], int)
+    return Completion({"role": "assistant", "content": "No."}, Usage(1, input_tokens=7))
+
+
+class Dumped:
+    def model_dump(self, *, exclude_none: bool) -> dict[str, Any]:
+        return {"role": "assistant", "content": "No."} if exclude_none else {}
+
+
+@pytest.mark.parametrize(
+    ("function", "calls", "tokens"),
+    [(a_message, 1, 0), (a_text_in_a_thread, 0, 0), (a_completion, 0, 7), (lambda messages: Dumped(), 0, 0)],
+    ids=["message", "text", "completion", "object"],
+)
+def test_a_function_is_a_model(bundle: Bundle, function: Any, calls: int, tokens: int) -> None:
+    result = agent_eval(bundle.dataset, models={"agent": function}, no_sim_user=True)
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done"] * 2
+    assert result.configuration["model"] == function.__name__
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert len(record.tool_calls) == calls
+    assert record.usage["agent"].input_tokens == tokens
+    assert record.usage["agent"].calls == 1 + calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "gave a NoneType, not a message, its text or a Completion"),
+        ({"tool_calls": [{"name": "search_flights"}]}, 'gave tool_calls[0] that is not of the form {"id": '),
+    ],
+)
+def test_what_a_function_gives_that_is_no_message_is_its_own_fault(
+    bundle: Bundle, answer: Any, said: str
+) -> None:
+    result = agent_eval(
+        bundle.dataset, models={"agent": lambda messages: answer}, retries=0, no_sim_user=True
+    )
+    assert {outcome.stop_reason for outcome in result.outcomes} == {"infrastructure_error"}
+    assert said in (load_rollout(result.folder / result.outcomes[0].file).stop_detail or "")
+
+
+def test_a_model_that_breaks_each_time_ends_the_run_at_once(bundle: Bundle) -> None:
+    asked: list[int] = []
+
+    def broken(messages: Any) -> str:
+        asked.append(1)
+        return messages.nothing  # type: ignore[no-any-return]
+
+    with pytest.raises(ModelSetupError) as caught:
+        agent_eval(
+            bundle.dataset, models={"agent": broken}, n_rollouts=40, max_concurrency=2, no_sim_user=True
+        )
+    assert re.search(r"model broken: raised test_own_models\.py:\d+: AttributeError", str(caught.value))
+    assert "It has answered no call yet" in str(caught.value)
+    assert 3 <= len(asked) <= 5
+
+
+def test_a_model_that_has_answered_may_break_now_and_then(bundle: Bundle) -> None:
+    numbers = itertools.count()
+
+    def sometimes(messages: Any) -> str:
+        if next(numbers) % 3:
+            raise RuntimeError("the weights are being moved")
+        return "Hello."
+
+    result = agent_eval(
+        bundle.dataset, models={"agent": sometimes}, n_rollouts=12, retries=0, no_sim_user=True
+    )
+    assert result.status == "complete"
+    assert sum(outcome.judged for outcome in result.outcomes) == 4

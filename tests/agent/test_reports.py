@@ -124,7 +124,8 @@ def test_the_report_tells_rows_scores_troubles_and_files() -> None:
     assert "for instance second #4: cannot connect [to] it" in flat
     assert "agent $0.0984, 72 model calls" in flat
     assert "96.0k tokens in (24.0k cached), 7.2k out (800 reasoning)" in flat
-    assert "user unpriced, 32 model calls" in flat
+    assert "user unpriced, 32 model calls (together $0.0984 + 32 unpriced calls)" in flat
+    assert "--max-cost" not in flat
     assert "50% within 10.0 s" in flat
     assert "success in turn 3.0" in flat
     assert "results runs/evals/e1.json" in flat
@@ -185,6 +186,19 @@ def test_an_unfinished_evaluation_says_so() -> None:
         row_result("only", 4, [outcome("only")]), status="budget", reason="0.30 of 0.20 USD are spent"
     )
     assert "(budget: 0.30 of 0.20 USD are spent)" in " ".join(shown(result).split())
+
+
+def test_a_row_that_failed_and_is_not_finished_says_both() -> None:
+    row = row_result("only", 4, [failed("only", 0)])
+    text = shown(result_of(row, status="interrupted", reason="by a signal"))
+    assert "wrong_tool 1, 3 not run" in " ".join(text.split())
+
+
+def test_a_limit_of_cost_that_cannot_see_all_calls_is_pointed_out() -> None:
+    result = result_of(row_result("only", 1, [outcome("only")]))
+    result.configuration["max_cost"] = 5.0
+    told = "beware --max-cost does not see 4 unpriced calls; --max-tokens does"
+    assert told in " ".join(shown(result).split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

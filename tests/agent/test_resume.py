@@ -63,6 +63,18 @@ def test_an_interrupted_evaluation_runs_only_the_rest(bundle: Bundle) -> None:
     assert [outcome.seed for outcome in again.outcomes] == [outcome.seed for outcome in first.outcomes]
 
 
+def test_its_duration_is_that_of_all_its_runs(bundle: Bundle) -> None:
+    first = run(bundle)
+    lines = [json.loads(line) for line in first.log_path.read_text().splitlines()]
+    lines[0]["created"] -= 1000  # idle for long, then
+    lines[1]["started"], lines[1]["seconds"] = lines[0]["created"] + 5, 35.0
+    first.log_path.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]))
+    again = run(bundle)
+    assert 40 <= again.seconds < 1000
+    assert 40 <= run(bundle).seconds < 1000
+    assert json.loads(again.results_path.read_text())["seconds"] >= 40
+
+
 def test_more_rollouts_and_more_rows_join(bundle: Bundle) -> None:
     run(bundle, n_rollouts=1)
     bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}, {"id": "c", "actions": GOLD})
@@ -115,6 +127,11 @@ def test_the_explanations_of_an_evaluation_are_none_themselves(bundle: Bundle) -
     with pytest.raises(UsageError) as caught:
         agent_eval(resume="other")
     assert caught.value.remedy == "There are: mine."
+    for number in range(6):
+        run(bundle, eval_id=f"n{number}")
+    with pytest.raises(UsageError) as caught:
+        agent_eval(resume="other")
+    assert caught.value.remedy == "There are: n1, n2, n3, n4, n5 and 2 more."
 
 
 def test_the_version_of_sqlite_is_that_of_the_library_in_use() -> None:

@@ -58,6 +58,7 @@ def test_a_better_evaluation_is_called_so_with_its_interval_and_rows(
         r"^cost +\$0\.5000 +\$0\.2500 +-\$0\.2500 +-\$0\.2500 to -\$0\.2500$", ran.out, re.MULTILINE
     )
     assert "\nB is better: +18.8 points, 95 % interval +4.0 to +33.5, 8 rows\n" in ran.out
+    assert "\nCost, tokens, steps, turns and time are means per rollout.\n" in ran.out
     worse = ran.out.split("worse in B: 1 row\n")[1].splitlines()
     assert worse[1].split() == ["row.0", "2/4", "->", "1/4", "partially_completed", "3"]
     assert Path(worse[2].strip()).is_file()

@@ -81,8 +81,19 @@ def test_a_changed_reward_shows_before_and_now_and_writes_nothing(
     ran = command(finished.log_path)
     assert (ran.code, ran.error) == (0, "")
     assert "Pass^1     1.000   0.000" in ran.out
+    assert "reward     1.000   0.250" in ran.out
     assert "4 rewards changed:\n  a #1: 1 -> 0.25  Judged strictly" in ran.out
     assert files(finished.folder) == before
+
+
+@pytest.mark.parametrize("name", ["first", "latest"])
+def test_an_evaluation_is_named_as_elsewhere(
+    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path, name: str
+) -> None:
+    assert "first: 4 rollouts judged again" in command(name).out
+    finished.folder.rename(tmp_path / "others")
+    assert "there is no evaluation 'first'" in command("first").error
+    assert "first: 4 rollouts judged again" in command(name, "-o", "others").out
 
 
 def test_neither_tools_nor_models_are_called(
@@ -156,6 +167,7 @@ def test_json_holds_both_rewards_of_every_rollout(
         ("a", 0, 1.0, 0.25), ("a", 1, 1.0, 0.25), ("b", 0, 1.0, 0.25), ("b", 1, 1.0, 0.25)
     ]  # fmt: skip
     assert (plain["pass_power_before"]["1"]["value"], plain["pass_power"]["1"]["value"]) == (1.0, 0.0)
+    assert (plain["reward_before"], plain["reward"]) == (1.0, 0.25)
     to_output = command(finished.log_path, "--json", "-")
     assert json.loads(to_output.out)["changed"] == 4
     assert "4 rewards changed" in to_output.err

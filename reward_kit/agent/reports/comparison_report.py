@@ -41,6 +41,7 @@ SHOWN = 10
 """Rows that got worse, and rows that got better, that are shown."""
 LONGEST_NAME, LONGEST_STRATEGY, SHORTEST_LABEL, LONGEST_LABEL = 40, 80, 10, 20
 LONGEST_VALUE = 300
+_PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
 
 
 def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
@@ -80,7 +81,7 @@ def baseline_lines(found: BaselineComparison) -> Iterator[str]:
     ]
     if unjudged:
         yield from ["", "not judged", *unjudged]
-    yield ""
+    yield from [_PER_ROLLOUT, ""]
     for side, each in others.items():
         yield from _verdict(each.success, side)
     yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
@@ -172,6 +173,7 @@ def _numbers(comparison: EvaluationComparison) -> Iterator[str]:
     for measure in chosen:
         yield _number_line(f"{measure.name:14}", measure, len(comparison.rows))
     yield from _unjudged_line(f"{'not judged':14}", comparison)
+    yield _PER_ROLLOUT
 
 
 def _number_line(label: str, measure: Measure, rows: int) -> str:

@@ -58,9 +58,10 @@ def row_cells(row: RowResult) -> dict[str, str]:
 
 
 def what_went_wrong(row: RowResult) -> str:
-    """Failures by class and rollouts without a verdict; or how many are not run."""
+    """Failures by class and rollouts without a verdict, and how many are not run."""
     missing = row.planned - len(row.outcomes)
-    return tallied(row.failures + row.unjudged) or (f"{missing} not run" if missing else "")
+    parts = [tallied(row.failures + row.unjudged), f"{missing} not run" if missing else ""]
+    return ", ".join(filter(None, parts))
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:
@@ -95,19 +96,21 @@ def _some_of(within: Mapping[int, float]) -> list[int]:
 
 
 def _spending(result: EvaluationResult) -> Iterator[Fact]:
-    for role, usage in result.usage.items():
-        if usage.calls:
-            cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
-            thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
-            read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
-            yield role, f"{money(usage)}, {count(usage.calls, 'model call')}"
-            yield "", f"{read} tokens in{cached}, {written} out{thought}"
-            if usage.reused_calls:
-                saved = dollars(usage.reused_cost)
-                yield (
-                    "",
-                    f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again",
-                )
+    asked = {role: usage for role, usage in result.usage.items() if usage.calls}
+    total = f" (together {money(total_usage(asked.values()))})" if len(asked) > 1 else ""
+    for role, usage in asked.items():
+        cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
+        thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
+        read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
+        last = total if role == next(reversed(asked)) else ""
+        yield role, f"{money(usage)}, {count(usage.calls, 'model call')}{last}"
+        yield "", f"{read} tokens in{cached}, {written} out{thought}"
+        if usage.reused_calls:
+            saved = dollars(usage.reused_cost)
+            yield "", f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again"
+    unpriced = sum(usage.unpriced_calls for usage in asked.values())
+    if unpriced and result.configuration.get("max_cost") is not None:
+        yield "beware", f"--max-cost does not see {count(unpriced, 'unpriced call')}; --max-tokens does"
 
 
 def _troubles(result: EvaluationResult) -> Iterator[Fact]:

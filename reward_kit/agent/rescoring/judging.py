@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import EvaluationConfig
@@ -17,10 +16,12 @@ from reward_kit.agent.rescoring.written import write_evaluation
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import resumed_options
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
+from reward_kit.agent.runs.stored_evaluation import find_stored
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.bundle import Task, TaskBundle
 
@@ -31,7 +32,8 @@ DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 
 
 async def rescore(
-    log: str | Path,
+    name: str | Path,
+    output_dir: str | Path = "runs",
     *,
     dataset: str | Path | None = None,
     task_dir: str | Path | None = None,
@@ -39,7 +41,9 @@ async def rescore(
     timeout: float = REWARD_TIMEOUT,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Rescoring:
-    """Judge the rollouts that ``log`` (``runs/evals/ID.jsonl``) names again; nothing in it changes.
+    """Judge the rollouts of the evaluation that ``name`` means again (see ``find_stored``).
+
+    The evaluation stays as it is, and has to have its log.
 
     The rows are those of ``dataset`` as they are now; without it, of the dataset that was evaluated. With
     ``eval_id`` the results become an evaluation of that name beside the old one. ``timeout`` is in seconds
@@ -48,7 +52,7 @@ async def rescore(
     """
     from reward_kit.agent.bundle import TaskBundle
 
-    log = Path(log)
+    log = find_stored(name, output_dir)
     started = time.perf_counter()
     if eval_id is not None and log.with_name(f"{eval_id}.jsonl").exists():
         raise UsageError(
@@ -160,11 +164,11 @@ def _judged_outcome(
 
 
 def _read(log: Path) -> LoggedEvaluation:
-    if log.suffix != ".jsonl" or not log.is_file():
+    if log.suffix != ".jsonl":
         raise UsageError(
-            "is not the log of an evaluation" if log.exists() else "there is no such file",
+            "is not the log of an evaluation",
             place=str(log),
-            remedy="Name one such as runs/evals/ID.jsonl.",
+            remedy="Name an evaluation, or its log runs/evals/ID.jsonl.",
         )
     logged = read_log(log)
     if not logged.headers or not logged.outcomes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.metrics import mean
 from reward_kit.agent.results import passes_of, row_result
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Rescoring:
         """Pass^k as it is."""
         return passes_of(self.rows(), seed=self.config.seed)
 
+    def mean_reward(self, *, before: bool = False) -> float | None:
+        """The mean over rows of their mean reward, as reports give it."""
+        return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
+
     def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
         """The rollouts row by row."""
         by_row: dict[str, list[RolloutOutcome]] = {}
@@ -108,6 +113,8 @@ class Rescoring:
             "log": str(self.log),
             "pass_power_before": {str(k): one.to_json() for k, one in self.before.pass_power.items()},
             "pass_power": {str(k): one.to_json() for k, one in self.now.pass_power.items()},
+            "reward_before": self.mean_reward(before=True),
+            "reward": self.mean_reward(),
             "changed": len(self.changed),
             "not_judged": len(self.failed),
             "rollouts": [rollout.to_json() for rollout in self.rollouts],

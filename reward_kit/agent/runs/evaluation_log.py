@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import threading
 from dataclasses import dataclass, field
@@ -32,6 +33,16 @@ class LoggedEvaluation:
     headers: list[dict[str, Any]] = field(default_factory=list)
     outcomes: list[RolloutOutcome] = field(default_factory=list)
     whole: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long its runs took together: each from its header to the end of its last rollout."""
+        begun = [float(header["created"]) for header in self.headers]
+        total = 0.0
+        for start, end in itertools.pairwise([*begun, math.inf]):
+            ends = [one.started + one.seconds for one in self.outcomes if start <= one.started < end]
+            total += max(ends, default=start) - start
+        return total
 
 
 class EvaluationLog:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class OpenEvaluation:
-    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before. ``warning``:
-    more is there than is asked for.
+    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before,
+    ``seconds_before`` is how long the runs took that they come from. ``warning``: more is there than is asked
+    for.
 
     Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
     """
@@ -40,6 +41,7 @@ class OpenEvaluation:
             opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
             logged = read_log(path) if path.exists() else LoggedEvaluation()
             self.earlier = logged.outcomes
+            self.seconds_before = logged.seconds
             self._finished = finished_outcomes(logged, folder.root)
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
             header = make_header(config, tasks, asked, versions)

@@ -210,10 +210,11 @@ def _mapping(given: Any) -> dict[str, Any]:
 
 
 def _known(evals: Path) -> str:
-    names = [log.stem for log in stored_logs(evals)[-5:]]
-    return (
-        f"There are: {', '.join(names)}." if names else "There is none in this folder; is --output-dir right?"
-    )
+    names = [log.stem for log in stored_logs(evals)]
+    if not names:
+        return "There is none in this folder; is --output-dir right?"
+    others = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"There are: {', '.join(names[-5:])}{others}."
 
 
 def _configuration_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:

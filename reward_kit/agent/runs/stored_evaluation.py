@@ -97,7 +97,9 @@ def find_stored(name: str | Path, output_dir: str | Path) -> Path:
                 return file
         if path.is_dir() or path.suffix in (".json", ".jsonl"):
             raise UsageError(
-                "is a folder" if path.is_dir() else "there is no such file",
+                "is a folder and is not the log of an evaluation"
+                if path.is_dir()
+                else "there is no such file",
                 place=str(name),
                 remedy="Name an evaluation, or its log runs/evals/ID.jsonl.",
             )
