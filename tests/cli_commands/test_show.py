@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from flight_bundle import Bundle, Finished, flight_bundle
-from planned_agent import evaluate
+from planned_agent import change_log, evaluate
 
 from reward_kit.agent import EvaluationResult
 
@@ -95,6 +95,14 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
     assert f"(interrupted: still running, by process {os.getpid()} on" in " ".join(
         command("running").out.split()
     )
+
+
+def test_rollouts_that_were_not_judged_are_told_in_the_list(
+    finished: EvaluationResult, command: Command
+) -> None:
+    change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
+    listed = command().out.splitlines()[1]
+    assert re.match(r"first .* 4/4 +1\.000 .* complete, 2 not judged +planned_agent:", listed)
 
 
 def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle, command: Command) -> None:

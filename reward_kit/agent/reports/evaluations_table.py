@@ -54,6 +54,7 @@ def _read(log: Path) -> StoredEvaluation | str:
 
 def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
     """The texts below ``HEADINGS``."""
+    unjudged = sum(not outcome.judged for outcome in stored.outcomes)
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
     return (
         stored.eval_id,
@@ -61,7 +62,7 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
         f"{len(stored.outcomes)}/{stored.planned}",
         score(mean(rates)),
         money(total_usage(stored.usage.values())),
-        stored.status,
+        f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
         one_line(strategy(stored.configuration), LONGEST_STRATEGY),
     )
 
