@@ -31,6 +31,11 @@ class BundleError(RewardKitError):
 class ToolError(RewardKitError):
     """A tool refuses: ``raise ToolError("seat taken")`` reaches the model as ``Error: seat taken``."""
 
+    def __init__(
+        self, fault: str = "the tool refuses", *, place: str | None = None, remedy: str | None = None
+    ) -> None:
+        super().__init__(fault if isinstance(fault, str) else str(fault), place=place, remedy=remedy)
+
 
 class DatabaseError(RewardKitError):
     """A database file or statement is faulty."""

@@ -275,7 +275,7 @@ class EvaluationConfig:
     # -- Display
     validate_only: bool = _option(
         False, "--validate-only", group="Display", kind=bool,
-        help="Check the whole bundle without a model, then stop.",
+        help="Check the bundle, or the chosen rows of it, without a model, then stop.",
     )
     quiet: bool = _option(
         False, "--quiet", group="Display", kind=bool, help="Print the scores and nothing else."

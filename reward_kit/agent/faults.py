@@ -54,6 +54,11 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{Path(code.co_filename).name}:{code.co_firstlineno} {name}" if code else name
 
 
+def is_of_foreign_code(error: BaseException) -> bool:
+    """Whether it was raised in code that is not this package's own, nor Python's."""
+    return _foreign_frame(error) is not None
+
+
 def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame of a person's own code; else the first of an installed library's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]

@@ -69,6 +69,8 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         return GoldCall(f"Error: {error}", "skipped", [])
     call = result_of(task.registry.call(action.name, arguments, db=database))
     result = await _within(call, task.registry.tool_timeout)
+    if not database.is_idle:  # it was left behind
+        await database.break_off()
     return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])
 
 

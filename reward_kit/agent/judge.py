@@ -60,7 +60,8 @@ async def judge(
 
 def takes_async_faces(reward: Callable[..., Any]) -> bool:
     """Whether the reward is an ``async def``, which holds the async faces of the databases."""
-    return inspect.iscoroutinefunction(inspect.unwrap(reward))
+    inner = inspect.unwrap(reward)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
 
 
 def names_argument(reward: Callable[..., Any], name: str) -> bool:

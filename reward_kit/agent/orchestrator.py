@@ -91,6 +91,8 @@ async def run_rollout(
             setup_error = await _play(rollout, agent, user, limits.timeout)
         finally:
             await _let_go(agent, user)
+        if not database.is_idle:  # a tool did not heed its end: others need the database
+            await database.break_off()
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
         result, error = await _judged(rollout, gold_database, limits.reward_timeout)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.garbage import rare_collections
+from reward_kit.agent.gold import replay_gold
 from reward_kit.agent.orchestrator import run_rollout
 from reward_kit.agent.reports.wording import one_line
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task, TaskBundle
@@ -42,9 +44,13 @@ class Finding:
 
 @dataclass(slots=True)
 class ValidationReport:
-    """What was found, in the order of checking; ``ok`` is False as soon as there is an error."""
+    """What was found, in the order of checking; ``ok`` is False as soon as there is an error.
+
+    ``tell`` is called with each finding as it is made.
+    """
 
     findings: list[Finding] = field(default_factory=list)
+    tell: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -67,20 +73,31 @@ class ValidationReport:
 
     def add(self, level: Level, place: str, text: str) -> None:
         """Note what came of one check."""
-        self.findings.append(Finding(level, place, text))
+        finding = Finding(level, place, text)
+        self.findings.append(finding)
+        if self.tell is not None:
+            self.tell(finding)
 
 
-async def validate(bundle: TaskBundle, *, output_dir: str | Path | None = None) -> ValidationReport:
-    """Check an open bundle, whose rows and imports are in order already.
+async def validate(
+    bundle: TaskBundle,
+    *,
+    tasks: Sequence[Task] | None = None,
+    output_dir: str | Path | None = None,
+    tell: Callable[[Finding], None] | None = None,
+) -> ValidationReport:
+    """Check an open bundle, whose rows and imports are in order already; of its ``tasks`` these, or all.
 
     Per toolset: its schemas. Per seed: that it loads. Per row: that ``end_goal_sql`` runs on the seeded
     state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. Bases
     are built in a temporary folder inside ``output_dir`` (default: the system's), which is removed again.
+    ``tell`` is called with each finding as it is made.
     """
-    report = ValidationReport()
+    tasks = bundle.tasks if tasks is None else tasks
+    report = ValidationReport(tell=tell)
     for warning in bundle.warnings:
         report.add("warning", *_split_place(warning))
-    for registry in {id(task.registry): task.registry for task in bundle.tasks}.values():
+    for registry in {id(task.registry): task.registry for task in tasks}.values():
         names = list(registry.tools)
         if names:
             many = "1 tool" if len(names) == 1 else f"{len(names)} tools"
@@ -89,9 +106,13 @@ async def validate(bundle: TaskBundle, *, output_dir: str | Path | None = None) 
             report.add("warning", f"toolset {registry.name!r}", "has no tools")
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
-        bases = _seed_all(bundle.tasks, Path(folder), report, opened)
-        for task in bundle.tasks:
+    with (
+        rare_collections(),
+        tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder,
+        ExitStack() as opened,
+    ):
+        bases = _seed_all(tasks, Path(folder), report, opened)
+        for task in tasks:
             base = bases[_base_key(task)]
             if base is not None:
                 await _check_task(task, base, report)
@@ -108,7 +129,7 @@ def _base_key(task: Task) -> tuple[str, str]:
 
 
 def _seed_all(
-    tasks: list[Task], folder: Path, report: ValidationReport, opened: ExitStack
+    tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
 ) -> dict[tuple[str, str], Database | None]:
     """An open base for each distinct seed; None for one that does not load."""
     from reward_kit.agent.database import Database
@@ -156,10 +177,12 @@ async def _check_task(task: Task, base: Database, report: ValidationReport) -> N
 
 
 async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]]:
-    idle = await _play(task, base, _IdleAgent())
     if task.row.actions is None:
+        idle = await _play(task, base, _IdleAgent())
         return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
-    gold = await _play(task, base, GoldAgent())
+    with await replay_gold(task, base, seed=0) as gold_database:
+        idle = await _play(task, base, _IdleAgent(), gold_database)
+        gold = await _play(task, base, GoldAgent(), gold_database)
     return [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
 
 
@@ -215,8 +238,8 @@ class _Played:
         return self.reward is not None and self.reward >= REWARD_REACHED
 
 
-async def _play(task: Task, base: Database, agent: Agent) -> _Played:
-    finished = await run_rollout(task, 0, base=base, agent=agent)
+async def _play(task: Task, base: Database, agent: Agent, gold_database: Database | None = None) -> _Played:
+    finished = await run_rollout(task, 0, base=base, agent=agent, gold_database=gold_database)
     with finished.database:
         rollout = finished.rollout
         error = finished.error

@@ -6,7 +6,8 @@ import shlex
 import sys
 import traceback
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation import Evaluation
     from reward_kit.agent.results import EvaluationResult
     from reward_kit.agent.tally import Progress
+    from reward_kit.agent.validation import Finding
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = """\
@@ -110,6 +112,7 @@ def _warn(warning: str) -> None:
 
 def _validate(config: EvaluationConfig) -> int:
     from reward_kit.agent.bundle import TaskBundle
+    from reward_kit.agent.schedule import chosen_tasks
     from reward_kit.agent.validation import validate
 
     if config.dataset is None and config.task_dir is None:
@@ -117,10 +120,8 @@ def _validate(config: EvaluationConfig) -> int:
             "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
         )
     with kept_ground(), kept_process(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
-        report = run_in_loop(validate(bundle))
-    for line in report.lines():
-        if not config.quiet or line.startswith("error"):
-            click.echo(line)
+        tell = partial(_tell_finding, sys.stdout, config.quiet)
+        report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
     if not report.ok:
         from reward_kit.agent.reports.wording import count
 
@@ -128,6 +129,12 @@ def _validate(config: EvaluationConfig) -> int:
         return FAULT
     click.echo("Task bundle successfully validated.")
     return DONE
+
+
+def _tell_finding(output: IO[str], quiet: bool, finding: Finding) -> None:
+    """Print it to ``output``, even if a tool has put another stream in its place."""
+    if not quiet or finding.level == "error":
+        click.echo(str(finding), file=sys.stdout if output.closed else output)
 
 
 def _progress(config: EvaluationConfig) -> Progress:
@@ -150,7 +157,8 @@ def _resume_hint(evaluation: Evaluation) -> str:
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
     done = len(result.outcomes) if result is not None else tally.done if tally is not None else 0
     planned = result.planned if result is not None else tally.planned if tally is not None else 0
-    return f"{done} of {planned} rollouts are done and kept. Continue with:\n  {line}"
+    why = f"{result.reason}. " if config.quiet and result is not None and result.status == "budget" else ""
+    return f"{why}{done} of {planned} rollouts are done and kept. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

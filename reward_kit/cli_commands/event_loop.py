@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reward_kit.agent.bundles.loose_ends import tell_of_task
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -21,6 +23,7 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
     Not ``asyncio.run``: it puts its own hand on Ctrl-C, also while the bundle loads.
     """
     loop = asyncio.new_event_loop()
+    loop.set_exception_handler(tell_of_task)
     main = loop.create_task(work)
     try:
         return loop.run_until_complete(main)

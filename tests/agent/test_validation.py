@@ -269,3 +269,24 @@ async def test_nothing_is_left_in_the_output_directory(tmp_path: Path) -> None:
         report = await validate(bundle, output_dir=tmp_path / "runs")
     assert report.ok
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_findings_are_told_as_they_are_made_and_other_rows_left_alone(tmp_path: Path) -> None:
+    told: list[str] = []
+    rows = ({"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, {"end_goal_sql": "SELEC"})
+    with TaskBundle.load(write(tmp_path, *rows)) as bundle:
+        report = await validate(
+            bundle, tasks=bundle.select(task_ids="r0"), tell=lambda f: told.append(str(f))
+        )
+    assert report.ok
+    assert told == report.lines()
+    assert not any("r1" in line for line in told)
+
+
+async def test_the_gold_actions_are_played_twice_once_by_an_agent(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    body = "async def take(seat, name, db):\n"
+    counting = TOOLS.replace(body, f"{body}    open({str(calls)!r}, 'a').write('x')\n")
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=counting)
+    assert report.ok, report.lines()
+    assert calls.read_text() == "xx"

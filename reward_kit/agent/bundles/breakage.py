@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from reward_kit.agent.bundles.footing import last_called
 from reward_kit.agent.bundles.ground import INTERRUPTED, end_process
+from reward_kit.agent.bundles.loose_ends import threads_told_in_one_line
 from reward_kit.agent.faults import fault_line
 from reward_kit.errors import BundleError, RewardKitError
 
@@ -39,7 +40,8 @@ def kept_process() -> Iterator[None]:
     """Around the run of a command: its end is its own.
 
     ``os._exit`` raises ``SystemExit`` meanwhile: an evaluation that ended so, with exit code 0, would pass
-    for done. Whatever else ends it is told as an error with a place. The finders of modules are put back.
+    for done. Whatever else ends it is told as an error with a place. Finders of modules that are gone are put
+    back; those that came stay, but behind, since Python's own defer to some that libraries bring along.
     """
     finders, leave, process = list(sys.meta_path), os._exit, os.getpid()
 
@@ -50,11 +52,11 @@ def kept_process() -> Iterator[None]:
 
     os._exit = refuse_to_leave
     try:
-        with _told_in_one_line():
+        with _told_in_one_line(), threads_told_in_one_line():
             yield
     finally:
         os._exit = leave
-        sys.meta_path[:] = finders
+        sys.meta_path[:] = {id(finder): finder for finder in [*finders, *sys.meta_path]}.values()
 
 
 @contextmanager
@@ -68,7 +70,7 @@ def _told_in_one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         _end_at_once_if_interrupted_again()
         raise
-    except (RewardKitError, SystemExit, GeneratorExit):
+    except (RewardKitError, SystemExit, GeneratorExit, BrokenPipeError):
         raise
     except BaseException as error:
         sys.unraisablehook = lambda _: None

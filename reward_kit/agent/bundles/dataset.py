@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_FAULTS_SHOWN = 200
 
+_ONE_A_LINE = "write each row as an object on a line of its own, without commas between them"
+
 _CONTINUES = frozenset(" \t}]")
 """What a line begins with that may go on with the row above it."""
 
@@ -62,9 +64,8 @@ class _Reader:
         try:
             data = _parse(text)
         except json.JSONDecodeError as error:
-            self.faults.append(
-                f"{self.name}:{line + error.lineno - 1}:{error.colno}: not valid JSON: {error.msg}"
-            )
+            place = f"{self.name}:{line + error.lineno - 1}:{error.colno}"
+            self.faults.append(f"{place}: not valid JSON: {error.msg}{_mending(error)}")
             return
         except (ValueError, RecursionError) as error:
             self.faults.append(f"{self.name}:{line}: not valid JSON: {error}")
@@ -124,8 +125,8 @@ def _lines(stream: Any, reader: _Reader) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(stream, 1):
         data = raw
         if number == 1:
-            if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                reader.faults.append(f"{reader.name}:1: is UTF-16 text; save the file as UTF-8")
+            if (kind := _other_kind(raw)) is not None:
+                reader.faults.append(f"{reader.name}:1: {kind}")
                 return
             data = raw.removeprefix(b"\xef\xbb\xbf")
         try:
@@ -136,6 +137,27 @@ def _lines(stream: Any, reader: _Reader) -> Iterator[tuple[int, str]]:
             )
             continue
         yield number, text
+
+
+def _other_kind(beginning: bytes) -> str | None:
+    """What a file is that is no JSON Lines, by how it begins."""
+    if beginning.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        return "is compressed; unpack it first"
+    if beginning.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in beginning[:4]:
+        return "is UTF-16 text; save the file as UTF-8"
+    return None
+
+
+def _mending(error: json.JSONDecodeError) -> str:
+    """How to mend what people write for JSON Lines."""
+    rest = error.doc[error.pos : error.pos + 40].lstrip()
+    if error.msg == "Extra data":
+        return f"; {_ONE_A_LINE}" if rest[:1] in "{," else ""
+    if error.msg.startswith("Expecting property name") and rest[:1] == "'":
+        return "; JSON has double quotes"
+    if error.pos == 0 and rest[:2] in ("//", "/*", "--"):
+        return "; a comment begins with #"
+    return ""
 
 
 def _chunks(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:

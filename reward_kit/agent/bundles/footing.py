@@ -28,6 +28,11 @@ def _tells_time(function: Callable[[], Any]) -> bool:
     return isinstance(function(), float)
 
 
+def _opens(function: Callable[[str, int], int]) -> bool:
+    os.close(function(os.devnull, os.O_RDONLY))
+    return True
+
+
 _NEEDED: dict[ModuleType, dict[str, Callable[[Any], Any] | None]] = {
     builtins: {
         "open": lambda function: function(os.devnull).close() is None,
@@ -38,7 +43,10 @@ _NEEDED: dict[ModuleType, dict[str, Callable[[Any], Any] | None]] = {
         "dumps": lambda function: function([]) == "[]",
         "loads": lambda function: function("[]") == [],
     },
-    os: dict.fromkeys(("open", "close", "fsync", "replace", "write")),
+    os: {
+        "open": _opens,
+        **dict.fromkeys(("close", "fsync", "replace", "write")),
+    },
     sys: {"excepthook": None},
     threading: {"excepthook": None},
     time: {**dict.fromkeys(("time", "perf_counter", "monotonic"), _tells_time), "sleep": None},
@@ -73,7 +81,7 @@ class Footing(NamedTuple):
 
 
 def footing(called: str) -> Footing:
-    """How it is now, before ``called``, a tool or a reward."""
+    """How it is now, before ``called``, a tool or a reward; empty before an import."""
     global _seen, _looked_at
     _called[0] = called
     if len(_MODULES) != _looked_at:

@@ -18,11 +18,15 @@ end_process = os._exit
 """Ends the process at once, also where ``breakage.kept_process`` keeps others from it."""
 _copies: list[dict[int, int | None]] = []
 """Of the output as it was, for each ``kept_ground`` that is open."""
+_replaced: list[object] = []
 
 
 @contextmanager
 def kept_ground() -> Iterator[None]:
     """The working directory, the entries of ``sys.path`` and the output are afterwards as they were before.
+
+    Another stream in the place of the output stays until the outermost ``kept_ground`` ends: the bundle may
+    write to it, but the report is not for it.
 
     A bundle that changes to another folder would have results written there; one that closes the output would
     end the program in the middle of its report. A process that was forked meanwhile ends here.
@@ -46,7 +50,8 @@ def kept_ground() -> Iterator[None]:
                 with suppress(OSError):  # somebody has closed it
                     os.close(copy)
         for name, stream in streams.items():
-            _reopen(name, stream)
+            if not _reopen(name, stream) and not _copies:
+                _put_in_place(name, stream)
 
 
 def end_if_forked(process: int) -> None:
@@ -93,6 +98,17 @@ def _put_back(number: int, copy: int | None) -> bool:
             os.dup2(copy, number)
         return True
     return False
+
+
+def _put_in_place(name: str, stream: object) -> None:
+    """Put back a stream in whose place there is another, which works."""
+    present = getattr(sys, name, None)
+    if present is stream or stream is None or getattr(stream, "closed", False):
+        return
+    _replaced.append(present)  # collected, it would close the descriptor that both may write to
+    with suppress(Exception):  # it is foreign code
+        present.flush()  # type: ignore[union-attr]
+    setattr(sys, name, stream)
 
 
 def _reopen(name: str, stream: object) -> bool:

@@ -47,7 +47,8 @@ def check_row(data: Any) -> tuple[TaskRow | None, list[FieldFault]]:
     ``null`` counts as leaving a field out.
     """
     if not isinstance(data, dict):
-        return None, [("", f"expected a JSON object, got {show(data)}")]
+        more = "; write each row on a line of its own, without [ and ]" if isinstance(data, list) else ""
+        return None, [("", f"expected a JSON object, got {show(data)}{more}")]
     faults = [
         (name, f"is a name of what the rollout gives the reward; {_INSTEAD.get(name, 'choose another')}")
         for name in data

@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.ground import kept_ground
 from reward_kit.agent.bundles.task_row import INJECTED
 from reward_kit.agent.bundles.user_code import code_fault
@@ -13,6 +14,7 @@ from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import ModuleType
 
     from reward_kit.agent.bundles.imports import BundleImports
@@ -98,6 +100,8 @@ def _check_signature(reward: Callable[..., Any], place: str) -> None:
             f"{place} does not take **kwargs, but a reward is called with all fields of its row",
             remedy=remedy,
         )
+    if next(iter(parameters), None) == "self":
+        raise BundleError(f"{place} is a method", remedy="Name a function of the module.")
     for name, parameter in parameters.items():
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
             raise BundleError(
@@ -124,17 +128,30 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | 
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
+    before = footing("")
     try:
         with kept_ground():
-            return imports.module(name)
+            try:
+                return imports.module(name)
+            finally:
+                put_back(before)
     except (BundleError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error
+            fault = f"module {name!r} cannot be imported: {code_fault(error)}"
+            raise BundleError(fault, remedy=_own_module(imports.folder, error.name)) from error
         raise _not_found(imports, name, error.name, kind) from None
     except BaseException as error:  # the border to the bundle's own code, which may exit or worse
         raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error
+
+
+def _own_module(folder: Path, missing: str | None) -> str | None:
+    """How to import a module of the bundle that was not found by its own name alone."""
+    top = (missing or "").partition(".")[0]
+    if not top or not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()):
+        return None
+    return f'Modules of a bundle are imported by the name of its folder: "from {folder.name} import {top}".'
 
 
 def _not_found(imports: BundleImports, name: str, missing: str, kind: str) -> BundleError:

@@ -20,6 +20,7 @@ from reward_kit.errors import BundleError, DatabaseError, RewardKitError, Storag
 
 _RANDOM_SEED = 0
 """The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
+_NO_SQL = "Lines with a dot are commands of the program sqlite3, no SQL: leave them out."
 _QUOTED = 100
 """Longest beginning of a faulty statement (characters) that an error quotes."""
 
@@ -89,7 +90,8 @@ def _run_statement(seed: SeedConnection, statement: Statement, origin: str) -> N
             beginning = f"{beginning[: _QUOTED - 3]}..."
         place = f"{origin}:{statement.line_at(offset)}"
         message = " ".join(error.fault.split())
-        raise BundleError(f"{message}, in: {beginning}", place=place, remedy=error.remedy) from error
+        remedy = _NO_SQL if statement.sql.startswith(".") else error.remedy
+        raise BundleError(f"{message}, in: {beginning}", place=place, remedy=remedy) from error
 
 
 def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:

@@ -86,6 +86,7 @@ class Connection:
     ``open_driver`` is called when the first statement comes.  ``eager`` is for a file that others may
     write to as well: a tool call then owns the connection from its start on, not only from its first
     statement on, and locks the file from its first write on, not already when it reads.
+    ``is_played_on`` says that tools were called on it, but for those that another tool called.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Connection:
         self.eager = eager
         self.turns = Turns()
         self.closed = False
+        self.is_played_on = False
         self._open_driver = open_driver
         self._driver: Driver | None = None
         self._closer: weakref.finalize[[], Connection] | None = None

@@ -10,8 +10,9 @@ from reward_kit.agent.database.async_face import AsyncFace
 from reward_kit.agent.database.content import Content, same_file
 from reward_kit.agent.database.determinism import read_moment
 from reward_kit.agent.database.guards import Limits
-from reward_kit.agent.database.scopes import ToolCall
+from reward_kit.agent.database.scopes import ToolCall, break_off
 from reward_kit.agent.database.sync_face import SyncFace
+from reward_kit.agent.database.turns import enclosing_scope
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -184,6 +185,13 @@ class Database(AsyncFace, View):
         """``async with db.tool_call() as call:`` is the transaction of one tool call."""
         return ToolCall(self._connection)
 
+    async def break_off(self) -> None:
+        """Undo a tool call or transaction that is still under way, and let nobody go on in it.
+
+        For calls that do not heed their end.
+        """
+        await break_off(self._connection)
+
     def save(self, path: StrPath, keep: Keep = "full") -> Path:
         """Write the committed state to ``path``, complete or as a delta; returns the path written.
 
@@ -207,8 +215,13 @@ class Database(AsyncFace, View):
     def close(self) -> None:
         """Stop what is running and let go of everything; an open transaction is lost.
 
-        A second time does nothing.
+        A second time does nothing.  ``DatabaseError`` in a tool call on it, whose rollout goes on.
         """
+        scope = enclosing_scope(self._connection)
+        if scope is not None and scope.root.recorded:
+            raise DatabaseError(
+                "a tool cannot close its rollout's database", remedy="Leave that out: it is done for you."
+            )
         self.content.close()
 
     def __enter__(self) -> Database:

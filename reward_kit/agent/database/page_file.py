@@ -76,12 +76,15 @@ class _MainFile(_QuietFile):
 
     __slots__ = ("__weakref__", "journals", "opened")
 
+    _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+    """Of the class: SQLite asks as Python ends too, when modules may have no contents any more."""
+
     def __init__(self) -> None:
         self.opened = False
         self.journals: dict[str, MemoryFile] = {}
 
     def xDeviceCharacteristics(self) -> int:
-        return apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+        return self._CHARACTERISTICS
 
     def xFileControl(self, op: int, pointer: int) -> bool:
         if op != apsw.SQLITE_FCNTL_PRAGMA:

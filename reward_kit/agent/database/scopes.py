@@ -85,6 +85,18 @@ class Transaction(_Block):
         return None
 
 
+async def break_off(connection: Connection) -> None:
+    """Undo the tool call or transaction that owns the connection; whoever is still in it can do no more."""
+    innermost = connection.turns.owner
+    if innermost is None:
+        return
+    for scope in innermost.chain():
+        scope.over = True
+    left = Transaction(connection)
+    left._scope = innermost.root  # noqa: SLF001 - the class is this module's own
+    await left._finish(failed=True)  # noqa: SLF001
+
+
 class ToolCall(Transaction):
     """``async with db.tool_call() as call:`` -- the transaction of one tool call.
 
@@ -100,6 +112,8 @@ class ToolCall(Transaction):
 
     async def __aenter__(self) -> ToolCall:  # type: ignore[override]  # hands out more than a transaction does
         scope = self._enter()
+        if scope.outer is None:
+            self._connection.is_played_on = True
         if self._connection.eager:
             try:
                 await self._own(scope)

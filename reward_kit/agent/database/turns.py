@@ -72,10 +72,19 @@ class Scope:
 
 
 def enclosing_scope(connection: Connection) -> Scope | None:
-    """The innermost scope of ``connection`` that the running code is in."""
-    scope = current_scope.get()
+    """The innermost scope of ``connection`` that the running code is in.
+
+    ``DatabaseError`` in a tool call of another rollout: the tool has kept this database from an earlier call,
+    and would read and write what is not its rollout's.
+    """
+    scope = present = current_scope.get()
     while scope is not None and scope.connection is not connection:
         scope = scope.outer
+    if scope is None and present is not None and connection.is_played_on and present.root.recorded:
+        raise DatabaseError(
+            "this database is another rollout's",
+            remedy="Use the `db` that the call is given, and keep none from one call to the next.",
+        )
     return scope
 
 
@@ -138,6 +147,11 @@ class Turns:
     def are_free(self) -> bool:
         """Whether nobody has the turn and no scope owns the connection."""
         return not self._busy and self._owner is None
+
+    @property
+    def owner(self) -> Scope | None:
+        """The scope that owns the connection."""
+        return self._owner
 
     def enter(self, scope: Scope | None, *, last: bool = False) -> bool:
         """Take the turn for ``scope`` (``None``: for a single statement) if it is free."""

@@ -89,6 +89,7 @@ class Telling:
 async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leave) -> None:
     """Play the jobs of ``setup``; model calls that are limited need ``leave``."""
     from reward_kit.agent.bundle import TaskBundle
+    from reward_kit.agent.bundles.loose_ends import tell_of_task, threads_told_in_one_line
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.executors.in_process import InProcess
     from reward_kit.agent.garbage import rare_collections
@@ -103,7 +104,12 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
             await super().play(job)
 
     config = EvaluationConfig(**setup["config"])
-    with rare_collections(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+    asyncio.get_running_loop().set_exception_handler(tell_of_task)
+    with (
+        rare_collections(),
+        threads_told_in_one_line(),
+        TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle,
+    ):
         by_id = {task.row.id: task for task in bundle.tasks}
         jobs = [Job(by_id[row_id], index) for row_id, index in setup["jobs"]]
         tasks = list({job.task.row.id: job.task for job in jobs}.values())

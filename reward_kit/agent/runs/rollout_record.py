@@ -167,7 +167,7 @@ def load_rollout(path: str | Path) -> RolloutRecord:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StorageError("there is no such rollout file", place=str(path)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"cannot be read: {error}", place=str(path)) from error
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise StorageError(f"is not the record of a rollout (format {FORMAT})", place=str(path))

@@ -89,10 +89,8 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         values = await _checked_beside(check, text, timeout) if check.runs_own_code else check(text)
         if tool.injected:
             values.update(_injections(tool, db, rollout))
-        async with _transaction(tool, db) as call:
-            async with _Deadline(timeout):
-                value = await _returned(tool, values, broken)
-            content = content_of(value)
+        async with _transaction(tool, db) as call, _Deadline(timeout):
+            value, content = await _returned(tool, values, broken)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
@@ -122,8 +120,11 @@ async def _checked_beside(check: Check, text: str, timeout: float | None) -> dic
         return await in_thread(lambda: check(text), pace=check.pace)
 
 
-async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> Any:
-    """What the tool returned; what it has ``broken`` of the process is put back before anybody needs it."""
+async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tuple[Any, str]:
+    """What the tool returned, and its text, which is made by the tool's own code too (``__str__``).
+
+    What it has ``broken`` of the process is put back before anybody needs it.
+    """
     before = footing(f"the tool {tool.name}")
     if tool.is_async:
         try:
@@ -131,23 +132,33 @@ async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> An
                 value = _listed(await tool.function(**values))
         finally:
             broken += put_back(before)
-        return _awaited(value)
+        return _awaited(value), content_of(value)
 
-    def call() -> Any:
+    def call() -> tuple[Any, str | None]:
         try:
-            return _listed(tool.function(**values))
+            returned = _listed(tool.function(**values))
         finally:
             broken.extend(put_back(before))
+        return returned, None if inspect.isawaitable(returned) else content_of(_awaited(returned))
 
-    value = await in_thread(call, pace=tool.pace)
-    return _awaited(_listed(await value)) if inspect.isawaitable(value) else value
+    value, content = await in_thread(call, pace=tool.pace)
+    if content is None:
+        value = _awaited(_listed(await value))
+        content = content_of(value)
+    return value, content
 
 
 def _awaited(value: Any) -> Any:
-    """``value``, unless it is a coroutine: what that should do was not done."""
-    if inspect.iscoroutine(value):
-        value.close()
-        raise TypeError(f"the tool returned the coroutine {value.__qualname__}: is an await missing?")
+    """``value``, unless it is a coroutine or the like: what that should do was not done."""
+    if inspect.isasyncgen(value):
+        raise TypeError(f"the tool returned the async generator {value.__qualname__}: return a list")
+    if inspect.isawaitable(value):
+        kind, name = type(value).__name__.lower(), getattr(value, "__qualname__", "")
+        if inspect.iscoroutine(value):
+            value.close()
+        elif isinstance(value, asyncio.Future):
+            value.cancel()
+        raise TypeError(f"the tool returned the {kind} {name}".rstrip() + ": is an await missing?")
     return value
 
 
