@@ -30,6 +30,8 @@ class BundleFiles:
             path = (self.folder / name).resolve()
             inside = path.is_relative_to(self.folder)
             exists = inside and path.exists()
+            if inside and not exists and path.is_symlink():
+                path.stat()  # Python 3.13 takes a loop of links for nothing at all
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error
             shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"

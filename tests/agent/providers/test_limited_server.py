@@ -80,7 +80,7 @@ class Server:
             self.arrivals.append(now)
             fault = self._verdict(now - self.arrivals[0])
             if fault is None:
-                return Answer(content=text, delay=0.02)
+                return Answer(content=text, delay=0.06)
             self.refused.append(now)
             return fault
 
@@ -162,7 +162,7 @@ def test_an_outage_midway_costs_no_rollout(
         if len(server.arrivals) <= 12:
             return None
         begun.append(now)
-        return fault if now < begun[0] + 2.0 else None
+        return fault if now < begun[0] + 1.7 else None
 
     server = Server(stub_llm, verdict)
     notes = Notes()

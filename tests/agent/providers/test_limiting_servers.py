@@ -70,7 +70,7 @@ class Server:
                     self.refused += 1
                     return fault
                 self.passed += 1
-            return Answer(content=text, delay=0.02, headers=self.headers)
+            return Answer(content=text, delay=0.06, headers=self.headers)
 
         return answer
 
