@@ -44,7 +44,7 @@ class Outage:
             self.since = now
             self._since_clock = time.time()
 
-    def count(self, call: int, now: float, *, connection: bool, too_many: bool = True) -> bool:
+    def count(self, call: int, now: float, *, connection: bool, too_many: bool) -> bool:
         """``call`` got no answer, or a server's error; True if the provider is down from now on.
 
         Without a connection each try counts; else each call does, since one conversation alone may be what
