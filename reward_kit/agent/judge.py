@@ -80,7 +80,8 @@ async def call_reward(
     arguments = _accepted(reward, given)
     call = functools.partial(reward, **arguments)
     with loop_kept_running():
-        running = guarded_task(_outcome(call, reward, None if is_async else known.pace))
+        raised: list[BaseException] = []
+        running = guarded_task(_outcome(call, reward, None if is_async else known.pace, raised))
     try:
         done, _ = await asyncio.wait({running}, timeout=timeout)
     finally:
@@ -90,6 +91,8 @@ async def call_reward(
     if not done:
         raise RewardError(f"took longer than {timeout:g} s", place=known.place)
     if running.cancelled():
+        if raised:  # it did more than that
+            raise _raised(raised[0], known.place)
         raise RewardError("cancelled the task that it runs in (CancelledError)", place=known.place)
     result = running.result()
     if isinstance(result, _UnfitError):
@@ -113,13 +116,13 @@ def _raised(error: BaseException, place: str) -> RewardError:
 
 
 async def _outcome(
-    call: Callable[[], Any], reward: Callable[..., Any], pace: Pace | None
+    call: Callable[[], Any], reward: Callable[..., Any], pace: Pace | None, raised: list[BaseException]
 ) -> EvaluateResult | RewardOutput | BaseException:
     """The result of the reward, or the exception that it raised; ``pace`` is that of a ``def`` reward.
 
     It runs in a task of its own, which an ``async def`` reward may cancel or keep from ending. The exception
-    is returned because a ``TimeoutError`` of the reward's own is no timeout of ours, and a ``SystemExit``
-    that leaves a task ends the event loop.
+    is added to ``raised``, which outlasts that, and returned: a ``TimeoutError`` of the reward's own is no
+    timeout of ours, and a ``SystemExit`` that leaves a task ends the event loop.
     """
     place = _known(reward).place
     task, before = asyncio.current_task(), footing(f"the reward {place}")
@@ -140,6 +143,7 @@ async def _outcome(
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error, task):
             raise
+        raised.append(error)
         return error
     else:
         return result  # type: ignore[no-any-return]  # it was read

@@ -119,6 +119,11 @@ def test_what_tools_do_to_the_process_costs_their_call(
 
 REWARDS = {
     "cancels_all": ("async def", f"{CANCELS_ALL}\n{SCORE}", "cannot cancel the tasks of others"),
+    "cancels_itself": (
+        "async def",
+        "asyncio.current_task().cancel()\nraise ValueError('done')",
+        "ValueError: done",
+    ),
     "leaves": ("def", "os._exit(0)", "SystemExit: os._exit(0)"),
     "interrupts": ("async def", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     "unreadable": (
