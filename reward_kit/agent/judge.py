@@ -90,15 +90,11 @@ async def call_reward(
             await asyncio.wait({running}, timeout=CANCELLATION_GRACE)
     if not done:
         raise RewardError(f"took longer than {timeout:g} s", place=known.place)
+    for error in raised:
+        raise error if isinstance(error, _UnfitError) else _raised(error, known.place)
     if running.cancelled():
-        if raised:  # it did more than that
-            raise _raised(raised[0], known.place)
         raise RewardError("cancelled the task that it runs in (CancelledError)", place=known.place)
-    result = running.result()
-    if isinstance(result, _UnfitError):
-        raise result
-    if isinstance(result, BaseException):
-        raise _raised(result, known.place)
+    result: EvaluateResult | RewardOutput = running.result()
     return result
 
 
@@ -117,12 +113,12 @@ def _raised(error: BaseException, place: str) -> RewardError:
 
 async def _outcome(
     call: Callable[[], Any], reward: Callable[..., Any], pace: Pace | None, raised: list[BaseException]
-) -> EvaluateResult | RewardOutput | BaseException:
-    """The result of the reward, or the exception that it raised; ``pace`` is that of a ``def`` reward.
+) -> Any:
+    """The result of the reward; ``pace`` is that of a ``def`` reward.
 
-    It runs in a task of its own, which an ``async def`` reward may cancel or keep from ending. The exception
-    is added to ``raised``, which outlasts that, and returned: a ``TimeoutError`` of the reward's own is no
-    timeout of ours, and a ``SystemExit`` that leaves a task ends the event loop.
+    It runs in a task of its own, which an ``async def`` reward may cancel or keep from ending. What it raises
+    is added to ``raised``, which outlasts that: a ``TimeoutError`` of the reward's own is no timeout of ours,
+    and a ``SystemExit`` that leaves a task ends the event loop.
     """
     place = _known(reward).place
     task, before = asyncio.current_task(), footing(f"the reward {place}")
@@ -144,9 +140,9 @@ async def _outcome(
         if _is_ours(error, task):
             raise
         raised.append(error)
-        return error
+        return None
     else:
-        return result  # type: ignore[no-any-return]  # it was read
+        return result  # it was read
     finally:
         put_back(before)
 

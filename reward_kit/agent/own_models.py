@@ -65,10 +65,17 @@ class FunctionModel:
         self._function = function
         self._options = _taken(function)
 
-    async def complete(self, messages: list[Message], **options: Any) -> Completion:
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
         """What the function makes of ``messages``."""
-        asked = {name: options[name] for name in self._options if name in options}
-        call = partial(self._function, messages, **asked)
+        options = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
+        call = partial(self._function, messages, **{name: options[name] for name in self._options})
         answer = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
         return _completion(await answer if inspect.isawaitable(answer) else answer)
 

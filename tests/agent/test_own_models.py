@@ -224,7 +224,8 @@ def a_text_in_a_thread(messages: list[dict[str, Any]]) -> str:
     return "There is one." if messages[0]["role"] == "user" else "Hello."
 
 
-def a_completion(messages: Any, **options: Any) -> Completion:
+def a_completion(messages: Any, parallel_tool_calls: bool, **options: Any) -> Completion:
+    assert parallel_tool_calls
     assert options["tools"]
     assert isinstance(options["seed"], int)
     return Completion({"role": "assistant", "content": "No."}, Usage(1, input_tokens=7))
