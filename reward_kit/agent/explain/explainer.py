@@ -46,10 +46,9 @@ def make_explainer(config: EvaluationConfig, gates: Gates | None = None) -> Expl
     """
     if config.explain is None:
         return None
-    from reward_kit.agent.llm import LiteLLMModel, check_model
+    from reward_kit.agent.model_clients.remote import remote_model
     from reward_kit.agent.providers import Gates
 
-    check_model(config.explain)
     if gates is None or not gates.used:
         gates = Gates(
             ceiling=config.max_concurrency,
@@ -57,7 +56,9 @@ def make_explainer(config: EvaluationConfig, gates: Gates | None = None) -> Expl
             tpm=config.tpm,
             patience=min(config.patience, LONGEST_PATIENCE),
         )
-    model = LiteLLMModel(config.explain, retries=config.retries, gates=gates)
+    model = remote_model(
+        config.explain, client=config.client, retries=config.retries, timeout=config.call_timeout, gates=gates
+    )
     return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.local_models.backends import ARGUMENTS, HOST, TOOL_CALLS_IN_TEMPLATE
 from reward_kit.agent.local_models.server import logger
+from reward_kit.agent.model_clients.remote import remote_model
+from reward_kit.agent.openai_http.model import OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -20,16 +22,17 @@ LOOK_EVERY = 0.5
 
 
 class LocalModel:
-    """Asks a ``ModelServer`` through LiteLLM. Use it between ``open`` and ``close``.
+    """Asks a ``ModelServer``, as a model at a provider is asked. Use it between ``open`` and ``close``.
 
     ``name`` is what the results say: the last part of the path. Calls cost 0 and count as priced.
-    ``temperature``, ``model_args``, ``retries`` and ``timeout`` are those of ``LiteLLMModel``.
+    ``client`` is that of ``remote_model``, the other arguments are those of ``LiteLLMModel``.
     """
 
     def __init__(
         self,
         server: ModelServer,
         *,
+        client: str = "direct",
         temperature: float | None = None,
         model_args: dict[str, Any] | None = None,
         retries: int = 3,
@@ -37,9 +40,10 @@ class LocalModel:
     ) -> None:
         self.name = server.file.name
         self._server = server
+        self._client = client
         self._settings: dict[str, Any] = {"temperature": temperature, "retries": retries, "timeout": timeout}
         self._model_args = dict(model_args or {})
-        self._asked: LiteLLMModel | None = None
+        self._asked: OpenAIModel | LiteLLMModel | None = None
         self._warned = False
 
     def identity(self) -> dict[str, Any]:
@@ -56,7 +60,7 @@ class LocalModel:
             return
         started = await self._server.open()
         _go_past_proxies()
-        self._asked = self._litellm(self._model_args, **self._settings)
+        self._asked = self._reached(self._model_args, **self._settings)
         if started:
             await self._try()
         self._warn_of_greed()
@@ -64,8 +68,12 @@ class LocalModel:
     async def close(self) -> None:
         """Let go of the server, which ends with its last user."""
         asked, self._asked = self._asked, None
-        if asked is not None and await self._server.close():
-            await asked.close()  # all connections of LiteLLM: others may need theirs to this server till now
+        if asked is None:
+            return
+        last = await self._server.close()
+        # LiteLLM closes the connections of all, and others may need theirs to this server till now
+        if last or isinstance(asked, OpenAIModel):
+            await asked.close()
 
     async def complete(
         self,
@@ -107,7 +115,7 @@ class LocalModel:
     async def _try(self) -> None:
         """One token: a missing template or memory shows now, not in every rollout."""
         others = {name: value for name, value in self._model_args.items() if name != "max_completion_tokens"}
-        asked = self._litellm({**others, "max_tokens": 1}, retries=0, timeout=self._server.timeout)
+        asked = self._reached({**others, "max_tokens": 1}, retries=0, timeout=self._server.timeout)
         try:
             await asked.complete([{"role": "user", "content": "Hello"}])
         except ModelError as error:
@@ -116,6 +124,9 @@ class LocalModel:
             raise ModelSetupError(
                 f"its server cannot answer: {(fault or error).fault}{words}", place=self._server.place
             ) from error
+        finally:
+            if isinstance(asked, OpenAIModel):
+                await asked.close()
 
     def _warn_of_greed(self) -> None:
         """Transformers heeds a temperature only where the model's own settings switch sampling on."""
@@ -137,12 +148,15 @@ class LocalModel:
                 self.name, signs[0], self._server.backend.name,
             )  # fmt: skip
 
-    def _litellm(self, model_args: dict[str, Any], **settings: Any) -> LiteLLMModel:
-        from reward_kit.agent.llm import LiteLLMModel
-
+    def _reached(self, model_args: dict[str, Any], **settings: Any) -> OpenAIModel | LiteLLMModel:
+        """The served model, as a client asks it."""
         address = {"api_base": self._server.url, "api_key": "none"}
-        return LiteLLMModel(
-            self._server.served_name, provider="openai", model_args={**model_args, **address}, **settings
+        return remote_model(
+            self._server.served_name,
+            "openai",
+            client=self._client,
+            model_args={**model_args, **address},
+            **settings,
         )
 
     def _explain(self, error: ModelError) -> None:

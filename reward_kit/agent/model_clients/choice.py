@@ -1,4 +1,4 @@
-"""Which client asks a model: a local server, the direct path, or LiteLLM."""
+"""The models that an evaluation's options name: each behind a local server or at a provider."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import REDACTED
 from reward_kit.agent.local_models import LocalModel, ModelServers, names_local_model
+from reward_kit.agent.model_clients.remote import remote_model
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -62,20 +63,7 @@ def _model(
     gates: Gates,
     **more: Any,
 ) -> Model:
-    model_args = more["model_args"]
     more.update(retries=config.retries, timeout=config.call_timeout)
-    if names_local_model(name, provider=provider, model_args=model_args):
-        return LocalModel(servers.of(name), **more)
-    gates.used = True
-    if config.client == "direct":
-        from reward_kit.agent.openai_http.endpoint import find_endpoint
-
-        endpoint = find_endpoint(name, provider, model_args)
-        if endpoint is not None:
-            from reward_kit.agent.openai_http.model import OpenAIModel
-
-            return OpenAIModel(name, endpoint, gates=gates, **more)
-    from reward_kit.agent.llm import LiteLLMModel, check_model
-
-    check_model(name, provider, model_args=model_args)
-    return LiteLLMModel(name, provider=provider, gates=gates, **more)
+    if names_local_model(name, provider=provider, model_args=more["model_args"]):
+        return LocalModel(servers.of(name), client=config.client, **more)
+    return remote_model(name, provider, client=config.client, gates=gates, **more)

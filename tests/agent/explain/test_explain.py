@@ -80,6 +80,18 @@ def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, st
     assert result.usage["agent"].calls == 0
 
 
+@pytest.mark.parametrize(("client", "sender"), [("direct", "aiohttp"), ("litellm", "AsyncOpenAI")])
+def test_the_judge_is_asked_as_other_models_are(
+    bundle: Bundle, stub_llm: Any, client: str, sender: str
+) -> None:
+    stub_llm.script("judge", [BLAMED])
+    result = run(bundle, client=client)
+    assert result.explanations is not None
+    assert len(result.explanations.made) == 2
+    headers = [{key.lower(): value for key, value in one.items()} for one in stub_llm.request_headers]
+    assert all(sender in one["user-agent"] for one in headers)
+
+
 def test_what_is_judged_is_not_asked_again_and_a_new_failure_is(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     run(bundle, n_rollouts=2)

@@ -50,9 +50,12 @@ async def test_a_model_answers_and_its_server_is_gone_afterwards(
     assert not kept_logs(tmp_path)
 
 
-async def test_local_answers_are_free_and_named_after_the_folder(folder: Path, installed: Install) -> None:
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+async def test_local_answers_are_free_and_named_after_the_folder(
+    folder: Path, installed: Install, client: str
+) -> None:
     installed("vllm")
-    answer = await ask(folder)
+    answer = await ask(folder, client=client)
     assert answer.model == "tiny-chat"
     assert (answer.usage.calls, answer.usage.input_tokens, answer.usage.output_tokens) == (1, 100, 10)
     assert (answer.usage.cost, answer.usage.unpriced_calls) == (0.0, 0)
