@@ -92,7 +92,7 @@ class AsyncFace:
         async with self.transaction():
             while chunk := list(islice(remaining, _CHUNK)):
                 answer = await self._answer(Statement(sql, None, self._refusal, many=chunk))
-                changed += answer.rowcount
+                changed += max(answer.rowcount, 0)
         return changed
 
     def transaction(self) -> Transaction:

@@ -48,7 +48,7 @@ class SyncFace:
         """Run a statement once for each set of parameters, all or none; returns how many rows changed."""
         with self.transaction():
             answer = self._connection.run_blocking(Statement(sql, None, self._refusal, many=list(params)))
-        return answer.rowcount
+        return max(answer.rowcount, 0)
 
     def transaction(self) -> BlockingTransaction:
         """``with db.transaction():`` keeps the statements in it together, or none of them."""

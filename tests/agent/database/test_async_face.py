@@ -171,6 +171,30 @@ async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
     assert await db.fetch_val("SELECT count(*) FROM customers") == 3
 
 
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("sql", "credit"),
+    [
+        ("INSERT INTO customers(name, credit) SELECT 'n' || :n, :n", {"n1": 1, "n2": 2, "n3": 3}),
+        ("UPDATE customers SET credit = credit + :n WHERE name = 'Alice'", {"Alice": 16.5}),
+    ],
+)
+async def test_executemany_applies_each_set_once(
+    db: Database, monkeypatch: pytest.MonkeyPatch, sql: str, credit: dict[str, float], large: bool
+) -> None:
+    if large:  # such a base has its writes done in a thread
+        monkeypatch.setattr("reward_kit.agent.database.statement._LARGE_BASE", 0)
+    with db.fork() as fork:
+        assert await fork.executemany(sql, [{"n": number} for number in (1, 2, 3)]) == 3
+        rows = await fork.fetch_all("SELECT name, credit FROM customers WHERE credit IS NOT NULL")
+        assert {"Alice": 10.5, "Bob": 0.0, **credit} == dict(rows)
+
+
+async def test_executemany_of_a_schema_change_changes_no_rows(db: Database) -> None:
+    await db.execute("UPDATE customers SET credit = 1")
+    assert await db.executemany("CREATE TABLE IF NOT EXISTS more(x)", [None, None]) == 0
+
+
 async def test_executemany_of_nothing_changes_nothing(db: Database) -> None:
     assert await db.executemany("INSERT INTO customers(name) VALUES (?)", []) == 0
 
