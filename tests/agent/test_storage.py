@@ -276,6 +276,28 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_processes_with_one_number_write_under_different_names(tmp_path: Path) -> None:
+    """As two containers do that share a folder."""
+    code = (
+        "import os; os.getpid = lambda: 1\n"
+        "from reward_kit.agent.runs.atomic_file import temporary_beside\n"
+        f"from pathlib import Path; print(temporary_beside(Path({str(tmp_path)!r}, 'x')))"
+    )
+    names = {subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)}
+    assert len(names) == 2
+
+
+def test_a_draft_whose_name_is_taken_leaves_the_other_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / ".x.tmp"
+    other.write_bytes(b"theirs")
+    monkeypatch.setattr("reward_kit.agent.runs.atomic_file.temporary_name", lambda _: other.name)
+    with pytest.raises(StorageError):
+        write_file(tmp_path / "x", b"ours")
+    assert other.read_bytes() == b"theirs"
+
+
 def test_a_link_is_replaced_and_leaves_nothing_beside(tmp_path: Path) -> None:
     first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "link"
     first.write_text("1")

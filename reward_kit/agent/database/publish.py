@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.temporary_name import temporary_name
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedRandom
-
-_PROCESS = secrets.token_hex(4)
-"""Tells processes of several machines apart, which may have the same number."""
-_counter = itertools.count()
 
 
 @contextlib.contextmanager
@@ -27,7 +22,7 @@ def temporary_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     ``OSError`` inside the block becomes ``StorageError``.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{_PROCESS}-{next(_counter)}.tmp")
+    temporary = target.with_name(temporary_name(target.name))
     try:
         yield temporary
     except OSError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.temporary_name import temporary_name
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Part = bytes | memoryview
-_counter = itertools.count()
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _JOINED = 1 << 20
 """Bytes that are copied together rather than written piece by piece."""
@@ -51,10 +50,12 @@ class Draft:
     def __init__(self, path: Path, parts: Sequence[Part]) -> None:
         """Write ``parts``, one after the other."""
         self._path = path
-        self._temporary: str | None = f"{path.parent}{os.sep}{_temporary_name(path.name)}"
+        self._temporary: str | None = None
         self._descriptor = -1
+        temporary = f"{path.parent}{os.sep}{temporary_name(path.name)}"
         try:
-            self._descriptor = os.open(self._temporary, _NEW_FILE, 0o666)
+            self._descriptor = os.open(temporary, _NEW_FILE, 0o666)
+            self._temporary = temporary
             write_parts(self._descriptor, parts)
         except BaseException as error:
             self.discard()
@@ -145,11 +146,7 @@ def is_whole_json(path: Path) -> bool:
 
 def temporary_beside(path: Path) -> Path:
     """A name that no other writer, in this or another process, uses at the same time."""
-    return path.with_name(_temporary_name(path.name))
-
-
-def _temporary_name(name: str) -> str:
-    return f".{name}.{os.getpid()}.{next(_counter)}.tmp"
+    return path.with_name(temporary_name(path.name))
 
 
 def link_or_copy(source: Path, target: Path) -> None:
