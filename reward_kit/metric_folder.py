@@ -45,6 +45,7 @@ def evaluate_function(folder: Path) -> Iterator[Callable[..., Any]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     known = set(sys.modules)
+    sys.modules[spec.name] = module  # dataclasses look for their module there
     sys.path.insert(0, str(folder))
     try:
         try:

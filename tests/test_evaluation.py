@@ -108,6 +108,16 @@ def test_a_code_text(samples):
     assert [one.score for one in result.results] == [1.0, 0.5]
 
 
+def test_a_dataclass_of_the_folder_finds_its_module(metric, samples):
+    main = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Score:\n    value: float = 0.5\n"
+        "def evaluate(messages, **kwargs):\n    return {'score': Score().value}\n"
+    )
+    assert preview_evaluation(metric_folders=[metric("m", main)], sample_file=samples).results[0].score == 0.5
+    assert not [name for name in sys.modules if name.startswith("_preview_")]
+
+
 @pytest.mark.parametrize("parameters", ["entry", "messages", "messages, weight"])
 def test_older_forms_of_evaluate(metric, samples, parameters):
     messages = "entry['messages']" if parameters == "entry" else "messages"

@@ -161,6 +161,19 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str, kin
         unpack(target)
 
 
+def test_an_interrupted_unpacking_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("task.jsonl", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("reward_kit.agent.bundles.packed_bundle._write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        unpack(tmp_path / "x.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
 def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, kind: bytes) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:

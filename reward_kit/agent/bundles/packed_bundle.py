@@ -23,6 +23,15 @@ MAX_BYTES = 4 << 30
 MAX_FILES = 20_000
 
 _BLOCK = 1 << 20
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What reading a damaged archive, or one of an unknown kind, raises."""
 
 
 def is_packed(path: Path) -> bool:
@@ -40,22 +49,15 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     try:
         members = _zip_members(path) if zipfile.is_zipfile(path) else _tar_members(path)
         _write(members, folder, max_bytes, max_files)
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise BundleError(f"cannot be unpacked: {error}", place=str(path)) from error
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise BundleError(f"cannot be unpacked: {error.strerror or error}", place=str(path)) from error
-    except BundleError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise BundleError(error.fault, place=str(path)) from None
+        if isinstance(error, BundleError):
+            raise BundleError(error.fault, place=str(path)) from None
+        if isinstance(error, OSError):
+            raise BundleError(f"cannot be unpacked: {error.strerror or error}", place=str(path)) from error
+        if isinstance(error, _DAMAGED):
+            raise BundleError(f"cannot be unpacked: {error}", place=str(path)) from error
+        raise
     return folder
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_SENTENCE = 600
+MOST_TRIED = 30
+"""So many braces without an object behind them are passed over, then so many at the end are looked at: each
+costs a pass over the text behind it."""
 _SAME_FAULT = {
     "called_wrong_tool": "wrong_tool",
     "used_wrong_tool": "wrong_tool",
@@ -53,15 +56,26 @@ def _is_filled_in(value: dict[str, Any]) -> bool:
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The objects that stand in a text one after the other."""
-    position = text.find("{")
+    position, failed = text.find("{"), 0
     while position >= 0:
         try:
             value, position = read_object(text, position)
         except ValueError:
             position += 1
+            failed += 1
+            if failed == MOST_TRIED:
+                position = max(position, _last_braces(text))
         else:
             yield value
         position = text.find("{", position)
+
+
+def _last_braces(text: str) -> int:
+    """Where the last ``MOST_TRIED`` opening braces begin."""
+    position = len(text)
+    for _ in range(MOST_TRIED):
+        position = max(text.rfind("{", 0, position), 0)
+    return position
 
 
 def _verdict(value: dict[str, Any]) -> Verdict:

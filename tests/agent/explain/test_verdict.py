@@ -30,6 +30,15 @@ def test_a_verdict_is_found_in_many_wrappings(text: str) -> None:
     assert read_verdict(text) == EXPECTED
 
 
+@pytest.mark.parametrize("loop", ['{"', '{"a":', '{"a":"', "{'a", "{"])
+def test_a_model_that_goes_round_in_circles_holds_nothing_up(loop: str) -> None:
+    """Each brace costs a pass over the text behind it: all of these would take hours."""
+    with pytest.raises(ValueError, match="the answer holds no JSON object"):
+        read_verdict(loop * 30_000)
+    if not loop.endswith('"'):
+        assert read_verdict(f"{loop * 30_000} {json.dumps(PLAIN)}") == EXPECTED
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
