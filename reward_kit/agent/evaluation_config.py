@@ -13,14 +13,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from reward_kit.agent.option_values import check_value, key_values, split_ids, unknown_option
-from reward_kit.agent.redaction import secrets_in, without_password
+from reward_kit.agent.redaction import is_secret_name, secrets_in, without_password
 from reward_kit.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-SECRET_NAME = re.compile(
-    r"(key|token|secret|password|passwd|authorization|credentials?|cookie|signature)$|^(x-)?auth",
-    re.IGNORECASE,
-)
 REDACTED = "***"
 
 _OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
@@ -356,8 +352,7 @@ def redacted(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            name: REDACTED if SECRET_NAME.search(str(name)) else redacted(inner)
-            for name, inner in value.items()
+            name: REDACTED if is_secret_name(str(name)) else redacted(inner) for name, inner in value.items()
         }
     if isinstance(value, str):
         return REDACTED if value.startswith(("Bearer ", "Basic ")) else without_password(value)

@@ -13,14 +13,19 @@ HIDDEN = "[hidden]"
 SHORTEST = 8
 """Characters; what is shorter is no key, and would be found in ordinary words."""
 
-_SECRET_NAME = re.compile(
-    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTHORIZATION)(?:_|$)", re.IGNORECASE
-)
+_ALLOWS = r"(?:key|token|secret|password|passwd|credentials?|authorization|cookie|signature)"
+_SECRET_NAME = re.compile(rf"(?:{_ALLOWS}|key[-_]?id)(?:[-_]?\d+)?$|^(?:x-)?auth", re.IGNORECASE)
+_PERHAPS_SECRET_NAME = re.compile(rf"{_SECRET_NAME.pattern}|{_ALLOWS}_", re.IGNORECASE)
 _SECRET_LOOK = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|fw|hf)[-_][\w\-.*]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )\S+|(?<=Basic )[\w+/=-]{8,}"
 )
 _PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@\"']*@")
 _HEADERS = re.compile(r"headers?$", re.IGNORECASE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting, header or variable of this name is there to allow calls, such as ``api_key``."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
@@ -47,7 +52,7 @@ def secrets_in(value: Any) -> frozenset[str]:
 def _found(value: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            named = _SECRET_NAME.search(str(name)) or _HEADERS.search(str(name))
+            named = _PERHAPS_SECRET_NAME.search(str(name)) or _HEADERS.search(str(name))
             yield from _found(inner, secret=secret or named is not None)
     elif isinstance(value, list | tuple):
         for inner in value:
@@ -75,7 +80,7 @@ def _of_environment() -> Iterator[str]:
     for name, value in os.environ.items():
         if len(value) < SHORTEST:
             continue
-        if _SECRET_NAME.search(name):
+        if _PERHAPS_SECRET_NAME.search(name):
             yield value
         elif "://" in value:
             yield from (secret for secret in _of_address(value) if len(secret) >= SHORTEST)

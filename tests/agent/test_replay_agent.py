@@ -144,10 +144,21 @@ async def test_the_log_of_an_evaluation_names_its_rollouts(tmp_path: Path) -> No
         write(runs / "book" / f"roll_{name}.json", await recorded(tmp_path, [text], [], base=base))
         if final is not None:
             file = f"book/roll_{name}.json"
-            lines.append({"kind": "rollout", "row_id": "book", "index": 0, "final": final, "file": file})
+            told = "as said\u2028on two lines\x85"  # which JSON need not escape
+            lines.append(
+                {
+                    "kind": "rollout",
+                    "row_id": "book",
+                    "index": 0,
+                    "final": final,
+                    "file": file,
+                    "reason": told,
+                }
+            )
     log = runs / "evals" / "today.jsonl"
     log.parent.mkdir()
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    whole = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    log.write_text(f'{whole}{{"kind": "rollout", "row_id"')  # a process was killed while it wrote
     assert (await replayed(tmp_path, log, base=base)).rollout.lines[1].text == "First"
     with pytest.raises(BundleError, match="recorded twice"):
         load_agent(f"replay:{runs}")().check(small_task(tmp_path))  # type: ignore[attr-defined]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from reward_kit.agent.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
 
 FORMAT = "reward-kit.request/1"
 """Changes when calls are made in another way, so that answers to the former ones are not taken for theirs."""
-
-SECRET = re.compile(
-    r"(key(_?id)?|token|secret|password|passwd|authorization|credentials?|cookie|signature)$|^(x-)?auth",
-    re.IGNORECASE,
-)
-"""Names of settings and headers that decide whether a call is allowed, not what is answered."""
 
 TRANSPORT = frozenset({"timeout", "request_timeout", "stream_timeout", "num_retries", "max_retries"})
 """Settings that decide how long a call may take and how often it is tried, not what is answered."""
@@ -87,7 +82,8 @@ def _json(value: Any) -> bytes:
 
 
 def _left_out(name: str) -> bool:
-    return name in TRANSPORT or SECRET.search(name) is not None
+    """Whether a setting or header decides whether and how a call may be made, not what is answered."""
+    return name in TRANSPORT or is_secret_name(name)
 
 
 def _without_secrets(value: Any) -> Any:

@@ -195,9 +195,12 @@ def _read(path: Path) -> Recording:
 
 
 def _read_log(log: Path) -> Iterator[Recording]:
-    """The rollouts that an evaluation's log names; of one that was run again, the last."""
+    """The rollouts that an evaluation's log names; of one that was run again, the last.
+
+    As wherever logs are read, a last line without its end is none.
+    """
     try:
-        lines = log.read_text(encoding="utf-8").splitlines()
+        *lines, _torn = log.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"the log cannot be read: {error}", place=str(log)) from error
     entries: dict[tuple[Any, Any], Recording] = {}

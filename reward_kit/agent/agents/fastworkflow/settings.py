@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.fastworkflow.environment import CONSTANTS
-from reward_kit.agent.evaluation_config import SECRET_NAME
+from reward_kit.agent.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ def base_environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def hidden_arguments(config: EvaluationConfig) -> list[str]:
     """Secrets among the model arguments: these are in no environment variable of this process."""
-    return [str(value) for name, value in config.model_args.items() if SECRET_NAME.search(name)]
+    return [str(value) for name, value in config.model_args.items() if is_secret_name(name)]
 
 
 def _model_arguments(config: EvaluationConfig) -> dict[str, Any]:

@@ -1,0 +1,31 @@
+"""What counts as a secret: one answer for the log, the cache and every text that is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from reward_kit.agent.evaluation_config import redacted
+from reward_kit.agent.model_cache.request_key import public_identity
+from reward_kit.agent.redaction import HIDDEN, redact, secrets_in
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "api_key", "api_key_2", "OPENAI_KEY1", "aws_access_key_id", "aws_secret_access_key", "azure_ad_token",
+        "X-Api-Key", "X-Auth-User", "Authorization", "Cookie", "signature", "vertex_credentials", "password",
+    ],
+)  # fmt: skip
+def test_a_secret_is_in_no_log_cache_or_text(name: str) -> None:
+    given = {name: "canary-4711"}
+    assert redacted(given) == {name: "***"}
+    assert public_identity({"model_args": given}) == {"model_args": {}}
+    assert redact("denied: canary-4711", secrets_in(given)) == f"denied: {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "stop_token_ids", "token_limit", "tokenizer", "keywords", "stop"]
+)
+def test_what_shapes_an_answer_is_no_secret(name: str) -> None:
+    assert redacted({name: "ordinary"}) == {name: "ordinary"}
+    assert public_identity({name: "ordinary"}) == {name: "ordinary"}
