@@ -220,6 +220,15 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     EvaluationLock(path).release()
 
 
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(StorageError, match=r"has no locks: .*Choose another --output-dir"):
+        EvaluationLock(tmp_path / "mine.lock")
+
+
 def test_only_a_lock_that_is_held_shows_that_another_machine_writes(tmp_path: Path) -> None:
     evals = tmp_path / "runs" / "evals"
     evals.mkdir(parents=True)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.runs.atomic_file import storage_error
@@ -80,7 +81,16 @@ class EvaluationLock:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
                 raise storage_error(error, self.path) from error
-            if not _locked_within(PATIENCE, descriptor):
+            try:
+                locked = _locked_within(PATIENCE, descriptor)
+            except OSError as error:
+                os.close(descriptor)
+                raise StorageError(
+                    f"the file system has no locks: {error.strerror}",
+                    place=str(self.path.parent),
+                    remedy="Choose another --output-dir: two processes could write this evaluation at once.",
+                ) from error
+            if not locked:
                 holder = _holder(descriptor)
                 os.close(descriptor)
                 raise StorageError(
@@ -92,16 +102,18 @@ class EvaluationLock:
             if _is_at(descriptor, self.path):
                 note = {"pid": os.getpid(), "host": socket.gethostname()}
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(note).encode(), 0)
+                os.write(descriptor, json.dumps(note).encode())  # nothing was read: this is its beginning
                 return descriptor
             os.close(descriptor)
 
     def release(self) -> None:
         """Give the evaluation free; may be called again."""
-        if self._descriptor >= 0:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        with suppress(PermissionError):  # of Windows, which removes no open file: what is left locks nothing
             self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
