@@ -42,7 +42,7 @@ def samples_from_hugging_face(
     """The first rows of a data set that have a prompt and a response, as dialogues of user and assistant.
 
     ``key_map`` renames columns; the other columns keep their names. Raises ``ImportError`` without the
-    ``datasets`` package.
+    ``datasets`` package, ``ValueError`` where no row has both.
     """
     try:
         datasets = importlib.import_module("datasets")
@@ -62,6 +62,8 @@ def samples_from_hugging_face(
         ]
         names = {**{key: key for key in row if key not in (prompt_key, response_key)}, **(key_map or {})}
         samples.append({**{new: row[old] for old, new in names.items() if old in row}, "messages": messages})
+    if not samples:
+        raise ValueError(f"No valid samples found in {name}: no row has {prompt_key!r} and {response_key!r}")
     return samples
 
 

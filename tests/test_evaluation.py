@@ -217,6 +217,13 @@ class TestHuggingFace:
             "[('ground_truth', 'c'), ('weight', 1)]",
         ]
 
+    def test_a_set_without_usable_rows_is_a_fault(self, metric, monkeypatch):
+        module = types.ModuleType("datasets")
+        module.load_dataset = lambda name, split, streaming: iter([{"question": "hi", "answer": "ho"}])
+        monkeypatch.setitem(sys.modules, "datasets", module)
+        with pytest.raises(ValueError, match="found in users/set: no row has 'prompt' and 'response'"):
+            preview_evaluation(metric_folders=[metric("words", WORDS)], huggingface_dataset="users/set")
+
     def test_without_the_library_it_says_what_to_install(self, metric, monkeypatch):
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(ImportError, match="pip install datasets"):

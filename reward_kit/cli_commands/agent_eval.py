@@ -13,13 +13,12 @@ import click
 from click.core import ParameterSource
 
 from reward_kit.agent.bundles.breakage import kept_process
-from reward_kit.agent.bundles.ground import kept_ground
+from reward_kit.agent.bundles.ground import KeptFunctions, kept_ground
 from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
+from reward_kit.agent.event_loop import run_in_loop
 from reward_kit.agent.redaction import redact, secrets_in
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
-from reward_kit.cli_commands.event_loop import run_in_loop
 from reward_kit.cli_commands.report_output import (
-    check_report_path,
     output_for_the_report,
     print_result,
     write_asked,
@@ -84,15 +83,17 @@ def given_options(context: click.Context) -> dict[str, Any]:
 def _run(given: dict[str, Any]) -> int:
     from reward_kit.agent.evaluation import Evaluation, make_config
     from reward_kit.agent.local_models import shown_on
+    from reward_kit.agent.runs.output_file import check_target
 
     config = make_config(given)
-    check_report_path(config)
+    check_target("--json", config.json)
     if config.validate_only:
         return _validate(config)
     evaluation = Evaluation(config, progress=_progress(config), warn=_warn)
     with output_for_the_report(config) as output:
         try:
-            with kept_ground(), kept_process(), nullcontext() if config.quiet else shown_on(sys.stderr):
+            shown = nullcontext() if config.quiet else shown_on(sys.stderr)
+            with kept_ground(), kept_process(), shown, KeptFunctions():
                 result = run_in_loop(evaluation.run(killed=lambda: _resume_hint(evaluation)))
         except (RewardKitError, KeyboardInterrupt):
             if evaluation.result is not None and evaluation.result.outcomes:
@@ -119,7 +120,12 @@ def _validate(config: EvaluationConfig) -> int:
         raise UsageError(
             "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
         )
-    with kept_ground(), kept_process(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+    with (
+        kept_ground(),
+        kept_process(),
+        KeptFunctions(),
+        TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle,
+    ):
         tell = partial(_tell_finding, sys.stdout, config.quiet)
         report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
     if not report.ok:

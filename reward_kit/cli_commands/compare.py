@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,10 +46,9 @@ def compare(
     from reward_kit.agent.comparing import BaselineComparison
     from reward_kit.agent.reports.comparison_report import baseline_lines, comparison_lines
     from reward_kit.agent.runs.atomic_file import readable_json
-    from reward_kit.agent.runs.output_file import TO_OUTPUT, write_output
+    from reward_kit.agent.runs.output_file import TO_OUTPUT, check_target, write_output
 
-    if json_path not in (None, TO_OUTPUT) and not Path(json_path).absolute().parent.is_dir():
-        raise click.UsageError(f"--json {json_path} lies in no folder")
+    check_target("--json", json_path)
     named = [*evaluations] if baseline is None else [baseline, *evaluations]
     if len(named) < 2:
         raise click.UsageError("Name the evaluations to compare: two or more.")

@@ -54,6 +54,7 @@ def export(
     """
     from reward_kit.agent.exporting import export as chosen
     from reward_kit.agent.exporting.output import write_lines
+    from reward_kit.agent.runs.output_file import check_target
 
     found = chosen(
         evaluation,
@@ -67,18 +68,13 @@ def export(
     )
     path = None if out in (None, "-") else Path(str(out))
     if path is not None:
-        _check_target(path, found.evaluation.folder / "evals")
+        check_target("--out", path)
+        if path.resolve().parent == (found.evaluation.folder / "evals").resolve():
+            raise click.UsageError(f"--out {path} lies among the logs of evaluations")
     number = write_lines(found, path)
     for line in report_lines(found, number, path):
         click.echo(line, err=True)
     return DONE if number else EMPTY
-
-
-def _check_target(path: Path, logs: Path) -> None:
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise click.UsageError(f"--out {path} {'is a folder' if path.is_dir() else 'lies in no folder'}")
-    if path.resolve().parent == logs.resolve():
-        raise click.UsageError(f"--out {path} lies among the logs of evaluations")
 
 
 def report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from reward_kit.errors import StorageError, UsageError
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,16 +48,6 @@ def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]
             stdout.flush()  # what was printed past the redirection
         os.dup2(kept, descriptor)
         os.close(kept)
-
-
-def check_report_path(config: EvaluationConfig) -> None:
-    """Find out before the work, not after it, that there is no such folder."""
-    if config.json is None or config.json == "-":
-        return
-    path = Path(config.json)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        fault = "is a folder" if path.is_dir() else "lies in no folder"
-        raise UsageError(f"--json {config.json} {fault}")
 
 
 def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -55,14 +53,14 @@ def rescore(
     run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
     """
+    from reward_kit.agent.event_loop import run_in_loop
     from reward_kit.agent.rescoring import REWARD_TIMEOUT
     from reward_kit.agent.rescoring import rescore as judge_again
     from reward_kit.agent.runs.atomic_file import readable_json
-    from reward_kit.agent.runs.output_file import write_output
+    from reward_kit.agent.runs.output_file import check_target, write_output
 
-    if json_path not in (None, "-") and not Path(json_path).absolute().parent.is_dir():
-        raise click.UsageError(f"--json {json_path} lies in no folder")
-    done = asyncio.run(
+    check_target("--json", json_path)
+    done = run_in_loop(
         judge_again(
             evaluation,
             output_dir,

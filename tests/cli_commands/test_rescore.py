@@ -249,6 +249,32 @@ def test_a_faulty_reward_is_told_for_each_rollout(
     assert ran.out.count(told) == 4
 
 
+def test_a_reward_that_swallows_its_cancellation_does_not_hold_the_command(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    bundle.write(
+        "reward.py",
+        "import asyncio\n"
+        "async def evaluate(messages, **kwargs):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            await asyncio.sleep(60)\n"
+        "        except asyncio.CancelledError:\n"
+        "            pass\n",
+    )
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
+    ran = command(finished.log_path, "--timeout", "0.2")
+    assert (ran.code, ran.error) == (1, "")
+    assert "could not be judged" in ran.out
+    assert "took longer than 0.2 s" in ran.out
+
+
+def test_json_goes_where_a_file_can_be(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
+    ran = command(finished.log_path, "--json", "runs")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--json runs is a folder" in ran.error
+
+
 def test_changed_gold_actions_are_refused_where_the_reward_looks_at_them(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:

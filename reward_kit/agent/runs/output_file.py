@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from reward_kit.agent.runs.atomic_file import temporary_beside
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TO_OUTPUT = "-"
+
+
+def check_target(option: str, target: str | Path | None) -> None:
+    """Find out before the work that what ``option`` names is no file; ``UsageError``."""
+    if target is None or str(target) == TO_OUTPUT:
+        return
+    path = Path(target)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {target} {'is a folder' if path.is_dir() else 'lies in no folder'}")
 
 
 def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | None = None) -> None:
