@@ -67,15 +67,15 @@ def _end_on_signals(server: McpServer) -> None:
 
 def _over_http(target: str, host: str, port: int) -> None:
     from reward_kit.agent.listening import listen
-    from reward_kit.agent.tools.mcp_serving import PATH, http_token, serve_http
+    from reward_kit.agent.tools.mcp_serving import PATH, check_host, serve_http
 
-    token = http_token(host)
+    check_host(host)
     server = _server(target)
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
         click.echo(f"{server.server.name}: {address} (Ctrl-C ends it)", err=True)
-        serve_http(server.server, listener, host, token)
+        serve_http(server.server, listener, host)
 
 
 def _server(target: str) -> McpServer:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from reward_kit.agent.agents.http_protocol import PROTOCOL, closed_request, read_answer, turn_request
 from reward_kit.agent.doors import ToolDoor
+from reward_kit.agent.tools.access import token_of
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class HttpAgents:
         """See that somebody listens, and open the door."""
         import aiohttp
 
-        self._token = _agent_token()
+        self._token = token_of(TOKEN)
         await _reach(self.url)
         self._has_answered = False
         await self.door.open()
@@ -226,15 +226,6 @@ def _checked_url(url: str) -> str:
 
 def _faulty(url: str, fault: str) -> BundleError:
     return BundleError(f"{url} {fault}", place="--agent", remedy="It looks like http://127.0.0.1:9000.")
-
-
-def _agent_token() -> str | None:
-    token = os.environ.get(TOKEN, "").strip()
-    if not token:
-        return None
-    if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise ModelSetupError(f"{TOKEN} has characters that no token has", remedy="Use visible ASCII.")
-    return token
 
 
 async def _reach(url: str) -> None:

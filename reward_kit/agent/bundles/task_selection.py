@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _named(tasks: Sequence[Task], names: Iterable[str | int], called: str) -> li
         if position is None and name.isascii() and name.isdigit() and int(name) < len(tasks):
             position = int(name)
         if position is None:
-            unknown.append(_suggest(name, positions))
+            unknown.append(f"{name!r}{did_you_mean(name, [*positions])}")
         else:
             chosen[position] = tasks[position]
     if unknown:
@@ -76,8 +76,3 @@ def _named(tasks: Sequence[Task], names: Iterable[str | int], called: str) -> li
     if not chosen:
         raise BundleError("names no row", place=called)
     return list(chosen.values())
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)

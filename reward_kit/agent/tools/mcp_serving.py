@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
-import ipaddress
 import os
-import re
 import sys
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.tools.access import LocalOrTrusted, is_loopback, token_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp.server.lowlevel import Server
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 PATH = "/mcp"
 TOKEN = "REWARD_KIT_MCP_TOKEN"  # noqa: S105 - the name of the variable
@@ -57,53 +54,21 @@ async def serve_stdio(server: Server[Any], reader: TextIOWrapper, writer: TextIO
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def http_token(host: str) -> str | None:
-    """The token that clients must send; ``RewardKitError`` where there must be one and is none."""
-    token = os.environ.get(TOKEN, "").strip()
-    if token and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise RewardKitError(f"{TOKEN} has characters that no token has", remedy="Use visible ASCII.")
-    if not token and not _is_loopback(host):
+def check_host(host: str) -> None:
+    """Raise ``RewardKitError`` where others than this machine would reach a server without a token."""
+    if token_of(TOKEN) is None and not is_loopback(host):
         raise RewardKitError(
             f"anybody who reaches {host} could call the tools",
             place="--host",
             remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on 127.0.0.1.",
         )
-    return token or None
 
 
-def serve_http(server: Server[Any], listener: socket.socket, host: str, token: str | None) -> None:
+def serve_http(server: Server[Any], listener: socket.socket, host: str) -> None:
     """Speak streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
 
-    app: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, host=host)
-    if token is not None:
-        app = _Guard(app, token)
-    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2)
+    app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+    guarded = LocalOrTrusted(app, variable=TOKEN)
+    config = uvicorn.Config(guarded, log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
-
-
-class _Guard:
-    """Lets requests with the token through."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                from starlette.responses import JSONResponse
-
-                headers = {"WWW-Authenticate": "Bearer"}
-                answer = JSONResponse({"detail": f"send the bearer token of {TOKEN}"}, 401, headers)
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
