@@ -26,7 +26,8 @@ import click
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database.overlay import Overlay
 
 QUERY = "SELECT status FROM orders WHERE order_id = ?"
 BYTES_PER_ORDER = 1000

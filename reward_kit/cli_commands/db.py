@@ -118,23 +118,28 @@ def export(path: Path, out: Path, force: bool) -> None:
 @db.command()
 @click.argument("path", type=_existing)
 @click.option("--base", type=_existing, help="Compare with this database; default: base.db beside PATH.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes.")
-def changes(path: Path, base: Path | None, as_json: bool) -> None:
+@click.option("--full", is_flag=True, help="Show long values whole.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes, with whole values.")
+def changes(path: Path, base: Path | None, full: bool, as_json: bool) -> None:
     """Show the rows in which the database at PATH differs from its base."""
     found = _changes(path, base)
     if as_json:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
         click.echo(f"[{rows}]")
         return
-    for line in found.lines():
+    lines, whole = found.lines(), found.lines(whole=True)
+    for line in whole if full else lines:
         click.echo(line)
     if not found:
         click.echo("no changes", err=True)
+    elif not full and lines != whole:
+        click.echo("long values are cut; --full shows them whole", err=True)
 
 
 def _fork(path: Path) -> Overlay:
+    from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.delta import is_delta, load_delta
-    from reward_kit.agent.database.overlay import BaseImage, Overlay
+    from reward_kit.agent.database.overlay import Overlay
 
     return load_delta(path) if is_delta(path) else Overlay(BaseImage.open(path))
 

@@ -15,7 +15,7 @@ from reward_kit.agent.database.determinism import Randomness, read_moment
 from reward_kit.agent.database.publish import temporary_beside
 from reward_kit.agent.database.seed_connection import SeedConnection
 from reward_kit.agent.database.seed_file import SeedFile, open_seed_file
-from reward_kit.agent.database.sql_script import Statement, split_statements
+from reward_kit.agent.database.sql_script import ScriptStatement, split_statements
 from reward_kit.errors import BundleError, DatabaseError, RewardKitError, StorageError
 
 _RANDOM_SEED = 0
@@ -80,7 +80,7 @@ def _run_sql(seed: SeedConnection, sql: str, origin: str) -> None:
         _run_statement(seed, statement, origin)
 
 
-def _run_statement(seed: SeedConnection, statement: Statement, origin: str) -> None:
+def _run_statement(seed: SeedConnection, statement: ScriptStatement, origin: str) -> None:
     try:
         seed.run(statement.sql)
     except DatabaseError as error:

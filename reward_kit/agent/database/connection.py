@@ -55,7 +55,7 @@ class Driver(Protocol):
     def control(self, sql: str) -> None:
         """Run a statement of this package's own (BEGIN, COMMIT ...)."""
 
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
+    def query(self, sql: str) -> Iterable[Sequence[Any]]:
         """The rows of a query of this package's own."""
 
     def interrupt(self) -> None:

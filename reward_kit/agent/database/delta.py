@@ -8,7 +8,6 @@ appear whole or not at all.
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.page_file import PageFile
-from reward_kit.agent.database.publish import publish
+from reward_kit.agent.database.publish import publish, share_or_copy
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 MAGIC = b"RwkDelta"
 VERSION = 1
 _HEADER = struct.Struct("<8sHHIQQQ16sIII")
-_FICLONE = 0x40049409
-"""Linux ioctl: share the blocks of another file until one of the two is written to."""
 
 StrPath = str | os.PathLike[str]
 
@@ -158,12 +155,7 @@ def _write_over_base(overlay: Overlay, target: BufferedRandom) -> None:
     """Copy a base that is not held in memory, then write the pages that differ."""
     file, base = overlay.file, overlay.base
     with base.path.open("rb") as source:
-        try:
-            import fcntl
-
-            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
-        except (ImportError, OSError):  # no such system call, or a file system that cannot share blocks
-            shutil.copyfileobj(source, target, 1 << 20)
+        share_or_copy(source, target)
     if file.limit < base.size:
         target.truncate(file.limit)
     for offset in sorted(file.pages):

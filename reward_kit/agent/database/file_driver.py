@@ -106,9 +106,9 @@ class FileDriver:
     def control(self, sql: str) -> None:
         self.query(sql)
 
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
         with self._faults():
-            return self._connection.execute(sql, tuple(parameters)).fetchall()
+            return self._connection.execute(sql).fetchall()
 
     def interrupt(self) -> None:
         self._connection.interrupt()

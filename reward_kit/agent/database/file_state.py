@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.file_driver import FileDriver, copy_content, open_file, open_unchanging
-from reward_kit.agent.database.publish import temporary_beside
+from reward_kit.agent.database.publish import share_or_copy, temporary_beside
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.content import Keep, Mode
     from reward_kit.agent.database.guards import Limits
-
-_FICLONE = 0x40049409
-"""Linux ioctl: share the blocks of another file until one of the two is written to."""
 
 
 class FileState:
@@ -184,12 +181,7 @@ class FileState:
 def _clone(source: Path, target: Path) -> None:
     """Copy a file that nobody writes to, sharing its blocks where the file system can."""
     with source.open("rb") as origin, target.open("xb") as copy:
-        try:
-            import fcntl
-
-            fcntl.ioctl(copy.fileno(), _FICLONE, origin.fileno())
-        except (ImportError, OSError):  # no such system call, or no such file system
-            shutil.copyfileobj(origin, copy, 1 << 20)
+        share_or_copy(origin, copy)
 
 
 def _remove_folder(file: Path | None) -> None:

@@ -11,15 +11,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
-from reward_kit.agent.database.clock import set_clock
 from reward_kit.agent.database.page_file import PageFile
 from reward_kit.agent.database.vfs import connect_overlay
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
     import apsw
-
-__all__ = ["BaseImage", "Overlay", "set_clock"]
 
 _LARGE_BASE = 16 << 20
 _EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE;"

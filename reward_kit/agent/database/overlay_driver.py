@@ -17,7 +17,7 @@ from reward_kit.agent.database.statement_text import describe_statement, is_blan
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.guards import Limits
@@ -96,8 +96,8 @@ class OverlayDriver:
         if sql == "ROLLBACK":
             self._forget_recording()
 
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._taken().connection.execute(sql, parameters).fetchall()
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._taken().connection.execute(sql).fetchall()
         return rows
 
     def interrupt(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.clock import julian_day
 from reward_kit.agent.database.delta import delta_of, export, is_delta, load_delta, parts_of, save_delta
 from reward_kit.agent.database.determinism import Randomness
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.overlay_driver import OverlayDriver
 from reward_kit.errors import DatabaseError
 

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.database.sqlite_functions import install_functions
 from reward_kit.agent.database.statement import Answer
 from reward_kit.errors import DatabaseError, QueryTimeoutError, StorageError
 
@@ -63,11 +64,11 @@ def open_seed_file(path: Path, *, frozen_clock: bool) -> SeedFile:
     except ImportError as error:
         if frozen_clock:
             raise DatabaseError("a database with a frozen clock needs the package apsw") from error
-        return _PlainSeedFile(path)
-    return _ClockedSeedFile(path, connect_file(path, create=True))
+        return _SqliteSeedFile(path)
+    return _ApswSeedFile(path, connect_file(path, create=True))
 
 
-class _Clock:
+class _TimeLimit:
     """Stops a statement that runs past ``STATEMENT_SECONDS``; SQLite asks it from time to time."""
 
     def __init__(self) -> None:
@@ -87,10 +88,10 @@ class _Clock:
             raise QueryTimeoutError(f"a statement of the seed ran longer than {STATEMENT_SECONDS:g} s")
 
 
-class _ClockedSeedFile:
+class _ApswSeedFile:
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self._path = path
-        self._clock = _Clock()
+        self._limit = _TimeLimit()
         self._connection = connection
         for pragma in _PRAGMAS:
             connection.execute(pragma).fetchall()
@@ -109,7 +110,7 @@ class _ClockedSeedFile:
             return True
 
         before = self._connection.total_changes()
-        self._clock.start()
+        self._limit.start()
         cursor = self._connection.cursor()
         cursor.exec_trace = note_columns
         try:
@@ -117,7 +118,7 @@ class _ClockedSeedFile:
             cursor.execute(sql, parameters, can_cache=parameters is not None)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         except apsw.Error as error:
-            self._clock.check()
+            self._limit.check()
             raise _fault(self._path, str(error), getattr(error, "result", 0)) from error
         names = columns[-1] if columns else ()
         changed = self._connection.total_changes() - before
@@ -136,7 +137,7 @@ class _ClockedSeedFile:
         for name, function, arguments in functions:
             connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
         # Python looks at Ctrl-C only while it runs itself
-        connection.set_progress_handler(self._clock, _STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(self._limit, _STEPS_BETWEEN_LOOKS)
 
     def unguard(self) -> None:
         self._connection.authorizer = None
@@ -145,10 +146,10 @@ class _ClockedSeedFile:
         self._connection.close()
 
 
-class _PlainSeedFile:
+class _SqliteSeedFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = _Clock()
+        self._limit = _TimeLimit()
         self._connection = sqlite3.connect(path, isolation_level=None)
         for pragma in _PRAGMAS:
             self._connection.execute(pragma).fetchall()
@@ -158,21 +159,20 @@ class _PlainSeedFile:
         return self._connection.in_transaction
 
     def run(self, sql: str, parameters: Parameters = None) -> Answer:
-        self._clock.start()
+        self._limit.start()
         try:
             cursor = self._connection.execute(sql, parameters or ())
             rows = cursor.fetchall()
         except sqlite3.Error as error:
-            self._clock.check()
+            self._limit.check()
             raise _fault(self._path, str(error), getattr(error, "sqlite_errorcode", 0)) from error
         columns = tuple(column[0] for column in cursor.description or ())
         return Answer(columns or None, rows, cursor.rowcount, cursor.lastrowid or 0)
 
     def guard(self, authorizer: Authorizer, randomness: Randomness) -> None:
         self._connection.set_authorizer(authorizer)
-        self._connection.create_function("random", 0, randomness.integer)
-        self._connection.create_function("randomblob", 1, randomness.blob)
-        self._connection.set_progress_handler(self._clock, _STEPS_BETWEEN_LOOKS)
+        install_functions(self._connection, randomness, None)
+        self._connection.set_progress_handler(self._limit, _STEPS_BETWEEN_LOOKS)
 
     def unguard(self) -> None:
         # None takes an authorizer away only from Python 3.11 on

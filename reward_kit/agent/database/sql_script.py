@@ -19,23 +19,18 @@ _WORD = re.compile(r"\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ScriptStatement:
     """``line`` (from 1) is where ``sql`` begins in the script; blanks and comments before it are left out."""
 
     line: int
     sql: str
-
-    @property
-    def verb(self) -> str:
-        """The first word in capitals, empty if it starts with something else."""
-        return first_word(self.sql)
 
     def line_at(self, byte_offset: int) -> int:
         """The line of the script that holds the byte at ``byte_offset`` of the statement in UTF-8."""
         return self.line + self.sql.encode("utf-8", "surrogatepass")[: max(0, byte_offset)].count(b"\n")
 
 
-def split_statements(script: str) -> Iterator[Statement]:
+def split_statements(script: str) -> Iterator[ScriptStatement]:
     """The statements of ``script`` in order, each with its semicolon.
 
     Semicolons in strings, quoted names, comments and the bodies of triggers do not end a statement.  What
@@ -49,7 +44,7 @@ def split_statements(script: str) -> Iterator[Statement]:
             return
         line += script.count("\n", position, start)
         end = _end_of_statement(script, start)
-        yield Statement(line, script[start:end])
+        yield ScriptStatement(line, script[start:end])
         line += script.count("\n", start, end)
         position = end
 

@@ -6,39 +6,18 @@ It is the reference for ``session.py``, which gets the same result from recorded
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import marshal
-import sqlite3
 from collections.abc import Container, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.row_change import SCHEMA_TABLE, RowChange, typed
 from reward_kit.agent.database.schema import Execute, Schema, Table, quote_name, read_schema, select
 from reward_kit.errors import DatabaseError
 
-if TYPE_CHECKING:
-    import os
-
 _CHUNK = 256
 _Row = Sequence[Any]
-
-
-def compare_files(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Changes:
-    """The changes from one complete SQLite file to another; ``DatabaseError`` if one cannot be read."""
-    with contextlib.ExitStack() as stack:
-        executes = []
-        for path in (before, after):
-            try:
-                connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
-                stack.enter_context(contextlib.closing(connection))
-                connection.execute("SELECT count(*) FROM sqlite_master")
-            except sqlite3.Error as error:
-                raise DatabaseError(f"cannot read the database: {error}", place=str(path)) from error
-            executes.append(connection.execute)
-        return diff_databases(*executes)
 
 
 def diff_databases(before: Execute, after: Execute, *, unchanged: Container[str] = ()) -> Changes:

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import Changes
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.overlay_diff import overlay_changes
 from reward_kit.agent.database.session import SessionRecorder
 

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.delta import export, save_delta
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.cli_commands.db import db
 
 SEED = """
@@ -70,6 +71,32 @@ def test_changes_as_json(folder: Path) -> None:
         ("insert", {"id": "C3"}),
     ]
     assert json.loads(run("changes", folder / "base.db", "--json").stdout) == []
+
+
+def test_long_values_are_cut_unless_they_are_wanted_whole(folder: Path) -> None:
+    overlay = Overlay(BaseImage.open(folder / "base.db"))
+    connection = overlay.connect()
+    items = json.dumps([{"item": number, "note": "as ordered"} for number in range(40)])
+    connection.execute("UPDATE bookings SET status = ? WHERE id = 'A1'", (items,))
+    connection.execute("INSERT INTO bookings VALUES ('C3', ?, ?)", (items, b"\0" * 300))
+    connection.close()
+    save_delta(overlay, folder / "roll_3.dbd")
+
+    cut = run("changes", folder / "roll_3.dbd")
+    update, insert = cut.stdout.splitlines()
+    assert update == f"bookings #A1 status: 'reserved' -> {items[:77] + '...'!r}"
+    assert len(insert) < 500
+    assert cut.stderr == "long values are cut; --full shows them whole\n"
+
+    full = run("changes", folder / "roll_3.dbd", "--full")
+    assert full.stdout.splitlines() == [
+        f"bookings #A1 status: 'reserved' -> {items!r}",
+        f"bookings #C3: inserted (id='C3', passenger={items!r}, status=x'{'00' * 300}')",
+    ]
+    assert full.stderr == ""
+    as_json = run("changes", folder / "roll_3.dbd", "--json")
+    assert json.loads(as_json.stdout)[0]["after"] == {"status": items}
+    assert as_json.stderr == ""
 
 
 def test_changes_from_another_database(folder: Path) -> None:

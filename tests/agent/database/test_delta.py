@@ -14,9 +14,10 @@ import pytest
 
 from reward_kit.agent.database import Database, base_image
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.content import Keep
 from reward_kit.agent.database.delta import export, is_delta, load_delta, save_delta
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.errors import DatabaseError, StorageError
 
 SEED = """

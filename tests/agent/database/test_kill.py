@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.delta import load_delta
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 
 KILLS = 12
 ACCOUNTS = """
@@ -27,8 +28,9 @@ INSERT INTO accounts SELECT i, 1000, hex(randomblob(100)) FROM n;
 TRANSFERS = """
     import sys
     from pathlib import Path
+    from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.delta import export, save_delta
-    from reward_kit.agent.database.overlay import BaseImage, Overlay
+    from reward_kit.agent.database.overlay import Overlay
 
     base, folder = Path(sys.argv[1]), Path(sys.argv[2])
     for number in range(100_000):

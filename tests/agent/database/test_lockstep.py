@@ -14,8 +14,9 @@ import pytest
 
 from reward_kit.agent.database import base_image
 from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.delta import export, load_delta, save_delta
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.overlay import Overlay
 
 STATEMENTS = 1000
 SEED = """

@@ -15,10 +15,10 @@ import pytest
 
 from reward_kit.agent.database import base_image
 from reward_kit.agent.database.base import seed_base
-from reward_kit.agent.database.base_image import seeded_with_foreign_keys
-from reward_kit.agent.database.clock import frozen_clock, julian_day
+from reward_kit.agent.database.base_image import BaseImage, seeded_with_foreign_keys
+from reward_kit.agent.database.clock import frozen_clock, julian_day, set_clock
 from reward_kit.agent.database.delta import export, save_delta
-from reward_kit.agent.database.overlay import BaseImage, Overlay, set_clock
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.errors import DatabaseError
 
 ORDERS = """

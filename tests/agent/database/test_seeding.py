@@ -17,7 +17,8 @@ import pytest
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
-from reward_kit.agent.database.overlay import BaseImage, Overlay
+from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.sql_script import split_statements
 from reward_kit.errors import BundleError, DatabaseError, StorageError
 
