@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
@@ -77,7 +77,7 @@ class Explainer:
     result: Explanations | None = None
     _spent: float = 0.0
     _unreachable: int = 0
-    _reasons: list[str] = field(default_factory=list)
+    _reason: str | None = None
 
     async def explain(
         self, outcomes: Sequence[RolloutOutcome], *, folder: Path, eval_id: str, spent: float = 0.0
@@ -88,7 +88,7 @@ class Explainer:
         told in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
-        self._reasons.clear()
+        self._reason = None
         self._unreachable = 0
         file = ExplanationFile(folder / "evals" / f"{eval_id}.explanations.jsonl")
         try:
@@ -128,7 +128,7 @@ class Explainer:
             model=self.model.name,
             made=of_these,
             missing=len(failed) - len(of_these),
-            reason=self._reasons[0] if self._reasons else None,
+            reason=self._reason,
             path=file.path,
         )
 
@@ -139,16 +139,16 @@ class Explainer:
             try:
                 record = load_rollout(folder / outcome.file)
             except StorageError as error:
-                self._reasons.append(str(error))
+                self._not_judged(str(error))
                 continue
             try:
                 explanation = await self._judge(record)
             except ModelSetupError as error:
-                self._reasons.append(str(error))
+                self._not_judged(str(error))
                 self._unreachable = GIVE_UP_AFTER
             except ModelError as error:
                 logger.debug("no explanation of %s", outcome.id, exc_info=error)
-                self._reasons.append(str(error))
+                self._not_judged(str(error))
                 self._unreachable += 1
             else:
                 self._unreachable = 0
@@ -158,26 +158,30 @@ class Explainer:
         if self._unreachable >= GIVE_UP_AFTER:
             return False
         if self.max_cost is not None and self._spent >= self.max_cost:
-            self._reasons.append(f"{self._spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)")
+            self._not_judged(f"{self._spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)")
             return False
         return True
+
+    def _not_judged(self, reason: str) -> None:
+        """The first reason is the one to tell."""
+        self._reason = self._reason or reason
 
     async def _judge(self, record: RolloutRecord) -> Explanation:
         usage = Usage()
         clock = asyncio.get_running_loop().time()
         verdict: Verdict | None = None
         problem: str | None = None
-        try:
-            verdict = await self._verdict(record, None, usage)
-        except ModelInputError:
+        for longest_result in (None, SHORT_RESULT):
             try:
-                verdict = await self._verdict(record, SHORT_RESULT, usage)
-            except ModelInputError as error:
+                verdict = await self._verdict(record, longest_result, usage)
+            except ModelInputError as error:  # too long, perhaps
                 problem = str(error)
             except ValueError as error:
                 problem = str(error)
-        except ValueError as error:
-            problem = str(error)
+                break
+            else:
+                problem = None
+                break
         return Explanation(
             rollout=record.id,
             row_id=record.row_id,
