@@ -188,6 +188,17 @@ async def test_what_the_log_refuses_and_what_a_rollout_raises_touches_no_other(
     assert [str(one) for one in found] == ["saved a", "its folder is gone", "saved c"]
 
 
+async def test_whatever_goes_wrong_in_a_batch_nobody_waits_for_ever(
+    tmp_path: Path, files: ThreadPoolExecutor
+) -> None:
+    log = HeldLog(tmp_path)
+    log.go.set()
+    saver = GroupCommit(log, files)
+    with pytest.raises(AttributeError, match="parcel"):
+        await asyncio.wait_for(saver.save(lambda: "nothing to save"), PATIENCE)  # type: ignore[arg-type, return-value]
+    assert await asyncio.wait_for(saver.save(rollout(tmp_path, "next")), PATIENCE) == "saved next"
+
+
 async def test_a_rollout_that_nobody_waits_for_any_more_is_saved_all_the_same(
     tmp_path: Path, files: ThreadPoolExecutor
 ) -> None:

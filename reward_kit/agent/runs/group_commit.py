@@ -101,12 +101,16 @@ class GroupCommit:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            self._save_all(batch)
+            try:
+                self._save_all(batch)
+            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever, whatever happens
+                for entry in batch:
+                    entry.error = error
             with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
                 batch[0].saved.get_loop().call_soon_threadsafe(self._leave, batch)
 
     def _save_all(self, batch: Sequence[_Entry[Any]]) -> None:
-        """Save a batch; each entry has a result or an error afterwards, and this raises nothing."""
+        """Save a batch; each entry has a result or an error afterwards."""
         _further([entry for entry in batch if not entry.is_quick], _Entry.begin)
         begun = [entry for entry in batch if entry.error is None]
         parcels = [entry.finished.parcel for entry in begun]
