@@ -26,7 +26,7 @@ from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.cli_commands.deploy import deploy_command
     from reward_kit.cli_commands.preview import preview_command
@@ -38,6 +38,8 @@ RARELY = 150_000
 """New objects between two garbage collections: what a command imports is none, and each looks through it."""
 GRACE = 3.0
 """Seconds that threads of other people's code have to end after the work is done."""
+GRACE_AT_EXIT = 30.0
+"""Seconds that what was registered with ``atexit`` has: libraries send there what they have gathered."""
 
 __getattr__ = lazy_names(
     __name__,
@@ -88,7 +90,8 @@ class _LazyGroup(click.Group):
         home = _COMMANDS.get(cmd_name)
         if home is None:
             return None
-        module = importlib.import_module(f"reward_kit.cli_commands.{home.module}")
+        with installed_first():
+            module = importlib.import_module(f"reward_kit.cli_commands.{home.module}")
         command: click.Command = getattr(module, home.function)
         return command
 
@@ -158,26 +161,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+@contextlib.contextmanager
+def installed_first() -> Iterator[None]:
+    """Meanwhile the working directory is searched last: a ``json.py`` of the bundle there is not Python's."""
+    here = ("", str(Path.cwd()))
+    front = []
+    while sys.path and sys.path[0] in here:
+        front.append(sys.path.pop(0))
+    sys.path.extend(front)
+    try:
+        yield
+    finally:
+        for entry in front:
+            if entry in sys.path:
+                del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]
+        sys.path[:0] = front
+
+
 def _leave_threads_behind(code: int) -> None:
     """See to it that the process ends, though a bundle's code has started threads that do not.
 
-    Python waits for threads that are no daemons, for ever if need be.
+    Python waits for threads that are no daemons, and for what they register with ``atexit``, for ever if need
+    be.
     """
     left = [thread for thread in threading.enumerate() if not thread.daemon]
     left.remove(threading.main_thread())
-    if not left:
-        return
 
     def end() -> None:
-        time.sleep(GRACE)
-        names = ", ".join(thread.name for thread in left if thread.is_alive())
-        with contextlib.suppress(OSError, ValueError):
-            click.echo(f"Warning: threads are left behind that did not end: {names}", err=True)
-            sys.stdout.flush()
-        atexit._run_exitfuncs()  # noqa: SLF001 - temporary folders are removed there, and os._exit would not
+        if left:
+            time.sleep(GRACE)
+            names = ", ".join(thread.name for thread in left if thread.is_alive())
+            _say_at_the_end(f"Warning: threads are left behind that did not end: {names}")
+            threading.Thread(target=leave, name="leave", daemon=True).start()
+            atexit._run_exitfuncs()  # noqa: SLF001 - temporary folders are removed there, os._exit would not
+            os._exit(code)
+        leave()
+
+    def leave() -> None:
+        time.sleep(GRACE_AT_EXIT)
+        _say_at_the_end("Warning: what was registered with atexit did not end")
         os._exit(code)
 
     threading.Thread(target=end, name="end", daemon=True).start()
+
+
+def _say_at_the_end(warning: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(warning, err=True)
+        sys.stdout.flush()
 
 
 def _leave_memory_to_the_system() -> None:

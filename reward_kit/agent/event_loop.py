@@ -135,7 +135,7 @@ def _end_all_tasks(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> 
             end = loop.time() + LEFT_BEHIND_AFTER
         if end is not None and loop.time() >= end:
             break
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt, SystemExit):
             left = None if end is None else end - loop.time()
             loop.run_until_complete(asyncio.wait(tasks, timeout=left))
     for task in cancelled:

@@ -59,6 +59,16 @@ def is_of_foreign_code(error: BaseException) -> bool:
     return _foreign_frame(error) is not None
 
 
+def is_own_code(filename: str) -> bool:
+    """Whether a person wrote these lines of Python, and not those of an installed library."""
+    return _is_foreign(filename) and "site-packages" not in filename
+
+
+def is_package_code(filename: str) -> bool:
+    """Whether these lines are of this package."""
+    return filename.startswith(_OWN_CODE)
+
+
 def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame of a person's own code; else the first of an installed library's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
@@ -72,6 +82,6 @@ def _is_foreign(filename: str) -> bool:
     """Whether these are lines of Python that a person wrote; libraries in C (apsw) report their own too."""
     if filename.startswith("<ipython"):
         return True
-    if filename.startswith(_OWN_CODE) or not filename.endswith(".py"):
+    if is_package_code(filename) or not filename.endswith(".py"):
         return False
     return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

@@ -61,7 +61,7 @@ async def until_interrupted(work: Coroutine[Any, Any, None], signalled: asyncio.
             return True
         raise asyncio.CancelledError if task.is_cancelled else broken_off(None)
     error = task.exception()
-    if isinstance(error, Exception) and not isinstance(error, RewardKitError):
+    if isinstance(error, Exception | SystemExit) and not isinstance(error, RewardKitError):
         raise broken_off(error) from error
     task.result()
     return False

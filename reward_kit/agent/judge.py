@@ -8,6 +8,7 @@ import inspect
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.faults import fault_line, place_of
@@ -17,7 +18,7 @@ from reward_kit.agent.runs.atomic_file import compact_json
 from reward_kit.agent.shown_rollout import ShownRollout, copied
 from reward_kit.agent.tools.execution import is_cancelled, is_closed
 from reward_kit.agent.worker_thread import Pace, in_thread
-from reward_kit.errors import RewardError
+from reward_kit.errors import RewardError, RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,22 +92,26 @@ async def call_reward(
     if not done:
         raise RewardError(f"took longer than {timeout:g} s", place=known.place)
     for error in raised:
-        raise error if isinstance(error, _UnfitError) else _raised(error, known.place)
+        raise error if isinstance(error, _ToldError) else _raised(error, known.place)
     if running.cancelled():
         raise RewardError("cancelled the task that it runs in (CancelledError)", place=known.place)
     result: EvaluateResult | RewardOutput = running.result()
     return result
 
 
-class _UnfitError(RewardError):
+class _ToldError(RewardError):
+    """What the reward raised is told already."""
+
+
+class _UnfitError(_ToldError):
     """What the reward returned is no result."""
 
 
 def _raised(error: BaseException, place: str) -> RewardError:
-    """What to raise where the reward raised ``error``."""
+    """What to raise where the reward raised ``error``; its ``__str__`` is the reward's own code."""
     context = error.__context__
     fault = _unfit(context) if isinstance(error, ValueError) and _is_of_result(context) else None
-    told = RewardError(fault or f"raised {fault_line(error)}", place=place)
+    told = _ToldError(fault or f"raised {fault_line(error)}", place=place)
     told.__cause__ = error
     return told
 
@@ -126,16 +131,24 @@ async def _outcome(
     def called() -> Any:
         try:
             returned = call()
+        except (Exception, SystemExit) as error:
+            put_back(before)
+            raise _raised(error, place) from error
         finally:
             put_back(before)  # reading the result imports modules, for instance
-        return returned if inspect.isawaitable(returned) else _read(returned, place)
+        if inspect.isawaitable(returned):
+            return returned
+        _check(awaits, reward)
+        return _read(returned, place)
 
     try:
-        result: Any = called() if pace is None else await in_thread(called, pace=pace, in_turn=False)
-        if inspect.isawaitable(result):
-            result = await result
-            put_back(before)
-            return _read(result, place)
+        with Awaits() as awaits:
+            result: Any = called() if pace is None else await in_thread(called, pace=pace, in_turn=False)
+            if inspect.isawaitable(result):
+                result = await result
+                put_back(before)
+                _check(awaits, reward)
+                return _read(result, place)
     except BaseException as error:  # the border to the reward's own code
         if _is_ours(error, task):
             raise
@@ -145,6 +158,13 @@ async def _outcome(
         return result  # it was read
     finally:
         put_back(before)
+
+
+def _check(awaits: Awaits, reward: Callable[..., Any]) -> None:
+    try:
+        awaits.check(reward)
+    except RewardKitError as error:
+        raise _UnfitError(error.fault, place=error.place, remedy=error.remedy) from None
 
 
 def _is_ours(error: BaseException, task: asyncio.Task[Any] | None) -> bool:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.calls import ModelCall, ToolCall
 from reward_kit.agent.completion import Usage
@@ -217,9 +218,11 @@ async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSe
         while rollout.stop_reason is None:
             speaker = "agent"
             rollout.begin_turn()
-            reply = await agent.respond(rollout)
+            with Awaits(all_of_it=False) as awaits:
+                reply = await agent.respond(rollout)
             if rollout.stop_reason is not None:
                 break
+            awaits.check(agent.respond)
             rollout.reply(reply)
             if user is None:
                 rollout.stop("agent_done")
@@ -281,9 +284,11 @@ async def _closed(player: Any) -> None:
 
 
 async def _hear(rollout: Rollout, user: User) -> None:
-    line = await user.respond(rollout)
+    with Awaits(all_of_it=False) as awaits:
+        line = await user.respond(rollout)
     if rollout.stop_reason is not None:
         return
+    awaits.check(user.respond)
     if not isinstance(line, str) or not line.strip():
         raise SimulatedUserError(f"the user said {line!r}, not a line of text")
     rollout.hear(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.garbage import rare_collections
 from reward_kit.agent.gold import replay_gold
 from reward_kit.agent.orchestrator import run_rollout
@@ -108,6 +109,7 @@ async def validate(
         Path(output_dir).mkdir(parents=True, exist_ok=True)
     with (
         rare_collections(),
+        own_tasks_guarded(),
         tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder,
         ExitStack() as opened,
     ):

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from os import getpid
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class _Call(Generic[T]):
 
     def run(self) -> Callable[[], None]:
         """Call the function, in the thread; returns what tells the event loop of it."""
-        process = os.getpid()
+        process = getpid()
         begun = time.perf_counter()
         try:
             self._result = self._context.run(self._function)
@@ -161,7 +162,7 @@ class _Call(Generic[T]):
         except BaseException as raised:  # noqa: BLE001 - the caller waits for it in another thread
             self._error = raised
 
-        if os.getpid() != process:
+        if getpid() != process:
             os._exit(0)  # forked by the function: the parent goes on, one of them is enough
         if self._pace is not None:
             self._pace.note(time.perf_counter() - begun, beside=not self._waited_for)

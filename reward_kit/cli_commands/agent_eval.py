@@ -17,6 +17,7 @@ from reward_kit.agent.bundles.ground import KeptFunctions, kept_ground
 from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.event_loop import run_in_loop
 from reward_kit.agent.redaction import redact, secrets_in
+from reward_kit.cli import installed_first
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
 from reward_kit.cli_commands.report_output import (
     output_for_the_report,
@@ -51,7 +52,8 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
     """
     given = given_options(context)
     try:
-        return _run(given)
+        with installed_first():
+            return _run(given)
     except RewardKitError:
         if given.get("debug"):
             click.echo(redact(traceback.format_exc(), _secrets(given)), err=True)

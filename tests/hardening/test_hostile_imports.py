@@ -110,3 +110,31 @@ def test_a_bundle_that_prints_without_end_is_ended_by_ctrl_c(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "asyncio", "sqlite3", "logging", "rich", "pydantic", "sqlalchemy", "apsw"]
+)
+def test_a_module_of_the_bundle_does_not_stand_in_for_an_installed_one(
+    agent_eval: Command, bundle: Bundle, name: str
+) -> None:
+    """It is started in the bundle's folder, which Python searches first."""
+    bundle.write(f"{name}.py", "raise RuntimeError('not this one')\n")
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
+
+
+@pytest.mark.parametrize("name", ["json", "logging"])
+def test_nor_does_it_in_a_process_that_plays_rollouts(agent_eval: Command, bundle: Bundle, name: str) -> None:
+    bundle.write(f"{name}.py", "raise RuntimeError('not this one')\n")
+    ran = agent_eval(*GOLD_RUN, "--workers", "2")
+    ran.tidy()
+    assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
+
+
+def test_a_reward_that_does_not_say_what_it_takes_is_refused(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.write("reward.py", "evaluate = dict\n")
+    agent_eval(*GOLD_RUN).refused(
+        "task.jsonl:1", "does not say what it takes", "def evaluate(messages, *, db"
+    )

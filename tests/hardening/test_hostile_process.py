@@ -237,6 +237,25 @@ def test_with_workers_what_cannot_be_mended_costs_its_rollout(
     assert "its process was broken off: tools.py" in ran.err
 
 
+def test_with_workers_a_tool_that_takes_all_files_costs_its_rollout(
+    agent_eval: Command, bundle: Bundle, tools: Writer
+) -> None:
+    body = (
+        "import resource\n"
+        "most = len(os.listdir('/dev/fd')) + 5\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))\n"
+        "kept = R.kept = []\n"
+        "with contextlib.suppress(OSError):\n"
+        "    while True: kept.append(open(os.devnull))"
+    )
+    hostile_rows(bundle, tools, {"takes_all_files": ("def", body)})
+    ran = agent_eval(*GOLD_RUN, "--workers", "2", "--retries", "1", timeout=100)
+    ran.tidy()
+    rewards = {row["id"]: [one["reward"] for one in row["rollouts"]] for row in ran.result["rows"]}
+    assert rewards == {"sound": [1.0] * 4, "takes_all_files": [None]}
+    assert "its process was broken off: " in ran.err
+
+
 AGENT = """\
 import asyncio
 

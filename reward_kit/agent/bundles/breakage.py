@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from contextlib import contextmanager, suppress
+from os import getpid
 from typing import TYPE_CHECKING, NoReturn
 
 from reward_kit.agent.bundles.footing import last_called
@@ -43,10 +44,10 @@ def kept_process() -> Iterator[None]:
     for done. Whatever else ends it is told as an error with a place. Finders of modules that are gone are put
     back; those that came stay, but behind, since Python's own defer to some that libraries bring along.
     """
-    finders, leave, process = list(sys.meta_path), os._exit, os.getpid()
+    finders, leave, process = list(sys.meta_path), os._exit, getpid()
 
     def refuse_to_leave(status: int) -> NoReturn:
-        if os.getpid() != process:
+        if getpid() != process:
             leave(status)
         raise SystemExit(f"os._exit({status!r})")
 

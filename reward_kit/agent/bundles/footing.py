@@ -10,17 +10,22 @@ import asyncio
 import builtins
 import json
 import os
+import random
 import signal
 import sys
 import threading
 import time
+import traceback
+import uuid
 from _signal import getsignal  # type: ignore[import-not-found]  # the one of signal makes enums: 3 us
+from operator import itemgetter
+from os import getpid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import end_if_forked, reopen_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
 
@@ -45,22 +50,56 @@ _NEEDED: dict[ModuleType, dict[str, Callable[[Any], Any] | None]] = {
     },
     os: {
         "open": _opens,
-        **dict.fromkeys(("close", "fsync", "replace", "write")),
+        "environ": lambda variables: callable(variables.get),
+        "getpid": lambda function: function() == getpid(),
+        "stat": lambda function: function(os.devnull) is not None,
+        "urandom": lambda function: len(function(1)) == 1,
+        **dict.fromkeys(("close", "fsync", "fstat", "link", "listdir", "makedirs", "mkdir", "rename")),
+        **dict.fromkeys(("replace", "rmdir", "scandir", "unlink", "write")),
     },
+    os.path: dict.fromkeys(("basename", "dirname", "exists", "isdir", "isfile", "join")),
+    random: {"Random": lambda kind: 0 <= kind(0).random() < 1},
     sys: {"excepthook": None},
-    threading: {"excepthook": None},
+    threading: dict.fromkeys(("excepthook", "Event", "Lock", "Thread", "current_thread", "main_thread")),
     time: {**dict.fromkeys(("time", "perf_counter", "monotonic"), _tells_time), "sleep": None},
+    traceback: dict.fromkeys(("extract_tb", "format_exception", "format_exception_only")),
+    uuid: {"uuid4": lambda function: len(function().hex) == 32},
     asyncio: dict.fromkeys(
-        ("current_task", "ensure_future", "gather", "get_running_loop", "shield", "sleep", "wait", "wait_for")
+        (
+            *("CancelledError", "Event", "Future", "Lock", "Semaphore", "Task", "all_tasks", "create_task"),
+            *("current_task", "ensure_future", "gather", "get_running_loop", "shield", "sleep", "to_thread"),
+            *("wait", "wait_for"),
+        )
     ),
 }
 """By name how to see that another in its place does its work; None where being callable has to do."""
+_LANGUAGE = (
+    *("abs", "all", "any", "bool", "bytearray", "bytes", "callable", "chr", "classmethod", "dict", "divmod"),
+    *("enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "id", "int"),
+    *("isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next", "object", "ord"),
+    *("property", "range", "repr", "reversed", "round", "set", "setattr", "slice", "sorted", "str", "sum"),
+    *("super", "tuple", "type", "vars", "zip", "BaseException", "Exception", "KeyError", "OSError"),
+    *("RuntimeError", "TypeError", "ValueError"),
+)
+"""Those of ``builtins`` that nobody has a good reason to replace: put back whatever stands there."""
+_BUILTINS = vars(builtins)
+_LANGUAGE_KEPT = {name: _BUILTINS[name] for name in _LANGUAGE}
 _FUNCTIONS = [
-    (module, name, getattr(module, name), works)
+    (f"{module.__name__}.{name}", vars(module), name, getattr(module, name), works)
     for module, names in _NEEDED.items()
     for name, works in names.items()
 ]
+
+
+def _look(names: dict[str, Any], needed: Iterable[str]) -> tuple[Any, ...]:
+    """How to take in all the needed names of a module at once, and what stands there."""
+    look = itemgetter(*needed, "__name__", "__doc__")  # of a single name it gives no tuple
+    return look, names, look(names)
+
+
+_LOOKS = [_look(_BUILTINS, _LANGUAGE), *(_look(vars(module), names) for module, names in _NEEDED.items())]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MAIN_THREAD = threading.main_thread().ident
 _MODULES = sys.modules
 _OURS = frozenset({*sys.stdlib_module_names, "reward_kit"})
 _seen: dict[str, Any] = {}
@@ -87,8 +126,8 @@ def footing(called: str) -> Footing:
     if len(_MODULES) != _looked_at:
         _looked_at = len(_MODULES)
         _seen = {name: module for name, module in list(_MODULES.items()) if _is_whole(module)}
-    handlers = tuple(getsignal(number) for number in _SIGNALS)
-    return Footing(os.getpid(), sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
+    handlers = (getsignal(signal.SIGINT), getsignal(signal.SIGTERM))
+    return Footing(getpid(), sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
 
 
 def last_called() -> str | None:
@@ -103,14 +142,9 @@ def put_back(before: Footing) -> list[str]:
     that stays locked in it for ever.
     """
     end_if_forked(before.process)
-    broken = []
+    broken = [] if _are_as_they_were() else _put_back_functions()
     if sys.modules is not _MODULES or len(_MODULES) < len(_seen):
         broken += _put_back_modules()
-    for module, name, function, works in _FUNCTIONS:
-        present = getattr(module, name, None)
-        if present is not function and not _does_its_work(present, works):
-            setattr(module, name, function)
-            broken.append(f"{module.__name__}.{name}")
     if sys.getrecursionlimit() < before.recursion_limit:
         sys.setrecursionlimit(before.recursion_limit)
         broken.append("the recursion limit")
@@ -118,7 +152,7 @@ def put_back(before: Footing) -> list[str]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         broken.append("the alarm clock")
     broken += reopen_streams(before.streams)
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_ident() == _MAIN_THREAD:
         for number, handler in zip(_SIGNALS, before.handlers, strict=True):
             if callable(handler) and not callable(getsignal(number)):
                 signal.signal(number, handler)
@@ -129,6 +163,31 @@ def put_back(before: Footing) -> list[str]:
 def _alarm() -> float:
     """Seconds until the process gets SIGALRM, which ends it; 0 for never."""
     return signal.getitimer(signal.ITIMER_REAL)[0] if sys.platform != "win32" else 0.0
+
+
+def _are_as_they_were() -> bool:
+    try:
+        for look, names, values in _LOOKS:
+            if look(names) != values:
+                return False
+    except:  # noqa: E722 - a name is gone, perhaps that of the exception, or foreign code was compared
+        return False
+    return True
+
+
+def _put_back_functions() -> list[str]:
+    """Put back those of the language, without any of them, and what does not do its work; gives the names."""
+    broken = []
+    for name, value in _LANGUAGE_KEPT.items():
+        if _BUILTINS.get(name) is not value:
+            _BUILTINS[name] = value
+            broken.append("builtins." + name)
+    for full, names, name, function, works in _FUNCTIONS:
+        present = names.get(name)
+        if present is not function and not _does_its_work(present, works):
+            names[name] = function
+            broken.append(full)
+    return broken
 
 
 def _does_its_work(function: Any, works: Callable[[Any], Any] | None) -> bool:

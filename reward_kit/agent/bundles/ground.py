@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager, suppress
+from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def kept_ground() -> Iterator[None]:
     A bundle that changes to another folder would have results written there; one that closes the output would
     end the program in the middle of its report. A process that was forked meanwhile ends here.
     """
-    folder, path, process = _working_directory(), list(sys.path), os.getpid()
+    folder, path, process = _working_directory(), list(sys.path), getpid()
     streams = {name: getattr(sys, name) for name in _STREAMS}
     copies = {number: _copy(number) for number in (1, 2)}
     _copies.append(copies)
@@ -54,12 +55,36 @@ def kept_ground() -> Iterator[None]:
                 _put_in_place(name, stream)
 
 
+class KeptFunctions:
+    """The functions and classes of Python's own modules are afterwards as they were before.
+
+    Around all of a run: what is told at its end needs many of them, and no other's code runs any more.
+    """
+
+    def __enter__(self) -> None:
+        modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in _PYTHONS]
+        self._kept = [
+            (names, {name: value for name, value in names.items() if callable(value)})
+            for names in map(vars, filter(None, modules))
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        # without any function of Python's: it may be the one that is broken
+        for names, values in self._kept:
+            for name, value in values.items():
+                if names.get(name) is not value:
+                    names[name] = value
+
+
+_PYTHONS = sys.stdlib_module_names - {"__main__"}
+
+
 def end_if_forked(process: int) -> None:
     """End a child process that a bundle's code has forked and let run on into ours: one evaluation is enough.
 
     ``process`` is the id of the process that called the code.
     """
-    if os.getpid() != process:
+    if getpid() != process:
         end_process(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
@@ -12,7 +13,6 @@ from reward_kit.agent.faults import fault_line, is_of_foreign_code
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,9 @@ _told: set[str] = set()
 def tell_of_task(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Handle what an event loop has to say, as ``loop.set_exception_handler`` takes it."""
     error = context.get("exception")
-    if "future" not in context or error is None or not _tell("a task", error):
+    if isinstance(error, asyncio.CancelledError):
+        return  # a gather() that nobody waits for, cancelled
+    if "future" not in context or error is None or not tell("a task", error):
         loop.default_exception_handler(context)
 
 
@@ -32,18 +34,18 @@ def threads_told_in_one_line() -> Iterator[None]:
     """What threads raise meanwhile is told in one line."""
     before = threading.excepthook
 
-    def tell(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None or not _tell("a thread", args.exc_value):
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None or not tell("a thread", args.exc_value):
             before(args)
 
-    threading.excepthook = tell
+    threading.excepthook = hook
     try:
         yield
     finally:
         threading.excepthook = before
 
 
-def _tell(who: str, error: BaseException) -> bool:
+def tell(who: str, error: BaseException) -> bool:
     """Whether it is told: each fault once, and that a rollout was over already not at all."""
     from reward_kit.agent.rollout import RolloutStopped
 

@@ -92,9 +92,9 @@ def _attribute(module: ModuleType, name: str) -> Any:
 
 def _check_signature(reward: Callable[..., Any], place: str) -> None:
     parameters = _parameters(reward)
-    if parameters is None:
-        return
     remedy = 'Write "def evaluate(messages, *, db, **kwargs)".'
+    if parameters is None:
+        raise BundleError(f"{place} does not say what it takes: it is no function of Python's", remedy=remedy)
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         raise BundleError(
             f"{place} does not take **kwargs, but a reward is called with all fields of its row",

@@ -16,16 +16,17 @@ _ROW_WIDTH = 400
 """Longest row (characters) that a line quotes."""
 
 
-def describe_row(change: RowChange) -> list[str]:
-    """One line for an insert or a delete, one per column for an update."""
-    name = _name(change)
+def describe_row(change: RowChange, *, whole: bool = False) -> list[str]:
+    """One line for an insert or a delete, one per column for an update; long values only if ``whole``."""
+    name = _name(change, whole=whole)
     if change.op == "insert":
-        return [f"{name}: inserted {_content(change.after)}"]
+        return [f"{name}: inserted {_content(change.after, whole=whole)}"]
     if change.op == "delete":
-        return [f"{name}: deleted {_content(change.before)}"]
+        return [f"{name}: deleted {_content(change.before, whole=whole)}"]
     before, after = change.before or {}, change.after or {}
     return [
-        f"{name} {column}: {_quote(before.get(column))} -> {_quote(after.get(column))}" for column in after
+        f"{name} {column}: {_quote(before.get(column), whole=whole)} -> {_quote(value, whole=whole)}"
+        for column, value in after.items()
     ]
 
 
@@ -105,7 +106,7 @@ def _sides(change: RowChange | None) -> tuple[Values, Values]:
     return change.before or {}, change.after or {}
 
 
-def _name(change: RowChange) -> str:
+def _name(change: RowChange, *, whole: bool = False) -> str:
     """Table and key: ``orders #W2611340``, ``order_items (order_id='#W2611340', item_id=7)``."""
     if change.key is None:
         return change.table
@@ -116,21 +117,24 @@ def _name(change: RowChange) -> str:
     if len(values) == 1 and isinstance(values[0], (str, int)):
         text = str(values[0])
         return f"{change.table} {text if text.startswith('#') else '#' + text}"
-    return f"{change.table} ({', '.join(f'{name}={_quote(value)}' for name, value in change.key.items())})"
+    return f"{change.table} ({_listed(change.key, whole=whole)})"
 
 
-def _content(values: Values | None) -> str:
-    text = ", ".join(f"{name}={_quote(value)}" for name, value in (values or {}).items())
-    return f"({_shorten(text, _ROW_WIDTH)})"
+def _content(values: Values | None, *, whole: bool = False) -> str:
+    return f"({_shorten(_listed(values or {}, whole=whole), _ROW_WIDTH, whole=whole)})"
 
 
-def _quote(value: SQLiteValue) -> str:
+def _listed(values: Values, *, whole: bool) -> str:
+    return ", ".join(f"{name}={_quote(value, whole=whole)}" for name, value in values.items())
+
+
+def _quote(value: SQLiteValue, *, whole: bool = False) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
-        return f"x'{_shorten(value.hex(), _WIDTH)}'"
-    return repr(_shorten(value, _WIDTH)) if isinstance(value, str) else repr(value)
+        return f"x'{_shorten(value.hex(), _WIDTH, whole=whole)}'"
+    return repr(_shorten(value, _WIDTH, whole=whole)) if isinstance(value, str) else repr(value)
 
 
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+def _shorten(text: str, width: int, *, whole: bool) -> str:
+    return text if whole or len(text) <= width else f"{text[: width - 3]}..."

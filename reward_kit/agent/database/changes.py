@@ -84,9 +84,9 @@ class Changes(Sequence[RowChange]):
         """
         return describe_difference(self.ignoring(ignore), expected.ignoring(ignore), limit)
 
-    def lines(self) -> list[str]:
-        """The changes as lines for a person."""
-        return [line for row in self._rows for line in describe_row(row)]
+    def lines(self, *, whole: bool = False) -> list[str]:
+        """The changes as lines for a person; long values are cut unless ``whole``."""
+        return [line for row in self._rows for line in describe_row(row, whole=whole)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """A list of dicts of JSON values; blobs become ``{"$blob": hex}``."""

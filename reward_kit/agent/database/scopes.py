@@ -86,9 +86,16 @@ class Transaction(_Block):
 
 
 async def break_off(connection: Connection) -> None:
-    """Undo the tool call or transaction that owns the connection; whoever is still in it can do no more."""
+    """Undo the tool call or transaction that owns the connection; whoever is still in it can do no more.
+
+    Of a statement outside of any, in a thread that was left behind, this stops the run and sees its end.
+    """
     innermost = connection.turns.owner
     if innermost is None:
+        if not connection.turns.are_free:
+            connection.stop_running()
+            await connection.turns.wait(None)
+            connection.turns.leave()
         return
     for scope in innermost.chain():
         scope.over = True

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database.scopes import BlockingTransaction
 from reward_kit.agent.database.statement import Answer, Parameters, Statement
+from reward_kit.agent.database.turns import current_scope, scope_has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,11 @@ class SyncFace:
     def __init__(self, connection: Connection, refusal: str | None) -> None:
         self._connection = connection
         self._refusal = refusal
+        self._is_over = False
+
+    def end_of_call(self) -> None:
+        """The call that it was made for is over: threads that were left behind can do no more with it."""
+        self._is_over = True
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
         """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
@@ -52,6 +58,7 @@ class SyncFace:
 
     def transaction(self) -> BlockingTransaction:
         """``with db.transaction():`` keeps the statements in it together, or none of them."""
+        self._refuse_left_behind()
         return BlockingTransaction(self._connection)
 
     def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Answer:
@@ -59,4 +66,9 @@ class SyncFace:
             from reward_kit.agent.database.sqlalchemy_result import plain_sql
 
             sql, params = plain_sql(sql, params)
+        self._refuse_left_behind()
         return self._connection.run_blocking(Statement(sql, params, self._refusal, first=first))
+
+    def _refuse_left_behind(self) -> None:
+        if self._is_over and current_scope.get() is None:
+            raise scope_has_ended()

@@ -8,10 +8,11 @@ import inspect
 import logging
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import loop_kept_running
 from reward_kit.agent.faults import fault_line
@@ -94,6 +95,8 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
+    except _ToldError as told:
+        return replace(told.result, arguments=given)
     except ToolError as error:
         return ToolResult(content_of(_error_text(error)), "refused", given)
     except _OutOfTimeError as error:
@@ -128,22 +131,35 @@ async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tu
     before = footing(f"the tool {tool.name}")
     if tool.is_async:
         try:
-            with loop_kept_running():
+            with loop_kept_running(), Awaits() as awaits:
                 value = _listed(await tool.function(**values))
         finally:
             broken += put_back(before)
-        return _awaited(value), content_of(value)
+        value = _awaited(value)
+        awaits.check(tool.function)
+        return value, content_of(value)
 
     def call() -> tuple[Any, str | None]:
         try:
-            returned = _listed(tool.function(**values))
+            try:
+                with Awaits() as awaits:
+                    returned = _listed(tool.function(**values))
+            finally:
+                broken.extend(put_back(before))
+            awaits.check(tool.function)
+        except (Exception, SystemExit) as error:
+            raise _ToldError(_told(tool, error)) from error
         finally:
-            broken.extend(put_back(before))
+            end_of_call = getattr(values.get("db"), "end_of_call", None)
+            if end_of_call is not None:
+                end_of_call()
         return returned, None if inspect.isawaitable(returned) else content_of(_awaited(returned))
 
     value, content = await in_thread(call, pace=tool.pace)
     if content is None:
-        value = _awaited(_listed(await value))
+        with Awaits() as awaits:
+            value = _awaited(_listed(await value))
+        awaits.check(tool.function)
         content = content_of(value)
     return value, content
 
@@ -268,6 +284,20 @@ def broke_off(error: BaseException) -> ToolResult:
     return ToolResult(f"Error: {name}", "failed", error=_formatted(error), raised=fault_line(error))
 
 
+class _ToldError(Exception):
+    """What a ``def`` tool raised is told already, in its thread and time: its ``__str__`` is foreign code."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__(result.content)
+        self.result = result
+
+
+def _told(tool: Tool, error: BaseException) -> ToolResult:
+    if isinstance(error, ToolError):
+        return ToolResult(content_of(_error_text(error)), "refused")
+    return _failed(tool, None, error)
+
+
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
     trace = _traceback(tool, error)
     content = content_of(_error_text(error))
@@ -298,6 +328,6 @@ def _error_text(error: BaseException) -> str:
             text = str(error).strip()
         except (Exception, SystemExit):  # noqa: BLE001 - the border to the tool's own code
             text = ""
-        if isinstance(error, KeyError) or not text:
+        if isinstance(error, KeyError | StopIteration) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return text if text.startswith("Error:") else f"Error: {text}"

@@ -1,0 +1,165 @@
+"""What code of a bundle has begun and never awaited: it did nothing, and a coroutine passes for true."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import warnings
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.faults import is_own_code, is_package_code, place_of
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+    from contextvars import Token
+    from types import FrameType
+
+_present: ContextVar[Awaits | None] = ContextVar("_present", default=None)
+_DOORS = {"AsyncFace": "db", "Rollout": "rollout", "ShownRollout": "rollout"}
+"""Classes whose methods are awaited, by the name of the argument that is one."""
+_LONGEST_ARGUMENT = 60
+
+
+class Awaits:
+    """``with Awaits() as awaits:`` around a call of ``function``; then ``awaits.check(function)``.
+
+    Costs next to nothing as long as nothing is forgotten: Python itself tells of a coroutine that goes
+    unawaited. Without ``all_of_it`` only what a rollout's own methods gave counts: what tools have left in
+    exceptions goes in an agent's turn, too.
+    """
+
+    __slots__ = ("_token", "all_of_it", "forgotten", "is_over", "tasks")
+
+    def __init__(self, *, all_of_it: bool = True) -> None:
+        self.all_of_it = all_of_it
+        self.is_over = False
+        self.forgotten: list[RewardKitError] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def __enter__(self) -> Awaits:
+        if warnings.__dict__.get(_HOOK) is not _note:
+            setattr(warnings, _HOOK, _note)
+        self._token: Token[Awaits | None] = _present.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over = True  # tasks that were left behind are still in its context
+        try:  # noqa: SIM105 - suppress() takes half a microsecond
+            _present.reset(self._token)
+        except ValueError:  # it is closed from outside, where another context is current
+            pass
+
+    def check(self, function: Callable[..., Any]) -> None:
+        """Raise ``RewardKitError`` if something was forgotten: with its line, else that of ``function``."""
+        if self.tasks:
+            self._check_tasks()
+        if self.forgotten:
+            first = self.forgotten[0]
+            first.place = first.place or _place(function)
+            raise first
+
+    def _check_tasks(self) -> None:
+        """A task that has not begun yet can do nothing with a database whose call is over."""
+        for task in self.tasks:
+            work: Any = task.get_coro()
+            ended = task.done() or getattr(task, "_must_cancel", False)
+            if not ended and inspect.iscoroutine(work) and _is_to_use_a_database(work):
+                task.cancel()
+                self.forgotten.append(
+                    RewardKitError(
+                        f"the task of {_said(work)} was never awaited: an await is missing",
+                        remedy="Await the task before the end.",
+                    )
+                )
+        self.tasks.clear()
+
+
+def _place(function: Callable[..., Any]) -> str | None:
+    """Where a person wrote it; None for what stands in for theirs."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is not None and is_package_code(code.co_filename) else place_of(function)
+
+
+def note_task(task: asyncio.Task[Any]) -> None:
+    """``task`` was made, perhaps by the code of a call."""
+    awaits = _present.get()
+    if awaits is not None and awaits.all_of_it and not awaits.is_over:
+        awaits.tasks.append(task)
+
+
+def _note(work: Coroutine[Any, Any, Any]) -> None:
+    """Stands in for the function of ``warnings`` that Python calls with a coroutine nobody awaited."""
+    awaits = _present.get()
+    code = sys._getframe(1)  # noqa: SLF001 - the line that let go of it
+    # what a garbage collection finds may be that of another call
+    if awaits is None or awaits.is_over or _collecting or not _is_of_bundle(work, code, awaits):
+        _warn(work)
+        return
+    file = Path(code.f_code.co_filename)
+    awaits.forgotten.append(
+        RewardKitError(
+            f"{_said(work)} was never awaited: an await is missing",
+            place=f"{file.name}:{code.f_lineno}" if is_own_code(str(file)) else None,
+            remedy=f"Put `await` before {_name(work)}.",
+        )
+    )
+
+
+_HOOK = "_warn_unawaited_coroutine"
+_warn = getattr(warnings, _HOOK, lambda _: None)
+_collecting = False
+
+
+def _note_collection(phase: str, _: object) -> None:
+    global _collecting
+    _collecting = phase == "start"
+
+
+gc.callbacks.append(_note_collection)
+
+
+def _is_of_bundle(work: Any, code: FrameType, awaits: Awaits) -> bool:
+    """Whether the call's own code forgot it, and not a library that it uses."""
+    door = _door(work)
+    if door is not None or not awaits.all_of_it:
+        return door == "rollout" or awaits.all_of_it
+    return is_own_code(work.cr_code.co_filename) or is_own_code(code.f_code.co_filename)
+
+
+def _door(work: Any) -> str | None:
+    """``db`` or ``rollout`` where it came of a method of theirs."""
+    if not is_package_code(work.cr_code.co_filename):
+        return None
+    return _DOORS.get(work.__qualname__.partition(".")[0])
+
+
+def _name(work: Any) -> str:
+    """``db.execute``: as the bundle's code calls it."""
+    door = _door(work)
+    name: str = work.__qualname__
+    return name.rpartition("<locals>.")[2] if door is None else f"{door}.{work.__name__}"
+
+
+def _said(work: Any) -> str:
+    """``db.execute('UPDATE …')``: with what it was called, where that tells something."""
+    given = {} if work.cr_frame is None or _door(work) is None else work.cr_frame.f_locals
+    first = next((value for name, value in given.items() if name != "self"), None)
+    if type(first) is not str:
+        return f"{_name(work)}()"
+    text = " ".join(first.split())
+    return f"{_name(work)}({text if len(text) <= _LONGEST_ARGUMENT else f'{text[:_LONGEST_ARGUMENT]}…'!r})"
+
+
+def _is_to_use_a_database(work: Any) -> bool:
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.database.database import ReadOnlyAsyncDatabase
+
+    if inspect.getcoroutinestate(work) != inspect.CORO_CREATED:
+        return False
+    given = work.cr_frame.f_locals.values()
+    return any(isinstance(value, Database | ReadOnlyAsyncDatabase) for value in given)
