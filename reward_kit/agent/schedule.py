@@ -7,7 +7,7 @@ import hashlib
 import random
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -114,6 +114,7 @@ async def run_jobs(
 
     most = min(concurrency, len(jobs))
     workers: list[asyncio.Future[None]] = []
+    failing: asyncio.Future[Any] = asyncio.ensure_future(failed.wait())
     try:
         while len(workers) < most and may_start() and not failed.is_set():
             more = most - len(workers) if room is None else min(most - len(workers), room())
@@ -122,11 +123,17 @@ async def run_jobs(
                 await _heard(failed, LOOK_EVERY)
                 if begun == len(jobs):
                     break
-        await asyncio.gather(*workers)
+        # a cancelled gather would cancel them, not wait for them, and then they would be cancelled once more
+        over: asyncio.Future[Any] = asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.wait({over, failing}, return_when=asyncio.FIRST_COMPLETED)
+        for worker in workers:
+            if worker.done():
+                worker.result()
     finally:
+        failing.cancel()
         for worker in workers:
             worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.gather(*workers, failing, return_exceptions=True)
 
 
 async def _heard(event: asyncio.Event, seconds: float) -> None:

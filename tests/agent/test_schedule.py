@@ -132,6 +132,36 @@ async def test_the_first_error_ends_all_others_and_is_raised(tasks: list[Task]) 
     assert sorted(ended) == ["row0", "row2"]
 
 
+@pytest.mark.parametrize("ended_by", ["cancellation", "an error"])
+async def test_each_job_is_cancelled_once_and_waited_for(tasks: list[Task], ended_by: str) -> None:
+    """What a rollout does when it is cancelled takes its time; those that are quicker do not cut it short."""
+    cancelled: list[int] = []
+    all_begun = asyncio.Event()
+
+    async def play(job: Job) -> None:
+        if job.index == 4:
+            all_begun.set()
+        try:
+            if job.index == 0 and ended_by == "an error":
+                await all_begun.wait()
+                raise ValueError("out of luck")
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(job.index)
+            await asyncio.sleep(0.01 * job.index)
+            cancelled.append(-job.index)
+            raise
+
+    running = asyncio.ensure_future(run_jobs(plan(tasks[:1], {"row0": 5}), play, concurrency=5))
+    await all_begun.wait()
+    if ended_by == "cancellation":
+        running.cancel()
+    with pytest.raises((asyncio.CancelledError, ValueError)):
+        await running
+    begun = [1, 2, 3, 4] if ended_by == "an error" else [0, 1, 2, 3, 4]
+    assert sorted(cancelled) == sorted([*begun, *(-index for index in begun)])
+
+
 async def test_nothing_to_do_is_done_at_once() -> None:
     async def play(job: Job) -> None:
         raise AssertionError(job)
