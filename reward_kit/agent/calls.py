@@ -5,11 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.history import encodable
+
 if TYPE_CHECKING:
     from reward_kit.agent.completion import Usage
 
 Role = Literal["agent", "user", "judge"]
 """Whose model call it is; ``judge``: the reward's, which asks with a client of its own."""
+
+
+def names_of_own_tools(own: Any, bundled: list[dict[str, Any]]) -> list[str] | None:
+    """The names in an agent's ``own`` list of tools; None where it is none, or the same as the bundle's.
+
+    An agent may put anything there: a tool of a provider's goes by its type, what is no tool by ``?``.
+    """
+    if not isinstance(own, list | tuple) or own == bundled:
+        return None
+    return [_name(tool) for tool in own]
+
+
+def _name(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return "?"
+    function = tool.get("function")
+    named = function.get("name") if isinstance(function, dict) else tool.get("type")
+    return encodable(str(named or "?"))
 
 
 @dataclass(slots=True)
@@ -37,10 +57,11 @@ class ToolCall:
 class ModelCall:
     """One model call as it was made; ``started`` in Unix seconds, ``seconds`` with retries.
 
-    ``answer`` is what the simulated user's model wrote, thoughts and rejected drafts included; what the
-    agent's model wrote is in the messages. ``cached`` says that the answer was a kept one: its usage and
-    ``seconds`` are those of the call that was made once. ``error`` says why there was no answer; then
-    ``finish_reason`` is ``error`` and the usage is empty.
+    ``waited`` are the seconds, apart from ``seconds``, for which limits of calls held it back. ``answer`` is
+    what the simulated user's model wrote, thoughts and rejected drafts included; what the agent's model wrote
+    is in the messages. ``cached`` says that the answer was a kept one: its usage and ``seconds`` are those of
+    the call that was made once. ``error`` says why there was no answer; then ``finish_reason`` is ``error``
+    and the usage is empty.
     """
 
     role: Role
@@ -54,3 +75,4 @@ class ModelCall:
     answer: str | None = None
     cached: bool = False
     error: str | None = None
+    waited: float = 0.0

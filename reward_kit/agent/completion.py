@@ -61,7 +61,8 @@ class Completion:
 
     ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the
     reasoning fields that the provider wants back); ``seconds`` is the time the answer took, retries
-    included (0: not told; the rollout then measures it).
+    included (0: not told; the rollout then measures it), ``waited`` the seconds, apart from these, for which
+    limits of calls held it back.
     """
 
     message: Message
@@ -69,6 +70,7 @@ class Completion:
     finish_reason: str = "stop"
     model: str = ""
     seconds: float = 0.0
+    waited: float = 0.0
 
 
 class Model(Protocol):

@@ -5,40 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
+from reward_kit.agent.event_loop import run_from_code
 from reward_kit.agent.executors.in_process import InProcess
 from reward_kit.agent.explain import Explainer, make_explainer
 from reward_kit.agent.garbage import rare_collections
 from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
+from reward_kit.agent.own_models import call_timeouts
 from reward_kit.agent.participants import Participants, check_asked_user, find_participants
 from reward_kit.agent.redaction import redact
 from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
+from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.comparison import compare_evaluation
 from reward_kit.agent.runs.open_evaluation import OpenEvaluation
 from reward_kit.agent.runs.resume import find_evaluation, resumed_options
 from reward_kit.agent.schedule import chosen_tasks
 from reward_kit.agent.storage import RunsFolder
-from reward_kit.agent.tally import NoProgress, Progress, Tally
+from reward_kit.agent.tally import NoProgress, Progress, Tally, note
 from reward_kit.agent.tau_bench.recorded_run import RecordedRun, recorded_run
 from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from reward_kit.agent.completion import Model
     from reward_kit.agent.executors import Executor
-    from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.limits import Budget
     from reward_kit.agent.rollout import Role
 
 
@@ -77,12 +79,7 @@ def agent_eval(
     """
     if dataset is not None:
         options["dataset"] = str(dataset)
-    config = make_config(options)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(run_evaluation(config, progress=progress, models=models))
-    return _run_beside_the_loop(run_evaluation(config, progress=progress, models=models))
+    return run_from_code(run_evaluation(make_config(options), progress=progress, models=models))
 
 
 def _check_heeded(config: EvaluationConfig) -> None:
@@ -91,8 +88,9 @@ def _check_heeded(config: EvaluationConfig) -> None:
         ("validate_only", "reward_kit.agent.validate(bundle) checks a bundle"),
         ("json", "the result has to_json()"),
         ("fail_under", "the result has pass_power"),
+        ("format", "the result has to_json(); agent-eval --resume ID --format tau-bench writes the other"),
     ):
-        if getattr(config, name):
+        if getattr(config, name) != DEFAULTS[name]:
             raise UsageError(f"{name} is for the command line; from Python {instead}")
 
 
@@ -125,6 +123,7 @@ class Evaluation:
         self.task_numbers: dict[str, int] = {}
         self._recorded: RecordedRun | None = None
         self._explainer: Explainer | None = None
+        self._without_price: list[str] = []
         self._progress = _checked_progress(progress)
         self._warn = warn
 
@@ -149,6 +148,9 @@ class Evaluation:
             self._recorded = recorded_run(config, bundle.tasks, tasks)
             if self._recorded is None:
                 participants = find_participants(config, tasks, self._models)
+                if config.max_cost is not None:
+                    named = participants.models.values()
+                    self._without_price = [model.name for model in named if _has_no_price(model)]
                 check_asked_user(participants, config.user)
             else:
                 tasks, participants = self._recorded.tasks, self._recorded.participants
@@ -169,6 +171,13 @@ class Evaluation:
                 with handling:
                     return await self._run(opened, participants, signalled)
 
+    def _tell_unpriced(self, spending: Budget) -> None:
+        """Tell of models that ``--max-cost`` does not see: now if that is known, else when they answer."""
+        spending.tell_unpriced = lambda model: self._warn(_unpriced(model, "may not see"))
+        for model in self._without_price:
+            spending.unpriced(model)
+        spending.tell_unpriced = lambda model: note(self._progress, _unpriced(model, "does not see"))
+
     def _eval_id(self, folder: RunsFolder) -> str:
         if self.config.eval_id:
             return self.config.eval_id
@@ -181,6 +190,8 @@ class Evaluation:
     ) -> EvaluationResult:
         tally = self.tally = opened.tally()
         tally.interactive = participants.interactive
+        if self.config.max_cost is not None:
+            self._tell_unpriced(tally.spending)
         participants.gates.tell = getattr(self._progress, "noted", participants.gates.tell)
         executor = self._executor(opened, participants, tally)
         status: Status = "stopped"
@@ -209,7 +220,7 @@ class Evaluation:
         finally:
             await executor.close()
             self._progress.closed(tally)
-            self.result = self._result(opened, participants, executor.outcomes, tally, status, reason)
+            self.result = self._result(opened, participants, executor, tally, status, reason)
             self._write(self.result, may_fail=status == "stopped")
         return self.result
 
@@ -235,19 +246,23 @@ class Evaluation:
             log=opened.log,
             tally=tally,
             progress=self._progress,
+            call_timeouts=call_timeouts(self._models, self.config.call_timeout),
         )
 
     def _result(
         self,
         opened: OpenEvaluation,
         participants: Participants,
-        played: Sequence[RolloutOutcome],
+        executor: Executor,
         tally: Tally,
         status: Status,
         reason: str | None,
     ) -> EvaluationResult:
         recordings = participants.recordings
-        rows = opened.row_results(played)
+        rows = opened.row_results(executor.outcomes)
+        broken_off = BrokenOff()
+        broken_off.add(opened.broken_off)
+        broken_off.add(executor.broken_off)
         outcomes = [outcome for row in rows for outcome in row.outcomes]
         return EvaluationResult(
             eval_id=tally.eval_id,
@@ -258,7 +273,8 @@ class Evaluation:
             rows=rows,
             passes=passes_of(rows, seed=self.config.seed),
             averages=averages_of(rows, seed=self.config.seed),
-            usage=usage_of([*opened.earlier, *played]),
+            usage=usage_of([*opened.earlier, *executor.outcomes]),
+            broken_off=broken_off,
             seconds=opened.seconds_before + tally.seconds,
             folder=opened.folder.root,
             agreement=self._recorded.agreement(outcomes) if self._recorded is not None else None,
@@ -318,33 +334,24 @@ class _WithoutSecrets(logging.Formatter):
         return redact(super().format(record), self._secrets)
 
 
+def _unpriced(model: str, sees: str) -> str:
+    return (
+        f"--max-cost {sees} the calls of {model}: no price is known under this name. Use --max-tokens, or "
+        "give it: --model-arg (--user-model-arg) input_cost_per_token=USD and output_cost_per_token=USD"
+    )
+
+
+def _has_no_price(model: Model) -> bool:
+    """Whether this is known without a call; LiteLLM's prices depend on more than a model's name."""
+    from reward_kit.agent.openai_http.model import OpenAIModel
+    from reward_kit.agent.openai_http.prices import has_price
+
+    return isinstance(model, OpenAIModel) and not has_price(model.identity()["model"])
+
+
 def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
     if interrupted:
         return "interrupted", "by a signal"
     if tally.done < tally.planned and tally.used_up is not None:
         return "budget", tally.used_up
     return "complete", None
-
-
-def _run_beside_the_loop(work: Coroutine[Any, Any, EvaluationResult]) -> EvaluationResult:
-    """Run in a thread with a loop of its own, for callers inside a running loop (a notebook)."""
-    loop = asyncio.new_event_loop()
-    running = loop.create_task(work)
-    ended = threading.Event()
-
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        with suppress(BaseException):  # raised below, in the thread that waits
-            loop.run_until_complete(running)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-        ended.set()
-
-    threading.Thread(target=run, name="agent_eval", daemon=True).start()
-    try:
-        ended.wait()
-    except KeyboardInterrupt:
-        loop.call_soon_threadsafe(running.cancel)
-        ended.wait()
-        raise
-    return running.result()

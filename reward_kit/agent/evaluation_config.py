@@ -194,7 +194,8 @@ class EvaluationConfig:
     )
     max_cost: float | None = _option(
         None, "--max-cost", group="Limits", kind=float, minimum=0, metavar="USD",
-        help="Start no more rollouts once so much is spent; those that run are finished.",
+        help="Start no more rollouts once so much is spent; those that run are finished. Calls of a model "
+        "whose price is not known count as nothing.",
     )
     max_tokens: int | None = _option(
         None, "--max-tokens", group="Limits", kind=int, minimum=1, metavar="N",

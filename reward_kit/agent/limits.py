@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reward_kit.agent.completion import Usage
+    from collections.abc import Callable, Mapping
+
+    from reward_kit.agent.calls import Role
+    from reward_kit.agent.completion import Model, Usage
+    from reward_kit.agent.own_models import CallTimeout
 
 CANCELLATION_GRACE = 5.0
 """Seconds that an episode or a tool past its time has to clean up; then it is left behind."""
@@ -16,17 +20,29 @@ CANCELLATION_GRACE = 5.0
 
 @dataclass(slots=True)
 class Budget:
-    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer."""
+    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer.
+
+    ``tell_unpriced`` is given each model once that answers at a price which is not known: ``spent`` lacks it.
+    """
 
     max_cost: float = math.inf
     spent: float = 0.0
     max_tokens: float = math.inf
     tokens: int = 0
+    tell_unpriced: Callable[[str], None] | None = None
+    _unpriced: set[str] = field(default_factory=set)
 
     def count(self, usage: Usage) -> None:
         """Count calls; what came from the cache costs nothing."""
         self.spent += usage.paid
         self.tokens += usage.fresh_tokens
+
+    def unpriced(self, model: str, asked: Model | None = None) -> None:
+        """A call of ``model`` was counted whose price is not known; ``asked`` may name its provider, too."""
+        name = asked.name if asked is not None and asked.name.endswith(f"/{model}") else model
+        if self.tell_unpriced is not None and name not in self._unpriced:
+            self._unpriced.add(name)
+            self.tell_unpriced(name)
 
     @property
     def exhausted(self) -> bool:
@@ -72,7 +88,9 @@ class RolloutLimits:
 
     ``max_steps`` overrides the row's; ``timeout`` is in seconds for the whole episode, ``reward_timeout`` for
     judging it. ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as
-    well). ``first_answers`` is shared by the rollouts of an evaluation.
+    well). ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` are
+    for models that do not see to it themselves. ``usage``, if given, becomes the rollout's own, for whoever
+    wants to know what it has used also when it is broken off.
     """
 
     max_steps: int | None = None
@@ -81,3 +99,5 @@ class RolloutLimits:
     budget: Budget | None = None
     parallel_tool_calls: bool = True
     first_answers: FirstAnswers | None = None
+    call_timeouts: Mapping[Role, CallTimeout] = field(default_factory=dict)
+    usage: dict[Role, Usage] | None = None

@@ -35,8 +35,9 @@ class RolloutOutcome:
     ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
     ``tool_faults`` are the tools that raised something other than ``ToolError``, None where none did.
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
-    ``model_seconds`` (all model calls that were answered, retries included) in seconds. ``file`` is the
-    trajectory, relative to the runs folder.
+    ``model_seconds`` (all model calls that were answered, retries included) in seconds, ``waited_seconds``
+    those for which limits held back these calls; ``timed_calls`` counts those whose time is known, None in
+    logs that do not tell. ``file`` is the trajectory, relative to the runs folder.
     """
 
     id: str
@@ -62,6 +63,8 @@ class RolloutOutcome:
     failure_step: int | None = None
     user_faults: list[str] | None = None
     tool_faults: dict[str, ToolFault] | None = None
+    waited_seconds: float = 0.0
+    timed_calls: int | None = None
 
     @property
     def judged(self) -> bool:
@@ -115,7 +118,7 @@ class RolloutOutcome:
 
 
 _FIELDS = tuple(item.name for item in fields(RolloutOutcome))
-_LATER = frozenset({"failure_step", "user_faults", "tool_faults"})
+_LATER = frozenset({"failure_step", "user_faults", "tool_faults", "waited_seconds", "timed_calls"})
 """Fields that logs of before have not."""
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 

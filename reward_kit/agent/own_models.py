@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections.abc import Mapping
 from functools import partial
@@ -9,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Completion, Usage
 from reward_kit.agent.worker_thread import in_thread
-from reward_kit.errors import UsageError
+from reward_kit.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reward_kit.agent.completion import Message, Model
     from reward_kit.agent.rollout import Role
@@ -78,6 +80,99 @@ class FunctionModel:
         call = partial(self._function, messages, **{name: options[name] for name in self._options})
         answer = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
         return _completion(await answer if inspect.isawaitable(answer) else answer)
+
+
+def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, CallTimeout]:
+    """The time of a call, by role, for those of a person's own models that do not see to it themselves."""
+    if not models:
+        return {}
+    from reward_kit.agent.llm import LiteLLMModel
+    from reward_kit.agent.openai_http.model import OpenAIModel
+
+    return {
+        role: CallTimeout(seconds)
+        for role, model in models.items()
+        if not isinstance(model, LiteLLMModel | OpenAIModel)
+    }
+
+
+class CallTimeout:
+    """Ends calls that take longer than ``seconds``, all of those that run at the same time.
+
+    They have the same time, so the first to be over is the one that began first: a single timer serves all,
+    and a quick call costs next to nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._running: dict[_Call, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def answer(self, call: Awaitable[Any], name: str) -> Any:
+        """What ``call`` gives; ``ModelError`` where the model ``name`` has not answered in time.
+
+        What runs in a thread goes on there, and nobody waits for it any more.
+        """
+        loop = asyncio.get_running_loop()
+        present: Any = asyncio.current_task()
+        entry = _Call(present, loop.time() + self.seconds)
+        self._running[entry] = None
+        if self._timer is None:
+            self._start(loop, self.seconds)
+        try:
+            return await call
+        except (Exception, asyncio.CancelledError) as error:
+            if not entry.is_over or (isinstance(error, asyncio.CancelledError) and entry.is_cancelled_too()):
+                raise
+            raise ModelError(
+                f"no answer within {self.seconds:g} s",
+                place=f"model {name}",
+                retryable=True,
+                no_answer="time",
+            ) from error
+        finally:
+            del self._running[entry]
+            entry.leave()
+
+    def _start(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        # in no rollout's context: the tasks of one are guarded against all others
+        self._timer = loop.call_later(seconds, self._end_calls, loop, context=contextvars.Context())
+
+    def _end_calls(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the calls whose time is over, and wait for the next one."""
+        self._timer = None
+        for entry in list(self._running):
+            left = entry.deadline - loop.time()
+            if left > 0:
+                self._start(loop, left)
+                return
+            entry.end()
+
+
+class _Call:
+    """A call of a model by ``task``; ``is_over`` when it was told to end for its time."""
+
+    __slots__ = ("deadline", "is_over", "task")
+
+    def __init__(self, task: Any, deadline: float) -> None:
+        self.task = task
+        self.deadline = deadline
+        self.is_over = False
+
+    def end(self) -> None:
+        """Cancel what its task waits for; once, also if it does not heed that."""
+        if not self.is_over:
+            self.is_over = True
+            self.task.cancel()
+
+    def is_cancelled_too(self) -> bool:
+        """Whether somebody else has cancelled the task as well (Python 3.10 does not know)."""
+        return hasattr(self.task, "cancelling") and self.task.cancelling() > 1
+
+    def leave(self) -> None:
+        """The task goes on, as it was before it was told to end."""
+        if self.is_over and hasattr(self.task, "uncancel"):
+            self.task.uncancel()
 
 
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:

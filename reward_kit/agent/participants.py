@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.model_clients.choice import find_models
 from reward_kit.agent.own_models import checked_models
-from reward_kit.agent.plugins import prepared
+from reward_kit.agent.plugins import is_own, prepared
 from reward_kit.agent.providers import Gates
 from reward_kit.errors import UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.completion import Model
     from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.rollout import Role
+    from reward_kit.agent.rollout import Role, Rollout
     from reward_kit.agent.runs.recording import Recordings
     from reward_kit.agent.users import User
 
@@ -58,6 +58,16 @@ class Participants:
         """The seed of the rollout that is replayed: its tools drew their random numbers from it."""
         recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
         return recording.seed if recording else None
+
+    def models_of(self, rollout: Rollout) -> dict[str, str]:
+        """The names of the models that have part in ``rollout``; a person's own agent may ask none."""
+        asked = {call.role for call in rollout.model_calls}
+        players = {"agent": self.agent_spec, "user": self.user_specs[rollout.row.id]}
+        return {
+            role: model.name
+            for role, model in self.models.items()
+            if role in asked or not is_own(players.get(role, ""))
+        }
 
     async def open(self) -> None:
         """Start what the players and models share (servers, processes); raises what they raise."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.evaluation_config import EvaluationConfig
+
+
+_OWN = re.compile(r"(?!replay:)[\w.]+:[\w.]+")
+
+
+def is_own(spec: str) -> bool:
+    """Whether this agent or user is a person's own: ``module:factory``."""
+    return _OWN.fullmatch(spec) is not None
 
 
 def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: str) -> Callable[[], Any]:

@@ -113,7 +113,7 @@ def record_of(
         eval_id=eval_id,
         agent=without_password(participants.agent_spec),
         user=participants.user_specs[rollout.row.id],
-        models={role: model.name for role, model in participants.models.items()},
+        models=participants.models_of(rollout),
         fields=rollout.row.reward_fields(),
         messages=rollout.messages,
         tool_calls=rollout.tool_calls,
@@ -133,6 +133,7 @@ def record_of(
         database=database,
         gold_database=gold_database,
         user_faults=None if faults is None else [fault.to_json() for fault in faults],
+        offered_tools=rollout.offered_tools,
     )
 
 
@@ -155,6 +156,7 @@ def outcome_of(
         opening = opening_length(record.fields)
         success_turn = turn_of_success(record.messages, opening, changed, record.outputs)
     failure: Mapping[str, Any] = record.failure or {}
+    answered = [call for call in record.model_calls if call.error is None]
     faults = record.user_faults
     return RolloutOutcome(
         id=record.id,
@@ -177,7 +179,9 @@ def outcome_of(
         turn_of_success=success_turn,
         started=record.started,
         seconds=record.seconds,
-        model_seconds=sum(call.seconds for call in record.model_calls if call.error is None),
+        model_seconds=sum(call.seconds for call in answered),
+        waited_seconds=record.waited,
+        timed_calls=sum(call.usage.calls for call in answered if call.seconds),
         file=file,
         usage=record.usage,
     )

@@ -18,6 +18,7 @@ from reward_kit.agent.metrics import (
     success_within_turns,
 )
 from reward_kit.agent.outcome import RolloutOutcome, total_usage, usage_to_json
+from reward_kit.agent.runs.broken_off import BrokenOff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,6 +116,7 @@ class RowResult:
             "user_faults": self.user_faults.to_json(),
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
+            "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),
             "cost": sum(outcome.cost for outcome in self.outcomes),
             "rollouts": [outcome.to_json() for outcome in self.outcomes],
         }
@@ -124,8 +126,9 @@ class RowResult:
 class Averages:
     """Means per rollout, over all that are over and (``reward``, ``turn_of_success``) that have one.
 
-    ``seconds`` holds percentiles of a rollout's duration by percent, ``model_call_seconds`` the mean of a
-    model call.
+    ``seconds`` holds percentiles of a rollout's duration by percent, ``model_call_seconds`` the mean of the
+    model calls whose time is known, ``model_call_waited_seconds`` the mean time for which limits held one
+    back. ``waiting`` is the share of the rollouts' time that went by like this.
     """
 
     reward: Estimate | None
@@ -134,6 +137,8 @@ class Averages:
     turn_of_success: float | None
     seconds: Mapping[int, float]
     model_call_seconds: float | None
+    model_call_waited_seconds: float | None
+    waiting: float | None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -143,6 +148,8 @@ class Averages:
             "turn_of_success": self.turn_of_success,
             "seconds": {f"p{percent}": value for percent, value in self.seconds.items()},
             "model_call_seconds": self.model_call_seconds,
+            "model_call_waited_seconds": self.model_call_waited_seconds,
+            "waiting": self.waiting,
         }
 
 
@@ -151,10 +158,12 @@ class EvaluationResult:
     """The results of an evaluation, as far as it got.
 
     ``passes`` holds Pass^k and Pass@k with intervals; ``usage`` the tokens and cost of agent and user,
-    attempts that were repeated or abandoned included; ``seconds`` the time of all its runs. ``explanations``
-    are a model's judgements of the failures (``--explain``), whose cost is not in ``usage``. ``agreement`` is
-    that with the results file of tau-bench that was read (``--from-tau-bench``), ``compared_with`` says what
-    came out differently from the recording that was replayed.
+    attempts that were repeated included, and ``broken_off`` apart from them what attempts have used that came
+    to no end, because the run was interrupted or a fault ended it (calls that were under way just then are
+    not known). ``spent`` is all of it. ``seconds`` is the time of all its runs. ``explanations`` are a
+    model's judgements of the failures (``--explain``), whose cost is not in ``usage``. ``agreement`` is that
+    with the results file of tau-bench that was read (``--from-tau-bench``), ``compared_with`` says what came
+    out differently from the recording that was replayed.
     """
 
     eval_id: str
@@ -168,6 +177,7 @@ class EvaluationResult:
     usage: Mapping[str, Usage]
     seconds: float
     folder: Path
+    broken_off: BrokenOff = field(default_factory=BrokenOff)
     agreement: Agreement | None = None
     explanations: Explanations | None = None
     compared_with: Comparison | None = None
@@ -237,6 +247,11 @@ class EvaluationResult:
         return self.status == "complete" and not self.unjudged and explained
 
     @property
+    def spent(self) -> Usage:
+        """What all model calls have used together, those of attempts that were broken off included."""
+        return total_usage([*self.usage.values(), *self.broken_off.usage.values()])
+
+    @property
     def results_path(self) -> Path:
         return self.folder / "evals" / f"{self.eval_id}.json"
 
@@ -268,6 +283,7 @@ class EvaluationResult:
             **({"explanations": self.explanations.to_json()} if self.explanations is not None else {}),
             "averages": self.averages.to_json(),
             "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
+            **({"broken_off": self.broken_off.to_json()} if self.broken_off.rollouts else {}),
             "seconds": self.seconds,
             **({"agreement": self.agreement.to_json()} if self.agreement is not None else {}),
             **({"compared_with": self.compared_with.to_json()} if self.compared_with is not None else {}),
@@ -295,8 +311,11 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     rewards = [(row.reward,) for row in rows if row.reward is not None]
     estimates = mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))
     durations = [outcome.seconds for outcome in outcomes]
-    calls = sum(usage.calls for outcome in outcomes for usage in outcome.usage.values())
-    waited = sum(outcome.model_seconds for outcome in outcomes)  # 0: no call that was counted told its time
+    calls = sum(_timed_calls(outcome) for outcome in outcomes)
+    asked = sum(outcome.model_seconds for outcome in outcomes)  # 0: no call that was counted told its time
+    waited = sum(outcome.waited_seconds for outcome in outcomes)
+    # calls that a rollout makes side by side wait at the same time
+    waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
     turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
     return Averages(
         reward=estimates[0] if estimates else None,
@@ -304,8 +323,17 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
         turns=mean([outcome.turns for outcome in outcomes]),
         turn_of_success=mean(turns),
         seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
-        model_call_seconds=waited / calls if calls and waited else None,
+        model_call_seconds=asked / calls if calls and asked else None,
+        model_call_waited_seconds=waited / calls if calls and asked else None,
+        waiting=waiting / sum(durations) if any(durations) else None,
     )
+
+
+def _timed_calls(outcome: RolloutOutcome) -> int:
+    """The calls that ``model_seconds`` is the time of; agents with a model of their own need not tell it."""
+    if outcome.timed_calls is not None:
+        return outcome.timed_calls
+    return sum(usage.calls for usage in outcome.usage.values())
 
 
 def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
@@ -315,6 +343,23 @@ def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
         role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
         for role in ("agent", "user", *(["judge"] if judged else []))
     }
+
+
+def asked_model(
+    configuration: Mapping[str, Any], usage: Mapping[str, Usage], outcomes: Sequence[RolloutOutcome]
+) -> str | None:
+    """The agent's model, as far as it has part in the results.
+
+    A person's own agent may leave unasked what ``MODEL_AGENT`` names: None where none of its calls has been
+    counted, though there is something to judge.
+    """
+    from reward_kit.agent.plugins import is_own
+
+    asked = "agent" in usage and usage["agent"].calls > 0
+    judged = any(outcome.judged for outcome in outcomes)
+    if is_own(str(configuration.get("agent"))) and judged and not asked:
+        return None
+    return configuration.get("model")
 
 
 def leaderboard_values(result: EvaluationResult) -> list[float | None]:

@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.calls import ModelCall, Role, ToolCall
+from reward_kit.agent.calls import ModelCall, Role, ToolCall, names_of_own_tools
 from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
@@ -79,7 +79,8 @@ class Rollout:
         self.tool_calls: list[ToolCall] = []
         self.model_calls: list[ModelCall] = []
         self.tool_faults: list[tuple[str, str]] = []
-        self.usage: dict[Role, Usage] = {"agent": Usage(), "user": Usage()}
+        self.usage: dict[Role, Usage] = {} if limits.usage is None else limits.usage
+        self.usage["agent"], self.usage["user"] = Usage(), Usage()
         self.steps = 0
         self.turns = 0
         self.stop_reason: StopReason | None = None
@@ -87,6 +88,7 @@ class Rollout:
         self.refused: ModelSetupError | None = None
         self._budget = limits.budget
         self._first_answers = limits.first_answers
+        self._call_timeouts = limits.call_timeouts
         self._turn_has_steps = False
         self._in_flight: list[asyncio.Task[Any] | None] = []
 
@@ -104,6 +106,11 @@ class Rollout:
     @tools.setter
     def tools(self, tools: list[dict[str, Any]]) -> None:
         self._tools = tools
+
+    @property
+    def offered_tools(self) -> list[str] | None:
+        """The names in ``tools``, where these are not the bundle's; else None."""
+        return names_of_own_tools(self._tools, self.task.registry.openai_tools)
 
     @property
     def messages(self) -> list[Message]:
@@ -218,13 +225,14 @@ class Rollout:
         options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
         started, clock = time.time(), time.perf_counter()
         try:
-            answer = await model.complete(
+            call = model.complete(
                 self.messages if messages is None else messages,
                 tools=tools or None,
                 seed=self.seed,
                 **options,
             )
-            completion = _checked(answer)
+            limit = self._call_timeouts.get(role)
+            completion = _checked(await (call if limit is None else limit.answer(call, model.name)))
         except Exception as raised:
             error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
             self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
@@ -241,6 +249,7 @@ class Rollout:
             model=completion.model or model.name,
             role=role,
             seconds=completion.seconds or time.perf_counter() - clock,
+            waited=completion.waited,
             started=started,
             finish_reason=completion.finish_reason,
             answer=text_of(completion.message.get("content")) if role == "user" else None,
@@ -255,6 +264,7 @@ class Rollout:
         model: str,
         role: Role = "agent",
         seconds: float = 0.0,
+        waited: float = 0.0,
         started: float | None = None,
         finish_reason: str = "stop",
         answer: str | None = None,
@@ -268,6 +278,8 @@ class Rollout:
         self.usage.setdefault(role, Usage()).add(usage)
         if self._budget is not None:
             self._budget.count(usage)
+            if usage.unpriced_calls > usage.reused_calls:
+                self._budget.unpriced(model, self.models.get(role))
         self.model_calls.append(
             ModelCall(
                 role=role,
@@ -278,6 +290,7 @@ class Rollout:
                 usage=usage,
                 started=time.time() if started is None else started,
                 seconds=seconds,
+                waited=waited,
                 answer=answer,
                 cached=usage.reused_calls > 0,
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of, tool_faults_of
+from reward_kit.agent.runs.broken_off import broken_off
 from reward_kit.agent.runs.gold_state import replay_row_gold
 from reward_kit.agent.runs.group_commit import Finished
 from reward_kit.agent.runs.parcels import NewFile, Parcel
@@ -20,10 +22,15 @@ from reward_kit.agent.schedule import Job, backoff, rollout_seed
 from reward_kit.agent.storage import FULL_UP_TO, final_state, record_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from reward_kit.agent.completion import Usage
     from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.own_models import CallTimeout
     from reward_kit.agent.participants import Participants
+    from reward_kit.agent.rollout import Role
+    from reward_kit.agent.runs.broken_off import BrokenOffLines
     from reward_kit.agent.runs.gold_state import GoldState
     from reward_kit.agent.runs.group_commit import GroupCommit
     from reward_kit.agent.runs.rollout_record import RolloutRecord
@@ -44,8 +51,10 @@ class RolloutRunner:
         folder: RunsFolder,
         rows: RowStates,
         saver: GroupCommit,
+        broken_off: BrokenOffLines,
         tally: Tally,
         progress: Progress,
+        call_timeouts: Mapping[Role, CallTimeout] | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         self.outcomes: list[RolloutOutcome] = []
@@ -55,6 +64,7 @@ class RolloutRunner:
         self._folder = folder
         self._rows = rows
         self._saver = saver
+        self._broken_off = broken_off
         self._tally = tally
         self._progress = progress
         self._models = participants.models
@@ -64,6 +74,7 @@ class RolloutRunner:
             budget=tally.spending,
             parallel_tool_calls=config.parallel_tool_calls,
             first_answers=FirstAnswers(),
+            call_timeouts=call_timeouts or {},
         )
         self._chance = random.Random()  # noqa: S311 - spreads retries in time; must not repeat
         self._telemetry = telemetry
@@ -95,20 +106,7 @@ class RolloutRunner:
             seed = rollout_seed(self._config.seed, job.task.row.id, job.index, attempt)
         gold = await self._gold_for(job, row, seed)
         try:
-            finished = await run_rollout(
-                job.task,
-                job.index,
-                base=row.base,
-                agent=self._participants.make_agent(),
-                user=self._participants.user(job.task),
-                models=models_of_rollout(self._models, job.index, attempt),
-                limits=self._limits,
-                seed=seed,
-                gold_database=gold.database if gold else None,
-            )
-            if finished.setup_error is not None:
-                finished.database.close()
-                raise finished.setup_error
+            finished = await self._played(job, row, gold, attempt, seed)
             outcome = await self._saved(finished, row, gold, attempt, left)
         finally:
             if gold is not None and gold is not row.gold:
@@ -116,6 +114,32 @@ class RolloutRunner:
         self._tally.add(outcome)
         self._progress.ended(outcome, self._tally)
         return outcome
+
+    async def _played(
+        self, job: Job, row: RowState, gold: GoldState | None, attempt: int, seed: int
+    ) -> FinishedRollout:
+        """Play to the end; what it has used is noted where it comes to none."""
+        usage: dict[Role, Usage] = {}
+        try:
+            finished = await run_rollout(
+                job.task,
+                job.index,
+                base=row.base,
+                agent=self._participants.make_agent(),
+                user=self._participants.user(job.task),
+                models=models_of_rollout(self._models, job.index, attempt),
+                limits=replace(self._limits, usage=usage),
+                seed=seed,
+                gold_database=gold.database if gold else None,
+            )
+        except BaseException:
+            self._broken_off.add(broken_off(usage))
+            raise
+        if finished.setup_error is not None:
+            finished.database.close()
+            self._broken_off.add(broken_off(usage))
+            raise finished.setup_error
+        return finished
 
     async def _gold_for(self, job: Job, row: RowState, seed: int) -> GoldState | None:
         """The row's gold state, or one of the rollout's own where random numbers are part of it."""
@@ -132,9 +156,13 @@ class RolloutRunner:
         saving = self._saver.save(write_down, is_quick=quick)
         try:
             return await asyncio.shield(saving)
-        except asyncio.CancelledError:
-            await asyncio.wait({saving})
-            saving.exception()  # seen: this was cancelled by the same fault, or by a person
+        except (Exception, asyncio.CancelledError):
+            while not saving.done():
+                with suppress(asyncio.CancelledError):  # they come more than once
+                    await asyncio.wait({saving})
+            # seen: this was cancelled by the same fault, or by a person
+            if saving.exception() is not None:
+                self._broken_off.add(broken_off(finished.rollout.usage))
             raise
 
     def _written_down(

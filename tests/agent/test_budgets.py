@@ -72,6 +72,96 @@ def test_a_call_has_a_time_of_its_own(bundle: Bundle, stub_llm: StubServer) -> N
     assert "no answer within 0.3 s" in outcome.trouble
 
 
+class Told:
+    """Progress that keeps what happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def started(self, tally: object) -> None: ...
+
+    def ended(self, outcome: object, tally: object) -> None:
+        self.lines.append("ended")
+
+    def closed(self, tally: object) -> None: ...
+
+    def noted(self, text: str) -> None:
+        self.lines.append(text)
+
+    @property
+    def unpriced(self) -> list[str]:
+        return [line for line in self.lines if "--max-cost" in line]
+
+
+def test_a_model_without_a_price_is_told_as_soon_as_it_answers(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    told = Told()
+    options = {"model": "openai/mine", "client": "litellm", "max_concurrency": 1, "progress": told}
+    run(bundle, max_cost=5.0, **options)
+    (line,) = told.unpriced
+    assert told.lines[0] == line
+    assert told.lines.count("ended") == 12
+    assert "--max-cost does not see the calls of openai/mine: no price is known" in line
+    assert "--max-tokens" in line
+    assert "input_cost_per_token" in line
+    told.lines.clear()
+    run(bundle, eval_id="no_budget", **options)
+    run(bundle, eval_id="tokens", max_tokens=10**6, **options)
+    assert told.unpriced == []
+
+
+def test_a_model_that_is_asked_directly_is_told_before_it_is_asked(
+    bundle: Bundle, stub_llm: StubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    told = Told()
+    with caplog.at_level("WARNING"):
+        run(bundle, max_cost=5.0, model="openai/mine", progress=told)
+        assert told.unpriced == []
+    (line,) = (record.message for record in caplog.records)
+    assert "--max-cost may not see the calls of openai/mine: no price is known" in line
+
+
+def test_its_price_can_be_given(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    told = Told()
+    price = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.002}
+    result = run(
+        bundle, max_cost=0.3, model="openai/mine", model_args=price, progress=told, max_concurrency=1
+    )
+    assert told.unpriced == []
+    assert result.usage["agent"].cost == pytest.approx(0.12 * len(result.outcomes))
+    assert (result.status, len(result.outcomes)) == ("budget", 3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_of_an_agents_own_is_told_once(bundle: Bundle, workers: int) -> None:
+    name = f"asks_{abs(hash(bundle.folder))}"
+    (bundle.folder.parent / f"{name}.py").write_text(
+        "from reward_kit.agent.completion import Usage\n"
+        "async def agent(rollout):\n"
+        "    for model in ('mine', 'mine', f'row {rollout.row.id}'):\n"
+        "        rollout.count_usage(Usage(calls=1, unpriced_calls=1), model=model)\n"
+        "    rollout.count_usage(Usage(calls=1, cost=1.0), model='dear')\n"
+        "    return 'Hello'\n"
+    )
+    told = Told()
+    run(
+        bundle, model=None, agent=f"{name}:agent", user="none", max_cost=100.0, progress=told, workers=workers
+    )
+    named = sorted(line.partition("the calls of ")[2].partition(":")[0] for line in told.unpriced)
+    assert named == ["mine", "row a", "row b"]
+
+
+def test_kept_answers_without_a_price_are_not_told(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    options = {"model": "openai/mine", "client": "litellm", "cache": True}
+    run(bundle, eval_id="first", **options)
+    told = Told()
+    run(bundle, eval_id="second", max_cost=5.0, progress=told, **options)
+    assert told.unpriced == []
+
+
 def test_a_budget_says_what_of_it_is_gone() -> None:
     budget = Budget(max_cost=1.0)
     budget.count(Usage(input_tokens=50, output_tokens=10, cost=1.5, reused_cost=0.25, reused_tokens=20))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
-from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.evaluation import Evaluation
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.schedule import rollout_seed
@@ -81,6 +83,15 @@ class Waits:
         if rollout.index:
             await asyncio.sleep(60)
         return "Here I am."
+
+
+class NeverEnds:
+    async def respond(self, rollout):
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
 
 
 class AsksAModel:
@@ -337,6 +348,45 @@ async def test_cancelling_keeps_what_is_finished(bundle: Bundle, player: Callabl
 def test_a_timeout_ends_a_rollout(bundle: Bundle, player: Callable[[str], str]) -> None:
     result = agent_eval(bundle.dataset, agent=player("Waits"), no_sim_user=True, n_rollouts=2, timeout=0.2)
     assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done", "timeout"]
+
+
+def test_an_agent_that_swallows_its_cancellation_does_not_hold_the_caller(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    given: dict[str, Any] = {
+        "agent": player("NeverEnds"),
+        "no_sim_user": True,
+        "n_rollouts": 1,
+        "timeout": 0.2,
+    }
+    assert agent_eval(bundle.dataset, **given).outcomes[0].stop_reason == "timeout"
+    assert asyncio.run(_within_a_loop(bundle, given)).outcomes[0].stop_reason == "timeout"
+
+
+async def _within_a_loop(bundle: Bundle, given: dict[str, Any]) -> EvaluationResult:
+    return agent_eval(bundle.dataset, **given)
+
+
+def test_ctrl_c_in_plain_code_keeps_what_is_finished(bundle: Bundle, player: Callable[[str], str]) -> None:
+    script = bundle.write(
+        "script.py",
+        "import sys; sys.path.insert(0, '.')\n"
+        "from reward_kit.agent import agent_eval\n"
+        f"agent_eval('flight_task', agent={player('Waits')!r}, user='none', eval_id='cut')\n",
+    )
+    process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
+    log = Path("runs/evals/cut.jsonl")
+    for _ in range(3000):
+        if log.exists() and log.read_text().count("\n") == 2:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert "Task exception was never retrieved" not in said
+    stored = json.loads(Path("runs/evals/cut.json").read_text())
+    assert (stored["status"], stored["finished"]) == ("interrupted", 1)
+    assert not Path("runs/evals/cut.lock").exists()
 
 
 def test_steps_are_limited(bundle: Bundle) -> None:

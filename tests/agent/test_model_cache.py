@@ -156,6 +156,17 @@ def test_kept_answers_keep_their_price_and_are_not_paid_again(
     calls = load_rollout(again.folder / again.outcomes[0].file).model_calls
     assert [made.cached for made in calls] == [True] * len(calls)
     assert all(made.seconds > 0 for made in calls)
+    assert first.averages.waiting == again.averages.waiting == 0.0
+
+
+def test_whoever_gets_a_kept_answer_has_not_waited_for_it(
+    bundle: Bundle, never_the_same: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.providers.gate.MINUTE", 0.5)
+    first = run(bundle, rpm=4)
+    again = run(bundle, rpm=4)
+    assert sum(outcome.waited_seconds for outcome in first.outcomes) > 0
+    assert [outcome.waited_seconds for outcome in again.outcomes] == [0.0] * len(again.outcomes)
     assert agent_eval(bundle.dataset, cache=True, resume=again.eval_id).status == "complete"
 
 

@@ -71,7 +71,9 @@ def outcome(reward: float | None, stop_reason: str = "user_stop", **more: object
 
 def test_a_line_of_the_log_holds_all_of_it() -> None:
     raised: dict[str, object] = {"look": {"calls": 2, "first": "tools.py:3: KeyError: 'ü'"}}
-    one = outcome(0.5, failure="wrong_tool", failure_detail="ä", tool_faults=raised)
+    one = outcome(
+        0.5, failure="wrong_tool", failure_detail="ä", tool_faults=raised, waited_seconds=0.5, timed_calls=3
+    )
     assert RolloutOutcome.from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
@@ -92,7 +94,7 @@ def test_costs_add_up() -> None:
 
 def test_a_line_of_an_earlier_version_is_read_as_well() -> None:
     plain = outcome(0.5, failure="other").to_json()
-    for name in ("failure_step", "user_faults", "tool_faults"):
+    for name in ("failure_step", "user_faults", "tool_faults", "waited_seconds"):
         del plain[name]
     assert RolloutOutcome.from_json(plain) == outcome(0.5, failure="other")
     del plain["steps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import re
 import threading
 from pathlib import Path
@@ -15,7 +16,11 @@ from small_task import wants
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.completion import Completion, Usage
-from reward_kit.errors import ModelSetupError, UsageError
+from reward_kit.agent.llm import LiteLLMModel
+from reward_kit.agent.own_models import CallTimeout, call_timeouts
+from reward_kit.agent.runs.stored_evaluation import load_evaluation
+from reward_kit.agent.runs.stored_result import stored_result
+from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 
 class Policy:
@@ -164,6 +169,32 @@ def test_a_call_without_an_answer_is_not_in_the_mean_of_those_that_have_one(bund
     assert result.averages.model_call_seconds == pytest.approx(answered.seconds)
 
 
+TELLS_SOME_TIMES = """
+from reward_kit.agent.completion import Usage
+
+async def agent(rollout):
+    rollout.count_usage(Usage(calls=1), model="mine", seconds=2.0)
+    if rollout.index:
+        rollout.count_usage(Usage(calls=3), model="mine", seconds=6.0)
+        rollout.count_usage(Usage(calls=1), model="mine")
+        rollout.count_usage(Usage(calls=7), model="mine")
+    return "Hello"
+"""
+
+
+def test_calls_whose_time_nobody_tells_are_not_in_the_mean(bundle: Bundle, tmp_path: Path) -> None:
+    name = f"tells_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(TELLS_SOME_TIMES)
+    result = agent_eval(bundle.dataset, agent=f"{name}:agent", no_sim_user=True, eval_id="mine")
+    assert result.usage["agent"].calls == 13
+    assert [outcome.timed_calls for outcome in result.outcomes] == [1, 4]
+    assert result.averages.model_call_seconds == pytest.approx((2.0 + 2.0 + 6.0) / 5)
+    first, *lines = result.log_path.read_text().splitlines()
+    older = [json.dumps({**json.loads(line), "timed_calls": None}) for line in lines]
+    result.log_path.write_text("\n".join([first, *older]) + "\n")  # as before it was told
+    assert stored_result(load_evaluation("mine")).averages.model_call_seconds == pytest.approx(10.0 / 13)
+
+
 class Sampling(Policy):
     """Says how it came to its words, as training needs it."""
 
@@ -297,3 +328,130 @@ def test_a_model_that_has_answered_may_break_now_and_then(bundle: Bundle) -> Non
     )
     assert result.status == "complete"
     assert sum(outcome.judged for outcome in result.outcomes) == 4
+
+
+class Hangs(Policy):
+    """Does not answer in the first rollout."""
+
+    asked = 0
+
+    async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
+        self.asked += 1
+        if messages[-1]["content"] == self.said:
+            await asyncio.sleep(600)
+        return Completion({"role": "assistant", "content": "Hello"}, Usage(1))
+
+
+def hang_in_a_thread(messages: Any) -> str:
+    threading.Event().wait(600)
+    return "Hello"
+
+
+async def hang(messages: Any) -> str:
+    await asyncio.sleep(600)
+    return "Hello"
+
+
+@pytest.mark.parametrize("model", [hang, hang_in_a_thread, Hangs("You want to fly.")])
+def test_a_call_has_a_time(bundle: Bundle, model: Any) -> None:
+    bundle.rows({"n_rollouts": 2, "initial_messages": [{"role": "user", "content": "You want to fly."}]})
+    result = agent_eval(
+        bundle.dataset, models={"agent": model}, no_sim_user=True, retries=0, call_timeout=0.2
+    )
+    name = getattr(model, "name", None) or model.__name__
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["infrastructure_error"] * 2
+    assert {outcome.stop_detail for outcome in result.outcomes} == {f"model {name}: no answer within 0.2 s"}
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert [call.error for call in record.model_calls] == [f"model {name}: no answer within 0.2 s"]
+
+
+def test_a_rollout_whose_call_took_too_long_is_played_again(bundle: Bundle) -> None:
+    bundle.rows({"n_rollouts": 1, "initial_messages": [{"role": "user", "content": "You want to fly."}]})
+    asked: list[int] = []
+
+    async def hangs_once(messages: Any) -> str:
+        asked.append(1)
+        await asyncio.sleep(600 if len(asked) == 1 else 0)
+        return "Hello"
+
+    result = agent_eval(
+        bundle.dataset, models={"agent": hangs_once}, no_sim_user=True, retries=1, call_timeout=0.2
+    )
+    (outcome,) = result.outcomes
+    assert (outcome.judged, outcome.attempt, len(asked)) == (True, 1, 2)
+
+
+def test_the_time_is_each_calls_own(bundle: Bundle) -> None:
+    bundle.rows(
+        *(
+            {"id": f"row{number}", "initial_messages": [{"role": "user", "content": f"{number}"}]}
+            for number in range(40)
+        )
+    )
+
+    async def some_hang(messages: Any) -> str:
+        number = int(messages[-1]["content"])
+        await asyncio.sleep(600 if number % 8 == 5 else 0.01 * number)
+        return "Hello"
+
+    result = agent_eval(
+        bundle.dataset,
+        models={"agent": some_hang},
+        no_sim_user=True,
+        n_rollouts=1,
+        max_concurrency=40,
+        retries=0,
+        call_timeout=2.0,
+    )
+    late = {outcome.row_id for outcome in result.outcomes if not outcome.judged}
+    assert late == {"row5", "row13", "row21", "row29", "row37"}
+
+
+def test_the_time_of_a_rollout_is_not_taken_for_that_of_a_call(bundle: Bundle) -> None:
+    result = agent_eval(
+        bundle.dataset, models={"agent": hang}, no_sim_user=True, retries=0, timeout=0.2, call_timeout=100.0
+    )
+    assert {outcome.stop_reason for outcome in result.outcomes} == {"timeout"}
+
+
+def test_what_is_called_by_a_client_of_ours_has_the_time_of_that_client() -> None:
+    models = {"agent": LiteLLMModel("openai/gpt-4o", timeout=5.0), "user": hang}
+    assert set(call_timeouts(models, 7.0)) == {"user"}
+
+
+async def answer_at_last(seconds: float) -> str:
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        return "at last"
+    return "in time"
+
+
+async def wrapped() -> str:
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError as error:
+        raise RuntimeError("the engine was stopped") from error
+    return "never"
+
+
+async def test_a_call_that_is_over_leaves_its_task_as_it_was() -> None:
+    limit = CallTimeout(0.05)
+    assert await limit.answer(answer_at_last(0), "mine") == "in time"
+    for call in (asyncio.sleep(600), wrapped(), asyncio.sleep(600)):
+        with pytest.raises(ModelError, match=r"^model mine: no answer within 0.05 s$") as caught:
+            await limit.answer(call, "mine")
+        assert (caught.value.retryable, caught.value.no_answer) == (True, "time")
+    assert await limit.answer(answer_at_last(600), "mine") == "at last"
+    await asyncio.sleep(0.2)  # nothing is cancelled any more
+    task: Any = asyncio.current_task()
+    assert not hasattr(task, "cancelling") or task.cancelling() == 0
+
+
+async def test_a_task_that_is_cancelled_while_it_asks_ends() -> None:
+    limit = CallTimeout(600.0)
+    asking = asyncio.ensure_future(limit.answer(asyncio.sleep(600), "mine"))
+    await asyncio.sleep(0.01)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent.calls import ModelCall
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.explain import Explanation, Explanations
 from reward_kit.agent.outcome import RolloutOutcome
@@ -18,6 +20,7 @@ from reward_kit.agent.reports.console import print_report, scores_line
 from reward_kit.agent.reports.json_report import report_parts
 from reward_kit.agent.reports.leaderboard import leaderboard
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
+from reward_kit.agent.reports.spans import spans_of
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.reports.wording import dollars, duration, from_here, money, tokens
 from reward_kit.agent.results import EvaluationResult, RowResult, averages_of, passes_of, row_result, usage_of
@@ -115,7 +118,8 @@ def test_the_report_tells_rows_scores_troubles_and_files() -> None:
     )
     flat = " ".join(text.split())
     assert "tool-calling (openai/gpt-4o-mini): 5 of 7 judged rollouts passed, 2 rows, 1:23" in flat
-    assert "first 2/4 0.50 8.0 10.0 s $0.0492 + 16 unpriced calls wrong_tool 2" in flat
+    assert "first 2/4 0.50 8.0 10.0 s $0.0123 + unpriced wrong_tool 2" in flat
+    assert "[reward, steps, time, cost: means of a row's rollouts]" in flat
     assert "second 3/3 1.00" in flat
     assert "1 0.750 [0.500, 1.000] 0.750 [0.500, 1.000]" in flat
     assert "k=4: 1 row with fewer judged rollouts left out" in flat
@@ -130,6 +134,35 @@ def test_the_report_tells_rows_scores_troubles_and_files() -> None:
     assert "success in turn 3.0" in flat
     assert "results runs/evals/e1.json" in flat
     assert "| tool-calling (openai/gpt-4o-mini) | 0.750 |" in flat
+
+
+def test_rows_with_more_rollouts_do_not_seem_to_cost_more() -> None:
+    priced = {"usage": {"agent": PRICED}}
+    rows = [
+        row_result("a", 1, [outcome("a", **priced)]),
+        row_result("b", 4, [outcome("b", n, **priced) for n in range(4)]),
+    ]
+    flat = " ".join(shown(result_of(*rows)).split())
+    assert "a 1/1 1.00 8.0 10.0 s $0.0123 b 4/4 1.00 8.0 10.0 s $0.0123 [reward, " in flat
+    assert "agent $0.0615, 45 model calls" in flat
+    assert "means of a row" not in shown(result_of(rows[0]))
+
+
+def test_the_report_tells_of_waiting_where_it_was_a_notable_part() -> None:
+    waited = [outcome(index=index, waited_seconds=float(index)) for index in range(4)]
+    result = result_of(row_result("row", 4, waited))
+    assert result.averages.waiting == pytest.approx(0.15)
+    told = " ".join(shown(result).split())
+    assert "waiting 15% of the time: 0.12 s until limits let a model call through" in told
+    assert result.to_json()["averages"]["waiting"] == pytest.approx(0.15)
+    assert result.to_json()["rows"][0]["waited_seconds"] == 1.5
+    hardly = [outcome(waited_seconds=0.4)]
+    assert "waiting" not in shown(result_of(row_result("row", 1, hardly)))
+
+
+def test_calls_that_waited_side_by_side_waited_no_longer_than_their_rollout_took() -> None:
+    waited = [outcome(waited_seconds=30.0), outcome(index=1)]
+    assert averages_of([row_result("row", 2, waited)], seed=1).waiting == pytest.approx(0.5)
 
 
 def test_the_report_gives_an_example_of_each_early_end_and_no_trailing_blanks() -> None:
@@ -345,6 +378,22 @@ def test_a_rollout_as_a_person_reads_it(bundle: Bundle) -> None:
     ]
     positions = [text.index(part) for part in order]
     assert positions == sorted(positions)
+
+
+def test_a_rollout_whose_model_calls_waited_says_for_how_long(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=1)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    record.seconds = 95.0
+    call = ModelCall("agent", 1, 1, "stub/one", "stop", Usage(calls=1), 0.0, 11.0, waited=40.5)
+    record.model_calls = [call, replace(call, waited=41.0)]
+    assert "took 1:35, of which its model calls waited 1:22 for limits\n" in transcript(record)
+    spans = [span for span in spans_of(record, contents=False) if span.name.startswith("chat")]
+    assert [(span.started, span.ended) for span in spans] == [
+        (40_500_000_000, 51_500_000_000),
+        (41_000_000_000, 52_000_000_000),
+    ]
+    record.model_calls = [replace(call, waited=0.5)]
+    assert "took 1:35\n" in transcript(record)
 
 
 def test_the_json_report_is_one_valid_document_even_with_a_damaged_trajectory(bundle: Bundle) -> None:

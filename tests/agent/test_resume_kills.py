@@ -20,6 +20,7 @@ import pytest
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 
+from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.evaluation_log import read_log
 from reward_kit.agent.runs.group_commit import SURELY_WORTH_A_PROCESS
 from reward_kit.agent.runs.rollout_record import load_rollout
@@ -105,9 +106,11 @@ def kill(process: subprocess.Popen[str], way: signal.Signals, chance: random.Ran
 
 
 def told(folder: Path, results: Path) -> dict[str, Any]:
-    """All of an evaluation's results, with its trajectories, but for names of files, ids and times."""
+    """All of an evaluation's results, with its trajectories, but for names of files, ids and times, and for
+    what rollouts have used that were broken off: in an undisturbed run there are none.
+    """
     result = json.loads(results.read_text())
-    times = ("eval_id", "seconds", "configuration")
+    times = ("eval_id", "seconds", "configuration", "broken_off")
     plain = {name: value for name, value in result.items() if name not in times}
     plain["averages"] = without(plain["averages"], ("seconds", "model_call_seconds"))
     for row in plain["rows"]:
@@ -181,4 +184,6 @@ def test_killed_at_random_moments_it_ends_as_undisturbed(
     assert told(tmp_path / "runs", evals / "mine.json") == told(
         tmp_path / "undisturbed", tmp_path / "undisturbed" / "evals" / "undisturbed.json"
     )
+    broken_off = json.loads((evals / "mine.json").read_text()).get("broken_off", BrokenOff().to_json())
+    assert broken_off == read_log(mine.log).broken_off.to_json()
     assert not (evals / "mine.lock").exists()

@@ -97,6 +97,10 @@ def test_requests_per_minute_hold_for_all_processes_together(bundle: Bundle, stu
     assert [outcome.judged for outcome in result.outcomes] == [True] * 6
     assert len(server.arrivals) == 6
     assert server.most <= 2
+    assert sum(outcome.waited_seconds > 0 for outcome in result.outcomes) >= 4
+    assert result.averages.waiting is not None
+    assert 0 < result.averages.waiting < 1
+    assert all(outcome.waited_seconds <= outcome.seconds for outcome in result.outcomes)
 
 
 def test_tokens_per_minute_hold_where_a_processs_part_is_less_than_a_call(

@@ -72,6 +72,7 @@ def test_a_difference_within_the_noise_is_none(bundle: Bundle, command: Command)
     ran = command("base", "new", "--fail-if-worse")
     assert ran.code == 0
     assert "\nno difference that 8 rows can show: +12.5 points, 95 % interval -6.8 to +31.8\n" in ran.out
+    assert "too few" not in ran.out
 
 
 def test_a_sure_difference_is_one_plain_sentence(bundle: Bundle, command: Command) -> None:
@@ -103,6 +104,17 @@ def test_few_rows_are_called_a_hint_and_one_row_shows_nothing(bundle: Bundle, co
     assert ran.code == 0
     assert "no difference that 1 row can show: -100.0 points" in ran.out
     assert "1 of 3 rows compared; left out:\n  2 only in A: b, c\n" in ran.out
+
+
+def test_of_too_few_rows_no_interval_is_taken_for_a_finding(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", {"a": [1, 0], "b": [0, 0]})
+    evaluate(bundle, "new", {"a": [1, 0], "b": [1, 1]})
+    ran = command("base", "new")
+    assert re.search(r"^Pass\^1 +0\.250 +0\.750 +\+0\.500 +-1\.000 to \+1\.000$", ran.out, re.MULTILINE)
+    assert (
+        "\nno difference that 2 rows can show: +50.0 points, 95 % interval -100.0 to +100.0\n"
+        "(2 rows are too few for an interval to mean much: compare at least 6)\n" in ran.out
+    )
 
 
 def test_the_same_results_are_no_difference(bundle: Bundle, command: Command) -> None:

@@ -16,6 +16,7 @@ from planned_agent import change_log, evaluate
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.exporting import COLUMNS, FORMATS
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.cli_commands.export import export as export_command
 
 Command = Callable[..., Finished]
@@ -87,9 +88,9 @@ def test_an_evaluation_that_runs_is_exported_as_far_as_it_is(
 ) -> None:
     lines = finished.log_path.read_text().splitlines()
     finished.log_path.write_text("\n".join(lines[:-1]) + "\n")
-    lock = {"pid": os.getpid(), "host": os.uname().nodename}
-    finished.log_path.with_suffix(".lock").write_text(json.dumps(lock))
+    lock = EvaluationLock(finished.log_path.with_suffix(".lock"))
     ran = command("first", "--columns", "reward")
+    lock.release()
     assert (ran.code, len(ran.out.splitlines())) == (0, 3)
     assert "; left out: 1 not run yet\n" in ran.error
     assert f"evaluation first still runs, by process {os.getpid()}" in ran.error

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from flight_bundle import Bundle, Finished, flight_bundle
 from planned_agent import change_log, evaluate
 
 from reward_kit.agent import EvaluationResult
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 
 Command = Callable[..., Finished]
 PLAN = {"a": [1, 1], "b": [1, 0]}
@@ -78,11 +78,9 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
     for name in ("running", "killed", "whole"):
         kept = lines if name == "whole" else lines[:-1]
         (evals / f"{name}.jsonl").write_text("\n".join(kept) + "\n")
-    note = {"pid": os.getpid(), "host": socket.gethostname()}
-    (evals / "running.lock").write_text(json.dumps(note))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    (evals / "killed.lock").write_text(json.dumps({**note, "pid": gone.pid}))
+    lock = EvaluationLock(evals / "running.lock")
+    # a killed process leaves its lock behind, and its number may be another's by now
+    (evals / "killed.lock").write_text((evals / "running.lock").read_text())
     (evals / "damaged.jsonl").write_text("hello\nworld\n")
     (evals / "first.explanations.jsonl").write_text("{}\n")
     ran = command()
@@ -95,6 +93,8 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
     assert f"(interrupted: still running, by process {os.getpid()} on" in " ".join(
         command("running").out.split()
     )
+    lock.release()
+    assert " interrupted " in next(line for line in command().out.splitlines() if "running" in line)
 
 
 def test_rollouts_that_were_not_judged_are_told_in_the_list(
@@ -198,7 +198,8 @@ def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> Non
     import fcntl
     import termios
 
-    log = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}).log_path
+    usage = {"calls": 1}
+    log = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage=usage).log_path
     log.write_text(log.read_text().replace('"model": null', '"model": "openai/gpt-4o-mini-of-some-date"'))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -15,6 +15,7 @@ from reward_kit.agent.comparing.row_pairs import (
     pair_rows,
 )
 from reward_kit.agent.comparing.settings import Setting, different_code, different_settings
+from reward_kit.agent.results import asked_model
 from reward_kit.agent.runs.stored_evaluation import StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -180,5 +181,5 @@ def _named(stored: StoredEvaluation) -> dict[str, Any]:
         "path": str(stored.path),
         "status": stored.status,
         "agent": stored.configuration.get("agent"),
-        "model": stored.configuration.get("model"),
+        "model": asked_model(stored.configuration, stored.usage, stored.outcomes),
     }

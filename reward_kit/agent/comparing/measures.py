@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,7 +47,7 @@ class Measure:
 def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Everything that is measured of the rows; Pass^1 comes first."""
     for k in range(1, max(min(pair.a.n, pair.b.n) for pair in pairs) + 1):
-        yield _measure(pairs, f"Pass^{k}", "share", _pass_power(k))
+        yield _measure(pairs, f"Pass^{k}", "share", _pass_power(k), most=1.0)
     yield _measure(pairs, "reward", "share", lambda row: row.reward)
     roles = {
         role for pair in pairs for one in _outcomes(pair) for role, usage in one.usage.items() if usage.calls
@@ -62,9 +63,14 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
 
 
 def _measure(
-    pairs: Sequence[RowPair], name: str, unit: Unit, of: Callable[[RowResult], float | None]
+    pairs: Sequence[RowPair],
+    name: str,
+    unit: Unit,
+    of: Callable[[RowResult], float | None],
+    *,
+    most: float = math.inf,
 ) -> Measure:
-    """The mean over the rows that have a value on both sides."""
+    """The mean over the rows that have a value on both sides, no two of them further apart than ``most``."""
     values = [
         (a, b) for a, b in ((of(pair.a), of(pair.b)) for pair in pairs) if a is not None and b is not None
     ]
@@ -75,7 +81,7 @@ def _measure(
         unit,
         mean([a for a, _ in values]),
         mean([b for _, b in values]),
-        mean_difference([b - a for a, b in values]),
+        mean_difference([b - a for a, b in values], most=most),
     )
 
 

@@ -33,6 +33,11 @@ class PairedDifference:
     differing: int
 
     @property
+    def too_few(self) -> bool:
+        """Whether there are too few rows for anything to differ from chance."""
+        return self.rows < TELLING
+
+    @property
     def verdict(self) -> Verdict:
         """What the interval says of B, where more is better."""
         if self.interval is not None and self.interval.low > 0:
@@ -53,14 +58,15 @@ class PairedDifference:
         }
 
 
-def mean_difference(differences: Sequence[float]) -> PairedDifference:
+def mean_difference(differences: Sequence[float], *, most: float = math.inf) -> PairedDifference:
     """The mean of the rows' differences (one number each, B minus A), with its 95 % interval.
 
     The standard error is sqrt(sum((d - mean)^2) / (n - 1) / n) over the n rows: the paired one, clustered by
     row, of Miller 2024, "Adding Error Bars to Evals" (arXiv 2411.00640). The rollouts of a row, which are not
     independent, come in through their mean alone. The interval is that many standard errors wide as Student's
     t with n - 1 degrees of freedom says, since the normal distribution makes it too narrow for few rows
-    (Bowyer, Aitchison and Ivanova 2025, arXiv 2503.01747). Raises ``ValueError`` of nothing.
+    (Bowyer, Aitchison and Ivanova 2025, arXiv 2503.01747). It is cut at ``most`` on both sides: how far
+    apart the two can be at all. Raises ``ValueError`` of nothing.
     """
     rows = len(differences)
     if not rows:
@@ -74,7 +80,8 @@ def mean_difference(differences: Sequence[float]) -> PairedDifference:
         return PairedDifference(same, Interval(same, same), rows, differing)
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (rows - 1)
     half = student_t(rows - 1) * math.sqrt(variance / rows)
-    return PairedDifference(mean, Interval(mean - half, mean + half), rows, differing)
+    interval = Interval(max(-most, mean - half), min(most, mean + half))
+    return PairedDifference(mean, interval, rows, differing)
 
 
 def student_t(freedom: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import OPTIONS, flag_of
+from reward_kit.agent.results import asked_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Set
     for name, option in OPTIONS.items():
         in_both = name in a.configuration and name in b.configuration
         if in_both and (option.fixed or name in ALSO_TELLING):
-            yield from _different(flag_of(name), a.configuration[name], b.configuration[name])
+            yield from _different(flag_of(name), _value(a, name), _value(b, name))
     for name, version in a.versions.items():
         if name in b.versions and name not in UNTELLING:
             yield from _different(f"version of {name}", version, b.versions[name])
@@ -51,6 +52,13 @@ def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[
         return {}
     both = {name: (a.code.get(name), b.code.get(name)) for name in dict.fromkeys([*a.code, *b.code])}
     return {name: (before, now) for name, (before, now) in both.items() if before != now}
+
+
+def _value(stored: StoredEvaluation, name: str) -> Any:
+    """What was set; a model that a person's own agent left unasked counts for nothing."""
+    if name == "model":
+        return asked_model(stored.configuration, stored.usage, stored.outcomes)
+    return stored.configuration[name]
 
 
 def _different(name: str, a: Any, b: Any) -> Iterator[Setting]:

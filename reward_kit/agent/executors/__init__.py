@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.runs.broken_off import BrokenOff
 
 
 class Executor(Protocol):
@@ -14,6 +15,11 @@ class Executor(Protocol):
     @property
     def outcomes(self) -> list[RolloutOutcome]:
         """The rollouts that are on the disk, attempts that were repeated included."""
+        ...
+
+    @property
+    def broken_off(self) -> BrokenOff:
+        """What was used by attempts that were broken off; all of it is known once this is closed."""
         ...
 
     async def run(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.rollout_runner import RolloutRunner
+from reward_kit.agent.runs.broken_off import BrokenOffLines
 from reward_kit.agent.runs.group_commit import GroupCommit
 from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import run_jobs
@@ -16,11 +17,14 @@ from reward_kit.agent.tally import note
 from reward_kit.agent.telemetry import open_telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.outcome import RolloutOutcome
+    from reward_kit.agent.own_models import CallTimeout
     from reward_kit.agent.participants import Participants
+    from reward_kit.agent.rollout import Role
+    from reward_kit.agent.runs.broken_off import BrokenOff
     from reward_kit.agent.runs.group_commit import OutcomeLog
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.storage import RunsFolder
@@ -43,6 +47,7 @@ class InProcess:
         log: OutcomeLog,
         tally: Tally,
         progress: Progress,
+        call_timeouts: Mapping[Role, CallTimeout] | None = None,
     ) -> None:
         self._config = config
         self._jobs = jobs
@@ -53,20 +58,27 @@ class InProcess:
         self._rows = RowStates(folder, config, jobs, self._files, partial(note, progress))
         self._telemetry = open_telemetry()
         self._saver = GroupCommit(log, self._files)
+        self._broken_off = BrokenOffLines(log, self._files)
         self._runner = RolloutRunner(
             config=config,
             participants=participants,
             folder=folder,
             rows=self._rows,
             saver=self._saver,
+            broken_off=self._broken_off,
             tally=tally,
             progress=progress,
+            call_timeouts=call_timeouts,
             telemetry=self._telemetry,
         )
 
     @property
     def outcomes(self) -> list[RolloutOutcome]:
         return self._runner.outcomes
+
+    @property
+    def broken_off(self) -> BrokenOff:
+        return self._broken_off.total
 
     async def run(self) -> None:
         participants = self._participants
@@ -90,6 +102,7 @@ class InProcess:
     async def close(self) -> None:
         self._files.shutdown(wait=True)
         self._saver.close()
+        self._broken_off.close(partial(note, self._progress))
         await self._rows.close()
         await self._participants.close()
         if self._telemetry is not None:

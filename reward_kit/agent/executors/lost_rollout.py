@@ -6,6 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.redaction import without_password
 from reward_kit.agent.runs.rollout_record import RolloutRecord
 from reward_kit.agent.schedule import rollout_seed
 
@@ -27,7 +28,7 @@ def lost_record(
         attempt=attempt,
         seed=rollout_seed(config.seed, row.id, job.index, attempt),
         eval_id=config.eval_id or "",
-        agent=participants.agent_spec,
+        agent=without_password(participants.agent_spec),
         user=participants.user_specs[row.id],
         models={role: model.name for role, model in participants.models.items()},
         fields=row.reward_fields(),

@@ -192,6 +192,7 @@ class RayCluster(WorkerProcesses):
         actor = self._ray.remote(RayWorker).options(**ACTOR).remote()
         asker = Asker(self._limits, actor.hear.remote)
         in_order = False
+        taking: Awaitable[list[dict[str, Any]]] | None = None
         try:
             # Keys go in the arguments of a call, which stay in memory. A runtime environment, where Ray has
             # a place for variables, is written to its logs.
@@ -199,7 +200,9 @@ class RayCluster(WorkerProcesses):
             in_order = True
             over = False
             while not over:
-                lines = await actor.take.remote(may_start=self._tally.may_start)
+                taking = actor.take.remote(may_start=self._tally.may_start)
+                lines = await taking
+                taking = None
                 over = await self._heard(lines, left, begun, asker)
                 if self._hangs(begun):
                     in_order = False
@@ -217,7 +220,7 @@ class RayCluster(WorkerProcesses):
         except errors.RayError as error:  # what it said was lost with its node
             raise ProcessDiedError(_why(error)) from None
         finally:
-            await self._ended(actor, in_order=in_order)
+            await self._ended(actor, taking, in_order=in_order)
             asker.gone()
 
     def _finished(self, line: dict[str, Any], files: Sequence[NewFile] = ()) -> Finished[RolloutOutcome]:
@@ -253,12 +256,14 @@ class RayCluster(WorkerProcesses):
         oldest = min(begun.values(), default=time.monotonic())
         return time.monotonic() - oldest > self._config.timeout + HANG_GRACE
 
-    async def _ended(self, actor: Any, *, in_order: bool) -> None:
-        """End an actor, ``in_order`` if it can be told to."""
+    async def _ended(
+        self, actor: Any, taking: Awaitable[list[dict[str, Any]]] | None, *, in_order: bool
+    ) -> None:
+        """End an actor, ``in_order`` if it can be told to; ``taking`` is what it has been asked for last."""
         errors = self._ray.exceptions
         if in_order:
             with suppress(asyncio.TimeoutError, errors.RayError):
-                await asyncio.wait_for(_result(actor.end.remote()), GRACE)
+                self._heard_last(await asyncio.wait_for(_last_words(actor, taking), GRACE))
         with suppress(errors.RayError):
             self._ray.kill(actor)
 
@@ -293,6 +298,13 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+
+
+async def _last_words(actor: Any, taking: Awaitable[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
+    """What an actor has to say that is told to end."""
+    ending = actor.end.remote()
+    taken = [] if taking is None else await taking
+    return [*taken, *await ending]
 
 
 async def _result(awaited: Awaitable[Any]) -> Any:

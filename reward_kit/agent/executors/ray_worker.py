@@ -14,7 +14,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import traceback
 import zipfile
 from collections import deque
 from contextlib import suppress
@@ -22,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.worker import Lines, work
+from reward_kit.agent.faults import fault_line
 from reward_kit.agent.providers.leave import Leave
-from reward_kit.agent.redaction import redact
+from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
 from reward_kit.agent.tally import Tally
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError
@@ -60,6 +60,7 @@ class TakenLines(Lines):
         self._told = 0
         self._given = 0
         self._unheard: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._ended = False
 
     def tell(self, line: Mapping[str, Any]) -> None:
         with self._change:
@@ -81,6 +82,9 @@ class TakenLines(Lines):
         await heard
 
     def append(self, line: Mapping[str, Any]) -> None:
+        if line["kind"] == BROKEN_OFF:  # it has no files
+            super().append(line)
+            return
         self._check_bases()
         record = self._root / line["file"]
         found = sorted(record.parent.glob(f"{record.stem}.*"))
@@ -99,7 +103,7 @@ class TakenLines(Lines):
                 heard = self._unheard.popleft()[1]
                 with suppress(RuntimeError):  # the loop has ended
                     heard.get_loop().call_soon_threadsafe(_done, heard)
-            self._change.wait_for(lambda: self._waiting, WAIT)
+            self._change.wait_for(lambda: self._waiting or self._ended, WAIT)
             taken: list[dict[str, Any]] = []
             size = 0
             while self._waiting and size < BATCH:
@@ -107,6 +111,15 @@ class TakenLines(Lines):
                 size += sum(map(len, taken[-1].get("files", {}).values()))
             self._given += len(taken)
             return taken
+
+    def rest(self) -> list[dict[str, Any]]:
+        """What nobody has taken yet; no more will come, and ``take`` waits for nothing any more."""
+        with self._change:
+            self._ended = True
+            self._change.notify_all()
+            rest = list(self._waiting)
+            self._waiting.clear()
+            return rest
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
@@ -186,8 +199,8 @@ class RayWorker:
             self._lines.tell({"fault": {"kind": type(error).__name__, **parts}})
         except asyncio.CancelledError:
             return
-        except BaseException:  # noqa: BLE001 - the last thing this thread does is to say why it ends
-            self._lines.tell({"fault": {"kind": "", "fault": redact(traceback.format_exc(limit=-3))}})
+        except BaseException as error:  # noqa: BLE001 - the last thing this thread does is to say why it ends
+            self._lines.tell({"broke": fault_line(error)})
         else:
             self._lines.tell({"over": True})
 
@@ -204,14 +217,15 @@ class RayWorker:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave.heard, line)
 
-    def end(self) -> None:
-        """Give up what is still played, and leave nothing on the node."""
+    def end(self) -> list[dict[str, Any]]:
+        """Give up what is still played, and leave nothing on the node; gives what nobody has taken yet."""
         if self._playing is not None and self._thread is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._playing.cancel)
             self._thread.join(GRACE)
         os.chdir(tempfile.gettempdir())
         shutil.rmtree(self._folder, ignore_errors=True)
+        return [] if self._lines is None else self._lines.rest()
 
 
 def _sweep() -> None:

@@ -3,9 +3,11 @@
 It speaks JSON lines. On stdin: first the setup (``config``, ``path``: where modules are looked for,
 ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout), later perhaps ``hold``: begin
 no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outcome`` (a line for the log),
-``note``, ``fault`` (no process can go on), ``broke`` (this one cannot: a rollout may be the cause),
-``waiting`` (calls wait for a provider: that is not the rollouts' time), and ``over`` when all is done. With
-``rpm`` or ``tpm`` there are lines for model calls in both directions, see ``providers.leave``.
+``broken_off`` (what attempts have used that came to no end, also after the end of stdin), ``unpriced``
+(a model of no known price), ``note``, ``fault`` (no process can go on), ``broke`` (this one cannot: a
+rollout may be the cause), ``waiting`` (calls wait for a provider: that is not the rollouts' time), and
+``over`` when all is done. With ``rpm`` or ``tpm`` there are lines for model calls in both directions, see
+``providers.leave``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from reward_kit.agent.runs.atomic_file import OUT_OF_FILES
+from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -54,9 +58,13 @@ class Lines:
         """Say that a rollout begins."""
         self.tell({"begun": [row_id, index]})
 
+    def tell_unpriced(self, model: str) -> None:
+        """Say that a model has no known price; whether that matters is known to the other process."""
+        self.tell({"unpriced": model})
+
     def append(self, line: Mapping[str, Any]) -> None:
         """Stand in for the evaluation's log, which the other process writes."""
-        self.tell({"outcome": dict(line)})
+        self.tell({"broken_off" if line["kind"] == BROKEN_OFF else "outcome": dict(line)})
 
     def append_each(self, lines: Sequence[Mapping[str, Any]]) -> list[Exception | None]:
         """``append`` all; for each None or what was raised."""
@@ -115,6 +123,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
         tasks = list({job.task.row.id: job.task for job in jobs}.values())
         participants = find_participants(config, tasks)
         progress = Telling(lines)
+        tally.spending.tell_unpriced = lines.tell_unpriced
         participants.gates.tell = progress.noted
         participants.gates.ask(leave)
         folder = RunsFolder(setup["root"])
@@ -170,6 +179,9 @@ def main() -> int:
     try:
         loop.run_until_complete(task)
     except RewardKitError as error:
+        if _is_out_of_files(error):
+            lines.tell({"broke": error.fault})
+            return 1
         parts = {"fault": error.fault, "place": error.place, "remedy": error.remedy}
         lines.tell({"fault": {"kind": type(error).__name__, **parts}})
         return 1
@@ -180,6 +192,13 @@ def main() -> int:
         return 1
     lines.tell({"over": True})
     return 0
+
+
+def _is_out_of_files(error: BaseException | None) -> bool:
+    """Whether it is for want of this process's own descriptors: others may have some."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None and error.errno in OUT_OF_FILES
 
 
 def _say_unless_broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

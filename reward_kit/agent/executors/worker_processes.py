@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import reward_kit.errors
@@ -23,14 +24,15 @@ from reward_kit.agent.executors.shares import share_concurrency, share_config, s
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.providers.leave import Asker, LimitsForAll
 from reward_kit.agent.record_keeping import outcome_of
+from reward_kit.agent.runs.broken_off import BrokenOff, BrokenOffLines, broken_off
 from reward_kit.agent.runs.group_commit import Finished, GroupCommit
 from reward_kit.agent.runs.parcels import Parcel
 from reward_kit.agent.storage import record_file
 from reward_kit.agent.tally import note
-from reward_kit.errors import RewardKitError
+from reward_kit.errors import RewardKitError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.participants import Participants
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 LONGEST_READ = 2**24
 GRACE = 15.0
 """Seconds that a process has to end once it is told to."""
+PIPE_GRACE = 1.0
+"""Seconds to read what a process has said that has ended: one that a tool left behind may hold its pipe."""
 HANG_GRACE = 30.0
 """So many seconds past ``--timeout`` a process whose event loop does not go on is ended."""
 LOOK_EVERY = 1.0
@@ -52,6 +56,16 @@ Place = tuple[str, int]
 
 class ProcessDiedError(Exception):
     """A process ended without having said so."""
+
+
+_PROGRAM = """\
+import sys
+if sys.path[0] == "":  # the working directory may hold a bundle's own json.py
+    sys.path.append(sys.path.pop(0))
+from runpy import run_module
+run_module("reward_kit.agent.executors.worker", run_name="__main__")
+"""
+"""``python -m``, but for what is searched first."""
 
 
 class WorkerProcesses:
@@ -73,8 +87,14 @@ class WorkerProcesses:
         self._progress = progress
         self._files = ThreadPoolExecutor(1, thread_name_prefix="evaluation-log")
         self._saver = GroupCommit(opened.log, self._files)
-        self._processes: set[asyncio.subprocess.Process] = set()
+        self._broken_off = BrokenOffLines(opened.log, self._files)
+        self._processes: dict[asyncio.subprocess.Process, WholeLines] = {}
+        self._last_saves: list[asyncio.Future[RolloutOutcome]] = []
         self._limits = LimitsForAll(config.rpm, config.tpm)
+
+    @property
+    def broken_off(self) -> BrokenOff:
+        return self._broken_off.total
 
     async def run(self) -> None:
         self._progress.started(self._tally)
@@ -89,7 +109,8 @@ class WorkerProcesses:
             for share, most in zip(shares, concurrency, strict=True)
         ]
         try:
-            await asyncio.gather(*playing)
+            # a gather that is cancelled would not wait for all, and then they are cancelled once more
+            await _first_error(playing)
         finally:
             for one in playing:
                 one.cancel()
@@ -97,9 +118,11 @@ class WorkerProcesses:
 
     async def close(self) -> None:
         for process in list(self._processes):
-            await _ended(process)
+            await self._end(process)
+        await asyncio.gather(*self._last_saves, return_exceptions=True)  # a full disk is no new reason to end
         self._files.shutdown(wait=True)
         self._saver.close()
+        self._broken_off.close(partial(note, self._progress))
 
     async def _see_through(self, jobs: Sequence[Job], concurrency: int) -> None:
         """Have all of ``jobs`` played, by one process after the other where they die."""
@@ -145,18 +168,18 @@ class WorkerProcesses:
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "reward_kit.agent.executors.worker",
+            "-c",
+            _PROGRAM,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LONGEST_READ,
             start_new_session=True,  # Ctrl-C is for this process, which ends the others in good order
         )
-        self._processes.add(process)
         watch = asyncio.ensure_future(self._watch(process, begun))
         assert process.stdin is not None
         assert process.stdout is not None
         stdin = process.stdin
+        said = self._processes[process] = WholeLines(process.stdout)
 
         def tell(line: Mapping[str, Any]) -> None:
             with suppress(ConnectionError):
@@ -168,7 +191,7 @@ class WorkerProcesses:
             with suppress(ConnectionError):
                 await stdin.drain()
             over = False
-            async for lines in _whole_lines(process.stdout):
+            async for lines in said:
                 over = await self._heard([json.loads(line) for line in lines], left, begun, asker) or over
                 if not self._tally.may_start:
                     tell({"hold": True})
@@ -177,9 +200,66 @@ class WorkerProcesses:
                 raise ProcessDiedError(_said(code))
         finally:
             watch.cancel()
-            await _ended(process)
+            await self._end(process)
             asker.gone()
-            self._processes.discard(process)
+            self._processes.pop(process, None)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Let a process end in good order, or end it; what it says by then still counts."""
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._last_words(process), GRACE)
+        if process.returncode is None:
+            process.kill()
+            await self._last_words(process)
+
+    async def _last_words(self, process: asyncio.subprocess.Process) -> None:
+        """Take in what a process says until it has ended."""
+
+        async def hear() -> None:
+            async for lines in self._processes[process]:
+                self._heard_last([json.loads(line) for line in lines])
+
+        hearing = asyncio.ensure_future(hear())
+        try:
+            await process.wait()
+            await asyncio.wait({hearing}, timeout=PIPE_GRACE)
+        finally:
+            hearing.cancel()
+            await asyncio.wait({hearing})
+
+    def _heard_last(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Take in what a process has said that is to go on no more: what it has broken off, and finished."""
+        self._hear_of_broken_off(lines)
+        for line in lines:
+            if "note" in line:
+                note(self._progress, line["note"])
+        self._last_saves += [
+            asyncio.ensure_future(self._counted(line, self._saved(line)))
+            for line in lines
+            if "outcome" in line
+        ]
+
+    async def _counted(self, line: dict[str, Any], saved: asyncio.Future[RolloutOutcome]) -> RolloutOutcome:
+        """The attempt in ``line`` when it is ``saved``; one that cannot be comes to no end."""
+        try:
+            outcome = await asyncio.shield(saved)
+        except StorageError:
+            self._break_off(broken_off(RolloutOutcome.from_json(line["outcome"]).usage))
+            raise
+        self._count(outcome)
+        return outcome
+
+    def _hear_of_broken_off(self, lines: Sequence[dict[str, Any]]) -> None:
+        for line in lines:
+            if "broken_off" in line:
+                self._break_off(BrokenOff.from_json(line["broken_off"]))
+
+    def _break_off(self, part: BrokenOff) -> None:
+        for usage in part.usage.values():
+            self._tally.spending.count(usage)
+        self._broken_off.add(part)
 
     async def _heard(
         self,
@@ -191,11 +271,11 @@ class WorkerProcesses:
         """Take in what a process has said; True if it says that all is done."""
         for line in lines:  # first of all: saving takes its time
             asker.heard(line)
+        self._hear_of_broken_off(lines)
         saving = iter([self._saved(line) for line in lines if "outcome" in line])
         for line in lines:
             if "outcome" in line:
-                outcome = await asyncio.shield(next(saving))
-                self._count(outcome)
+                outcome = await self._counted(line, next(saving))
                 place = outcome.row_id, outcome.index
                 if outcome.final:
                     left.pop(place, None)
@@ -207,6 +287,8 @@ class WorkerProcesses:
                 begun[row_id, index] = time.monotonic()
             elif "waiting" in line:
                 begun.update(dict.fromkeys(begun, time.monotonic()))
+            elif "unpriced" in line:
+                self._tally.spending.unpriced(line["unpriced"])
             elif "note" in line:
                 note(self._progress, line["note"])
             elif "fault" in line:
@@ -260,25 +342,30 @@ class WorkerProcesses:
                 return
 
 
-async def _whole_lines(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
+class WholeLines:
     """All whole lines that have come since the last look; what a process did not end is dropped."""
-    rest = b""
-    while chunk := await stream.read(LONGEST_READ):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._stream = stream
+        self._rest = b""
+
+    def __aiter__(self) -> WholeLines:
+        return self
+
+    async def __anext__(self) -> list[bytes]:
+        while chunk := await self._stream.read(LONGEST_READ):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if lines:
+                return lines
+        raise StopAsyncIteration
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Let a process end in good order, or end it."""
-    if process.returncode is None:
-        if process.stdin is not None:
-            process.stdin.close()
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE)
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+async def _first_error(tasks: Sequence[asyncio.Future[None]]) -> None:
+    """Wait for all; the first that fails is raised at once."""
+    if tasks:
+        over, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for one in over:
+            one.result()
 
 
 def _said(code: int) -> str:

@@ -43,6 +43,8 @@ COLUMNS = (
     "turns",
     "opening",
     "seconds",
+    "model_seconds",
+    "waited_seconds",
     "usage",
     "file",
 )
@@ -105,6 +107,8 @@ def _logged(stored: StoredEvaluation, outcome: RolloutOutcome) -> dict[str, Any]
         "steps": outcome.steps,
         "turns": outcome.turns,
         "seconds": outcome.seconds,
+        "model_seconds": outcome.model_seconds,
+        "waited_seconds": outcome.waited_seconds,
         "usage": {role: usage_to_json(usage) for role, usage in outcome.usage.items()} or None,
         "file": outcome.file,
     }

@@ -73,7 +73,7 @@ class AnswerStore:
             return completion
         if kept is None:
             return completion
-        kept.usage, kept.seconds = completion.usage, completion.seconds
+        kept.usage, kept.seconds, kept.waited = completion.usage, completion.seconds, completion.waited
         return kept
 
     def clear(self) -> None:
@@ -155,6 +155,7 @@ def _created(path: Path) -> int:
 def _encoded(completion: Completion, key: str) -> bytes:
     """A checksum, then the answer; raises ``TypeError`` or ``ValueError`` for what is not JSON."""
     plain = {"format": FORMAT, "key": key, **asdict(completion)}
+    del plain["waited"]  # whoever gets the kept answer has not waited
     body = json.dumps(plain).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 

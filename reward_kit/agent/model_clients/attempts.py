@@ -30,7 +30,7 @@ _chance = random.SystemRandom()
 async def answered(
     attempt: Attempt, *, retries: int, backoff: float, gate: Gate | None = None, size: int = 0
 ) -> Completion:
-    """What the first successful attempt gives, with the seconds that all took.
+    """What the first successful attempt gives, with the seconds that all took, waiting at the gate apart.
 
     An attempt returns its fault, because whether to raise it is decided here: one that may pass is raised
     after ``retries`` further attempts. Each attempt goes through the ``gate``, which knows what other calls
@@ -41,8 +41,9 @@ async def answered(
     if gate is None:
         return await _answered(attempt, retries, backoff)
     visit = Visit(size)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     await gate.enter(visit)
-    clock = time.perf_counter()
     made = 0
     answer = await _through(gate, visit, attempt)
     while isinstance(answer, ModelError):
@@ -55,7 +56,8 @@ async def answered(
         await gate.enter(visit)
         answer = await _through(gate, visit, attempt)
     gate.left(visit, answer)
-    answer.seconds = time.perf_counter() - clock
+    answer.waited = visit.waited
+    answer.seconds = loop.time() - began - visit.waited
     return answer
 
 

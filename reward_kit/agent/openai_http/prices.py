@@ -46,6 +46,11 @@ def price(usage: Usage, names: tuple[str, ...]) -> float | None:
     return None
 
 
+def has_price(name: str) -> bool:
+    """Whether a model has a price under this name."""
+    return _entry(name) is not None
+
+
 def _is_tiered(entry: dict[str, Any]) -> bool:
     return any(
         "cost" in name and name not in _READ and not name.endswith(_OF_OTHER_CALLS) and value

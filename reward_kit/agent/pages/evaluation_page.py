@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.pages.rendering import render
 from reward_kit.agent.reports.evaluations_table import HEADINGS, RIGHT, evaluation_cells
-from reward_kit.agent.reports.facts import facts_of, row_cells, title_line, what_went_wrong
+from reward_kit.agent.reports.facts import facts_of, means_line, row_cells, title_line, what_went_wrong
 from reward_kit.agent.reports.failed_rollouts import tool_fault_lines
 from reward_kit.agent.runs.stored_result import stored_result
 
@@ -53,6 +53,7 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         facts=list(facts_of(result)),
         tool_faults=list(tool_fault_lines(result)),
         rows=[(row, row_cells(row), what_went_wrong(row)) for row in result.rows],
+        means=means_line(result.rows),
         failed=_failed(result),
         most=MOST_OF_A_KIND,
         configuration={name: value for name, value in stored.configuration.items() if value is not None},

@@ -10,7 +10,15 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reward_kit.agent.reports.wording import count, duration, estimate, money, score, tokens
+from reward_kit.agent.reports.wording import (
+    count,
+    duration,
+    duration_with_waiting,
+    estimate,
+    money,
+    score,
+    tokens,
+)
 
 LONG_LINES = 14
 """Lines of a value that are shown at once; longer ones are folded."""
@@ -39,6 +47,7 @@ def _environment() -> Environment:
         "beginning": beginning,
         "count": count,
         "duration": duration,
+        "duration_with_waiting": duration_with_waiting,
         "estimate": estimate,
         "is_long": is_long,
         "money": money,

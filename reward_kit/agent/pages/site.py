@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from reward_kit.agent.evaluation_config import NAME
 from reward_kit.agent.pages.evaluation_page import evaluation_page, evaluations_page
 from reward_kit.agent.pages.fault_page import fault_page
 from reward_kit.agent.pages.rollout_page import ALONE, neighbours, rollout_page
@@ -85,6 +86,8 @@ class Site:
 
     def _evaluation(self, name: str) -> _Read:
         """An evaluation as its files are now; the last one is kept, as its rollouts are read one by one."""
+        if not NAME.fullmatch(name):  # it may come from a file that somebody else has written
+            raise UsageError(f"{name!r} is no name of an evaluation")
         path = self._folder / "evals" / f"{name}.jsonl"
         results = path.with_suffix(".json")
         state = _state(path), _state(results)

@@ -130,7 +130,7 @@ class Gate:
         if not self._queue and self._delay(visit, self._now()) <= 0:
             self._admit(visit)
         else:
-            with held_up():
+            with held_up(), visit.waiting():
                 await self._queued(visit)
 
     def is_trying(self, visit: Visit) -> bool:

@@ -94,7 +94,7 @@ def _heads(evaluations: Iterable[tuple[str, StoredEvaluation]]) -> Iterator[str]
         status = "" if stored.status == "complete" else f"{stored.status}, "
         spent = money(total_usage(stored.usage.values()))
         cost = "" if spent == NOTHING else f", {spent}"
-        yield f"{side}  {stored.eval_id}: {one_line(strategy(stored.configuration), LONGEST_STRATEGY)}"
+        yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
         yield f"   {status}{count(len(stored.rows), 'row')}, {done} of {count(planned, 'rollout')}{cost}"
 
 
@@ -245,6 +245,8 @@ def _verdict(found: PairedDifference, side: str | None = None) -> Iterator[str]:
         yield f"{none}: each of {rows} succeeds as often in {side} as in A"
     elif found.verdict == "no difference":
         yield f"{none} that {rows} can show: {points}, {interval}"
+        if found.too_few:
+            yield f"({rows} are too few for an interval to mean much: compare at least {TELLING})"
     else:
         yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"
         if found.differing < TELLING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import LEADERBOARD_KS
-from reward_kit.agent.reports.facts import facts_of, row_cells, title_line, what_went_wrong
+from reward_kit.agent.reports.facts import facts_of, means_line, row_cells, title_line, what_went_wrong
 from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
     failure_facts,
@@ -106,6 +106,10 @@ def _rows_table(rows: Sequence[RowResult], width: int) -> Table:
     for row in shown:
         values = [cells[row.row_id][name] for name in headings]
         table.add_row(row.row_id, *values, what_went_wrong(row))
+    means = means_line(shown, headings)
+    if means is not None:
+        table.caption = f"[{means}]"
+        table.caption_justify = "left"
     return table
 
 

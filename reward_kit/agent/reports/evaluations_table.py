@@ -61,9 +61,9 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
         time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
         f"{len(stored.outcomes)}/{stored.planned}",
         score(mean(rates)),
-        money(total_usage(stored.usage.values())),
+        money(total_usage([*stored.usage.values(), *stored.broken_off.usage.values()])),
         f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
-        one_line(strategy(stored.configuration), LONGEST_STRATEGY),
+        one_line(strategy(stored), LONGEST_STRATEGY),
     )
 
 

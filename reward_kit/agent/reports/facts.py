@@ -9,10 +9,12 @@ from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
 from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
+    NOTABLE_WAITING,
     count,
     dollars,
     duration,
     estimate,
+    mean_money,
     money,
     one_line,
     shares,
@@ -21,7 +23,7 @@ from reward_kit.agent.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.reports.failed_rollouts import Fact
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
 """Stop reasons whose failures get an example, one for each group."""
+
+MEANS = ("reward", "steps", "time", "cost")
+"""Columns of rows that are means over their rollouts."""
 
 FIRST_TURNS = 4
 """Success is told for so many turns, and for the last in which there was one."""
@@ -40,7 +45,7 @@ def title_line(result: EvaluationResult) -> str:
     passed = sum(row.c for row in result.rows)
     how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
     return (
-        f"{strategy(result.configuration)}: {passed} of {count(judged, 'judged rollout')} passed, "
+        f"{strategy(result)}: {passed} of {count(judged, 'judged rollout')} passed, "
         f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
     )
 
@@ -53,8 +58,18 @@ def row_cells(row: RowResult) -> dict[str, str]:
         "reward": "-" if row.reward is None else f"{row.reward:.2f}",
         "steps": "-" if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
-        "cost": money(total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())),
+        "cost": mean_money(
+            total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values()),
+            len(row.outcomes),
+        ),
     }
+
+
+def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str | None:
+    """What the numbers in the ``shown`` columns of rows are; None where that makes no difference."""
+    if all(len(row.outcomes) <= 1 for row in rows):
+        return None
+    return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
 
 
 def what_went_wrong(row: RowResult) -> str:
@@ -87,6 +102,12 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     yield "time", ", ".join(spread)
     if means.model_call_seconds is not None:
         yield "", f"{duration(means.model_call_seconds)} for a model call"
+    if means.waiting is not None and means.waiting >= NOTABLE_WAITING:
+        waited = duration(means.model_call_waited_seconds)
+        yield (
+            "waiting",
+            f"{100 * means.waiting:.0f}% of the time: {waited} until limits let a model call through",
+        )
 
 
 def _some_of(within: Mapping[int, float]) -> list[int]:
@@ -108,6 +129,11 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
         if usage.reused_calls:
             saved = dollars(usage.reused_cost)
             yield "", f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again"
+    lost = result.broken_off
+    if lost.rollouts:
+        used = total_usage(lost.usage.values())
+        calls = f"{count(used.calls, 'model call')} of {count(lost.rollouts, 'rollout')}"
+        yield "broken off", f"{money(used)} on top, {calls} that came to no end"
     unpriced = sum(usage.unpriced_calls for usage in asked.values())
     if unpriced and result.configuration.get("max_cost") is not None:
         yield "beware", f"--max-cost does not see {count(unpriced, 'unpriced call')}; --max-tokens does"

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import LEADERBOARD_KS
 from reward_kit.agent.reports.wording import score
-from reward_kit.agent.results import leaderboard_values
+from reward_kit.agent.results import asked_model, leaderboard_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.agent.results import EvaluationResult
+    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 HEADINGS = ("Strategy", *(f"Pass^{k}" for k in LEADERBOARD_KS))
 
 
-def strategy(configuration: Mapping[str, Any]) -> str:
-    """The agent and its model: ``tool-calling (openai/gpt-4o-mini)``."""
-    agent, model = configuration.get("agent"), configuration.get("model")
+def strategy(evaluation: EvaluationResult | StoredEvaluation) -> str:
+    """The agent and the model that it asked: ``tool-calling (openai/gpt-4o-mini)``."""
+    agent = evaluation.configuration.get("agent")
+    model = asked_model(evaluation.configuration, evaluation.usage, evaluation.outcomes)
     return f"{agent} ({model})" if model else f"{agent}"
 
 
 def leaderboard_row(result: EvaluationResult) -> list[str]:
     """The cells below ``HEADINGS``."""
-    return [strategy(result.configuration), *(score(value) for value in leaderboard_values(result))]
+    return [strategy(result), *(score(value) for value in leaderboard_values(result))]
 
 
 def leaderboard(results: Sequence[EvaluationResult]) -> str:

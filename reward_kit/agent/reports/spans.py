@@ -131,7 +131,7 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
         attributes["gen_ai.output.messages"] = _json([answer])
     seconds = 0.0 if call.cached else call.seconds  # those of the call that was made once
     name = f"chat {named['gen_ai.request.model']}"
-    return _span(name, "client", call.started, seconds, attributes, call.error)
+    return _span(name, "client", call.started + call.waited, seconds, attributes, call.error)
 
 
 def _tool(call: ToolCall, *, contents: bool) -> SpanData:

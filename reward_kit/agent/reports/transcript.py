@@ -10,7 +10,7 @@ from reward_kit.agent.failures.first_fault import call_line
 from reward_kit.agent.history import text_of
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import row_line
-from reward_kit.agent.reports.wording import count, duration, money, tokens
+from reward_kit.agent.reports.wording import count, duration, duration_with_waiting, money, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,8 +31,10 @@ def _head(record: RolloutRecord) -> Iterator[str]:
     yield f"agent {record.agent}, user {record.user}"
     for role, model in record.models.items():
         yield f"model of the {role}: {model}"
+    if record.offered_tools is not None:
+        yield f"tools that the agent showed its model: {', '.join(record.offered_tools) or 'none'}"
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-    yield f"begun {begun}, took {duration(record.seconds)}"
+    yield f"begun {begun}, took {duration_with_waiting(record.seconds, record.waited)}"
 
 
 def _conversation(record: RolloutRecord) -> Iterator[str]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.metrics import Estimate
 
 NOTHING = "-"
+NOTABLE_WAITING = 0.05
+"""The share of a time from which on it is told that it was waiting."""
 LONGEST_TEXT = 300
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """What colours a terminal or moves its cursor, and what sets its title or a link."""
@@ -42,6 +44,14 @@ def money(usage: Usage) -> str:
     return f"{cost} + {count(usage.unpriced_calls, 'unpriced call')}" if usage.unpriced_calls else cost
 
 
+def mean_money(usage: Usage, rollouts: int) -> str:
+    """The cost of one of so many rollouts; ``$0.0123 + unpriced`` where some calls have no known price."""
+    if usage.calls == 0 or usage.unpriced_calls >= usage.calls:
+        return money(usage)
+    cost = dollars(usage.cost / rollouts)
+    return f"{cost} + unpriced" if usage.unpriced_calls else cost
+
+
 def dollars(amount: float) -> str:
     """Cents for whole dollars, hundredths of cents below."""
     if 0 < amount < 0.0001:
@@ -65,6 +75,13 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration_with_waiting(seconds: float, waited: float) -> str:
+    """``95.0 s``, or ``95.0 s, of which its model calls waited 83.1 s for limits``."""
+    if waited <= 0 or waited < NOTABLE_WAITING * seconds:
+        return duration(seconds)
+    return f"{duration(seconds)}, of which its model calls waited {duration(waited)} for limits"
 
 
 def count(number: int, noun: str) -> str:

@@ -20,6 +20,7 @@ Part = bytes | memoryview
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _JOINED = 1 << 20
 """Bytes that are copied together rather than written piece by piece."""
+OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _TAIL = 16
 """Bytes at the end of a file that are looked at; white space may follow the object."""
 
@@ -213,6 +214,12 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(
             "may not be written", place=str(path), remedy="Choose another folder with --output-dir."
+        )
+    if error.errno in OUT_OF_FILES:
+        return StorageError(
+            "cannot be written: this process has too many files open",
+            place=str(path),
+            remedy="Raise the limit (ulimit -n), or find the tool or agent that leaves them open.",
         )
     return StorageError(f"cannot be written: {error.strerror or error}", place=str(path))
 

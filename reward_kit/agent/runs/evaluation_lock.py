@@ -41,18 +41,23 @@ PATIENCE = 0.2
 """Seconds that a lock may be held by somebody who only looks whether it is."""
 
 
-def is_held(path: Path) -> bool:
-    """Whether a process holds the lock of an evaluation, as far as the file system tells."""
+def writer_of(path: Path) -> str | None:
+    """Who holds the lock of an evaluation, as far as the file system tells; None if nobody does."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:
-        return False
+        return None
+    holder: str | None = None
     try:
-        return not _try_lock(descriptor)
+        is_free = _try_lock(descriptor)
+        holder = _holder(descriptor)
     except OSError:  # there are no locks on this file system
-        return False
+        is_free = True
     finally:
         os.close(descriptor)
+    if is_free:
+        return None
+    return f"process {holder}" if holder else "another process"
 
 
 def _locked_within(seconds: float, descriptor: int) -> bool:
@@ -94,7 +99,7 @@ class EvaluationLock:
                 holder = _holder(descriptor)
                 os.close(descriptor)
                 raise StorageError(
-                    f"another process{holder} is running this evaluation",
+                    f"another process{f' ({holder})' if holder else ''} is running this evaluation",
                     place=self.path.stem,
                     remedy="Wait for it to end, or choose another --eval-id.",
                 )
@@ -123,9 +128,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _holder(descriptor: int) -> str:
+def _holder(descriptor: int) -> str | None:
+    """Number and machine of the process; None where it has not written them yet."""
     try:
         note: Any = json.loads(os.read(descriptor, 1000))
-        return f" ({note['pid']} on {note['host']})"
+        return f"{note['pid']} on {note['host']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return ""  # it has not written its name yet
+        return None

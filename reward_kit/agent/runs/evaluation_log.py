@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder
+from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
+from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -27,12 +29,22 @@ class LoggedEvaluation:
     """What a log holds: its headers (the first, then one per resumption) and the outcomes in the order they
     came.
 
+    ``broken_off_parts`` are what its lines say of attempts that were broken off, by the id of the line.
     ``whole`` is the number of bytes up to the end of the last whole line.
     """
 
     headers: list[dict[str, Any]] = field(default_factory=list)
     outcomes: list[RolloutOutcome] = field(default_factory=list)
+    broken_off_parts: dict[str, BrokenOff] = field(default_factory=dict)
     whole: int = 0
+
+    @property
+    def broken_off(self) -> BrokenOff:
+        """What was used by attempts that were broken off, in all of its runs."""
+        total = BrokenOff()
+        for part in self.broken_off_parts.values():
+            total.add(part)
+        return total
 
     @property
     def seconds(self) -> float:
@@ -192,7 +204,12 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
             raise ValueError("no line before it says what was evaluated")
         if any(not isinstance(kind, str) for kind in line.get("user_faults") or ()):
             raise TypeError(f"user_faults is {line['user_faults']!r:.40}")
+        _of_kinds(line, {name: _LATER[name] for name in _LATER if name in line})
         logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
+    elif line["kind"] == BROKEN_OFF:
+        for usage in _of_kinds(line, _BROKEN_OFF)["usage"].values():
+            _of_kinds(usage, dict.fromkeys(usage, _NUMBER))
+        logged.broken_off_parts[line["id"]] = BrokenOff.from_json(line)
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:
             raise _other_format(line["format"])
@@ -212,6 +229,7 @@ _HEADER: Mapping[str, Any] = {
     "versions": dict,
     "created": _NUMBER,
 }
+_BROKEN_OFF: Mapping[str, Any] = {"id": str, "rollouts": int, "usage": dict}
 _ROW: Mapping[str, Any] = {"n_rollouts": int, "row": str, "seed": str, "tools": str}
 _ROLLOUT: Mapping[str, Any] = {
     **dict.fromkeys(("id", "row_id", "stop_reason", "file"), str),
@@ -224,6 +242,7 @@ _ROLLOUT: Mapping[str, Any] = {
     "user_faults": (list, type(None)),
     "tool_faults": (dict, type(None)),
 }
+_LATER: Mapping[str, Any] = {"waited_seconds": _NUMBER, "timed_calls": (int, type(None))}
 
 
 def _of_kinds(plain: Any, kinds: Mapping[str, Any]) -> Any:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 class OpenEvaluation:
     """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before,
-    ``seconds_before`` is how long the runs took that they come from. ``warning``: more is there than is asked
-    for.
+    ``broken_off`` what attempts have used that were broken off then, ``seconds_before`` is how long these
+    runs took. ``warning``: more is there than is asked for.
 
     Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
     """
@@ -41,6 +41,7 @@ class OpenEvaluation:
             opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
             logged = read_log(path) if path.exists() else LoggedEvaluation()
             self.earlier = logged.outcomes
+            self.broken_off = logged.broken_off
             self.seconds_before = logged.seconds
             self._finished = finished_outcomes(logged, folder.root)
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
@@ -72,8 +73,9 @@ class OpenEvaluation:
         for outcome in self._finished.values():
             tally.add(outcome)
         tally.earlier = tally.done
-        for outcome in self.earlier:
-            for usage in outcome.usage.values():
+        used = [outcome.usage for outcome in self.earlier]
+        for by_role in (*used, self.broken_off.usage):
+            for usage in by_role.values():
                 tally.spending.count(usage)
         return tally
 

@@ -16,6 +16,7 @@ from reward_kit.agent.evaluation_config import (
     EvaluationConfig,
     flag_of,
 )
+from reward_kit.agent.option_values import key_values
 from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 from reward_kit.errors import UsageError
@@ -182,7 +183,7 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list where none were given
     merged = {
-        name: {**stored.get(name, {}), **_mapping(given.get(name))}
+        name: {**stored.get(name, {}), **key_values(given.get(name), flag_of(name))}
         for name in ("model_args", "user_model_args")
     }
     return {**kept, **given, **merged, "eval_id": path.stem}
@@ -203,10 +204,6 @@ _OF_ONE_RUN = frozenset(
         "debug",
     }
 )
-
-
-def _mapping(given: Any) -> dict[str, Any]:
-    return dict(EvaluationConfig(model_args=given).model_args) if given else {}
 
 
 def _known(evals: Path) -> str:

@@ -27,11 +27,13 @@ class RolloutRecord:
     """Everything that is known of a rollout that is over.
 
     It answers to the names of a live ``Rollout`` (``messages``, ``tool_calls``, ``row``, ``gold`` ...), so
-    that a reward takes either. ``fields`` is the row as the reward got it, ``result`` what the reward
-    returned, ``database`` the name of the file with the final state (None: not kept), ``gold_database`` the
-    same for the state after the gold actions. ``base`` is the key of the seed. ``started`` is in Unix
-    seconds. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None where
-    there was none. ``path`` is where the record was read from.
+    that a reward takes either. ``models`` are named by role; of a person's own agent or user only one that it
+    asked. ``fields`` is the row as the reward got it, ``result`` what the reward returned, ``database`` the
+    name of the file with the final state (None: not kept), ``gold_database`` the same for the state after the
+    gold actions. ``base`` is the key of the seed. ``started`` is in Unix seconds. ``failure`` is a
+    ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None where there was none.
+    ``offered_tools`` are the names of the tools that the agent chose to show its model, None where they were
+    those of the bundle. ``path`` is where the record was read from.
     """
 
     id: str
@@ -62,6 +64,7 @@ class RolloutRecord:
     database: str | None
     gold_database: str | None
     user_faults: list[dict[str, Any]] | None = None
+    offered_tools: list[str] | None = None
     format: str = FORMAT
     path: Path | None = None
     _opened: list[Database] = field(default_factory=list, repr=False)
@@ -85,6 +88,11 @@ class RolloutRecord:
     @property
     def outputs(self) -> list[str]:
         return list(self.fields.get("outputs") or ())
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which limits held back its model calls."""
+        return sum(call.waited for call in self.model_calls)
 
     def reward_arguments(self, *, is_async: bool = False) -> dict[str, Any]:
         """The arguments that the reward got: ``evaluate(**load_rollout(path).reward_arguments())`` judges
@@ -152,7 +160,7 @@ _PLAIN = (
     *(item.name for item in fields(RolloutRecord) if item.name not in (*_LISTS, "format", "path", "_opened")),
 )
 
-_LATER = frozenset({"user_faults"})
+_LATER = frozenset({"user_faults", "offered_tools"})
 
 
 def as_json(value: Any) -> dict[str, Any]:

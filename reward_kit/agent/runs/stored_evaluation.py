@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -13,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.results import FORMAT, RowResult, Status, row_result, usage_of
-from reward_kit.agent.runs.evaluation_lock import is_held
+from reward_kit.agent.runs.broken_off import BrokenOff
+from reward_kit.agent.runs.evaluation_lock import writer_of
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import LATEST, find_evaluation, stored_logs
 from reward_kit.errors import StorageError, UsageError
@@ -29,7 +27,8 @@ class StoredEvaluation:
     """What is known of an evaluation from its files.
 
     ``path`` is what was read: the log, or the results where no log is beside them. ``created`` is in Unix
-    seconds. ``usage`` counts all attempts. ``fingerprints`` hold of each row what it is recognised by
+    seconds. ``usage`` counts all attempts that came to their end, ``broken_off`` those that did not;
+    ``seconds`` is the time of all its runs. ``fingerprints`` hold of each row what it is recognised by
     (``row``, ``seed``, ``tools``), ``code`` the same of each module; both are empty without a log.
     ``toolsets`` holds tools in the OpenAI format by their fingerprint, as far as the log has them.
     ``results`` is the content of the results file, empty where it is missing or of an earlier state.
@@ -45,6 +44,8 @@ class StoredEvaluation:
     versions: Mapping[str, str]
     rows: tuple[RowResult, ...]
     usage: Mapping[str, Usage]
+    seconds: float
+    broken_off: BrokenOff = field(default_factory=BrokenOff)
     fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -159,6 +160,8 @@ def _logged_evaluation(path: Path, logged: LoggedEvaluation) -> StoredEvaluation
         versions=last["versions"],
         rows=rows,
         usage=usage_of(logged.outcomes),
+        seconds=float(results["seconds"]) if results else logged.seconds,
+        broken_off=logged.broken_off,
         fingerprints={row_id: row for header in logged.headers for row_id, row in header["rows"].items()},
         code={name: value for header in logged.headers for name, value in header["code"].items()},
         toolsets={
@@ -198,7 +201,7 @@ def _results_of(log: Path, rows: Sequence[RowResult]) -> dict[str, Any]:
 def _status(
     log: Path, rows: Sequence[RowResult], results: Mapping[str, Any]
 ) -> tuple[StoredStatus, str | None]:
-    writer = _writer(log)
+    writer = writer_of(log.with_suffix(".lock"))
     if writer is not None:
         return "running", f"by {writer}"
     if results:
@@ -206,30 +209,6 @@ def _status(
     if all(len(row.outcomes) >= row.planned for row in rows):
         return "complete", None
     return "interrupted", "it ended without writing its results"
-
-
-def _writer(log: Path) -> str | None:
-    """The process that writes an evaluation, as its lock file tells; None if there is none (any more).
-
-    Of a process of this machine the system knows whether it is there, of one of another only whether it holds
-    the lock.
-    """
-    lock = log.with_suffix(".lock")
-    try:
-        note = json.loads(lock.read_bytes())
-        pid, host = int(note["pid"]), str(note["host"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if host == socket.gethostname() and sys.platform != "win32":
-        try:
-            os.kill(pid, 0)  # asks whether the process is there
-        except (ProcessLookupError, OverflowError):
-            return None
-        except OSError:
-            pass  # it is, and is somebody else's
-    elif not is_held(lock):
-        return None
-    return f"process {pid} on {host}"
 
 
 def _from_results(path: Path, results: Mapping[str, Any]) -> StoredEvaluation:
@@ -252,6 +231,8 @@ def _from_results(path: Path, results: Mapping[str, Any]) -> StoredEvaluation:
                 errors_as_failures=bool(configuration.get("errors_as_failures")),
             ),
             usage={role: Usage(**usage) for role, usage in results["usage"].items()},
+            seconds=float(results["seconds"]),
+            broken_off=BrokenOff.from_json(results["broken_off"]) if "broken_off" in results else BrokenOff(),
             results=results,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:

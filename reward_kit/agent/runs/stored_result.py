@@ -37,7 +37,8 @@ def stored_result(stored: StoredEvaluation) -> EvaluationResult:
             passes=passes_of(stored.rows, seed=seed),
             averages=averages_of(stored.rows, seed=seed),
             usage=stored.usage,
-            seconds=float(results["seconds"]) if results else _seconds(stored),
+            broken_off=stored.broken_off,
+            seconds=stored.seconds,
             folder=stored.folder,
             agreement=_agreement(results["agreement"]) if "agreement" in results else None,
             explanations=_explanations(stored) if "explanations" in results else None,
@@ -46,13 +47,6 @@ def stored_result(stored: StoredEvaluation) -> EvaluationResult:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         place = str(stored.path.with_suffix(".json"))
         raise StorageError(f"is not the results of an evaluation: {error!r}", place=place) from error
-
-
-def _seconds(stored: StoredEvaluation) -> float:
-    """From the beginning to the end of the last rollout."""
-    return (
-        max((one.started + one.seconds for one in stored.outcomes), default=stored.created) - stored.created
-    )
 
 
 def _agreement(plain: Mapping[str, Any]) -> Agreement:

@@ -113,6 +113,16 @@ def test_a_single_row_and_rows_without_spread(values: list[float], expected: Pai
     assert mean_difference(values) == expected
 
 
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=9))
+def test_no_interval_goes_beyond_what_can_be(successes: list[tuple[int, int]]) -> None:
+    rows = [(b - a) / 4 for a, b in successes]
+    free, cut = mean_difference(rows), mean_difference(rows, most=1.0)
+    assert free.interval is not None
+    assert cut.interval == Interval(max(-1.0, free.interval.low), min(1.0, free.interval.high))
+    assert cut.interval.low <= cut.value <= cut.interval.high
+    assert (cut.value, cut.verdict, cut.differing) == (free.value, free.verdict, free.differing)
+
+
 def test_nothing_has_no_mean() -> None:
     with pytest.raises(ValueError, match="no rows"):
         mean_difference([])

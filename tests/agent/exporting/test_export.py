@@ -65,6 +65,16 @@ class TestLines:
             assert line["usage"]["agent"]["input_tokens"] == 30
             assert (line["stop_reason"], line["turns"], line["opening"]) == ("agent_done", 1, 1)
             assert (line["eval_id"], line["parallel_tool_calls"]) == ("first", True)
+            assert (line["model_seconds"], line["waited_seconds"]) == (0.0, 0.0)
+
+    def test_how_long_its_model_calls_waited_is_told(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", {"a": [1, 1]})
+        change_log(result, "a", model_seconds=11.0, waited_seconds=83.5)
+        lines = list(export("first", columns="model_seconds,waited_seconds"))
+        assert lines == [{"model_seconds": 11.0, "waited_seconds": 83.5}] * 2
+        change_log(result, "a", waited_seconds="long")
+        with pytest.raises(StorageError, match="waited_seconds is 'long'"):
+            export("first")
 
     def test_groups_are_the_lines_of_a_row_by_their_number(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)

@@ -69,6 +69,28 @@ class TestEitherWay:
 
 
 class TestWithAGate:
+    def test_what_a_call_waits_at_the_gate_is_not_what_its_answer_took(self) -> None:
+        model = Model(refused(429, retry_after=20.0), None)
+        given = ask(model, gate=True)
+        assert given.seconds == pytest.approx(0.2)
+        assert given.waited == pytest.approx(model.asked[1] - model.asked[0] - 0.1)
+
+    def test_what_it_waits_between_retries_of_its_own_is(self) -> None:
+        model = Model(refused(500), None)
+        given = ask(model, gate=True)
+        assert given.waited == 0.0
+        assert given.seconds == pytest.approx(model.asked[1] - model.asked[0] + 0.1)
+
+    def test_calls_that_go_one_by_one_have_waited_for_those_before_them(self) -> None:
+        async def main() -> list[Completion]:
+            gate, model = Gate("stub", ceiling=1), Model(None)
+            calls = (answered(model.attempt, retries=0, backoff=1.0, gate=gate) for _ in range(3))
+            return await asyncio.gather(*calls)
+
+        given = simulate(main())
+        assert [one.waited for one in given] == pytest.approx([0.0, 0.1, 0.2])
+        assert [one.seconds for one in given] == pytest.approx([0.1] * 3)
+
     def test_being_refused_by_a_provider_that_answers_others_is_no_retry(self) -> None:
         model = Model(*[refused(429, retry_after=1.0)] * 9, None)
         ask(model, retries=1, gate=True, before=1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +20,7 @@ from reward_kit.agent.completion import Usage
 from reward_kit.agent.explain import Explanation, Explanations
 from reward_kit.agent.pages.rendering import pretty
 from reward_kit.agent.pages.site import Site
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 
 PLAN = {"a": [1, 1], "b": [1, 0]}
 HOSTILE = "</div><script>alert(1)</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>&amp;"
@@ -95,6 +94,7 @@ def test_the_page_of_an_evaluation_has_its_scores_and_all_that_failed(bundle: Bu
     read = Read(site.page("evals/first.html").html)
     assert "planned_agent:Planned: 3 of 4 judged rollouts passed" in read.words
     assert "0.750" in read.words
+    assert "reward, steps, time, cost: means of a row's rollouts" in read.words
     failed = next(one for one in result.outcomes if not one.success)
     assert failed.trouble in read.words
     assert not read.refreshes
@@ -123,6 +123,20 @@ def test_the_page_of_a_rollout_tells_what_was_said_done_changed_and_judged(
     assert "reward 0" in failed
     assert "partially_completed" in failed
     assert "expected" in failed
+
+
+def test_the_page_of_a_rollout_tells_how_long_its_model_calls_waited(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", {"a": [1]}, usage={"calls": 1})
+    path = Path("runs", result.outcomes[0].file)
+    plain = json.loads(path.read_text())
+    assert "waited" not in page_of(site, result).words
+    plain["model_calls"][0]["waited"], plain["seconds"] = 83.1, 95.0
+    path.write_text(json.dumps(plain))
+    read = page_of(site, result).words
+    assert "1:35, of which its model calls waited 1:23 for limits" in read
+    del plain["model_calls"][0]["waited"]  # as earlier versions wrote it
+    path.write_text(json.dumps(plain))
+    assert "waited" not in page_of(site, result).words
 
 
 def test_a_rollout_leads_to_its_neighbours_and_to_the_next_that_failed(bundle: Bundle, site: Site) -> None:
@@ -211,14 +225,13 @@ def test_a_running_evaluation_is_looked_at_again(bundle: Bundle, site: Site) -> 
     result = evaluate(bundle, "first", PLAN)
     lines = result.log_path.read_text().splitlines()
     result.log_path.write_text("\n".join(lines[:-1]) + "\n")
-    lock = {"pid": os.getpid(), "host": socket.gethostname()}
-    result.log_path.with_suffix(".lock").write_text(json.dumps(lock))
+    lock = EvaluationLock(result.log_path.with_suffix(".lock"))
     before = Read(site.page("evals/first.html").html)
     assert before.refreshes
     assert "still running" in before.words
     assert Read(site.page("").html).refreshes
     result.log_path.write_text("\n".join(lines) + "\n")
-    result.log_path.with_suffix(".lock").unlink()
+    lock.release()
     after = Read(site.page("evals/first.html").html)
     assert not after.refreshes
     assert "3 of 4" in after.words
@@ -273,3 +286,17 @@ def test_pretty_json_is_the_same_json(value: object, ascii_only: bool) -> None:
 )
 def test_what_would_not_be_the_same_stays_as_it_is(text: str) -> None:
     assert pretty(text) == text
+
+
+def test_a_trajectory_leads_to_no_file_outside_of_the_folder(
+    bundle: Bundle, site: Site, tmp_path: Path
+) -> None:
+    result = evaluate(bundle, "first", {"a": [1, 1]})
+    assert [link for link in page_of(site, result).links if result.outcomes[1].id in link]
+    (tmp_path / "elsewhere").mkdir()
+    for ending in ("jsonl", "json"):
+        Path("runs", "evals", f"first.{ending}").rename(tmp_path / "elsewhere" / f"first.{ending}")
+    path = Path("runs", result.outcomes[0].file)
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "eval_id": "../../elsewhere/first"}))
+    assert not [link for link in page_of(site, result).links if result.outcomes[1].id in link]

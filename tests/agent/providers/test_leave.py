@@ -362,6 +362,19 @@ def test_what_waits_for_leave_takes_nothing_of_its_rollouts_time() -> None:
     took(main)
 
 
+def test_what_waits_for_leave_is_told_with_the_answer() -> None:
+    provider = Provider(latency=1.0)
+
+    async def main() -> None:
+        first, second = processes(2, provider, rpm=1)
+        await first.play(1)
+        given = await second.ask()
+        assert given.seconds == pytest.approx(1.0)
+        assert given.waited == pytest.approx(provider.arrivals[1][0] - provider.arrivals[0][0] - 1.0)
+
+    took(main)
+
+
 def test_tries_while_a_provider_is_down_are_requests_too() -> None:
     provider = Provider(verdict=lambda: unreachable() if now() < 1300.0 else None)
 
