@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.deadline import held_up
-from reward_kit.agent.providers.chance import Chance
 from reward_kit.agent.providers.concurrency import Concurrency
 from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
@@ -20,6 +19,7 @@ from reward_kit.agent.providers.outage import Outage
 from reward_kit.agent.providers.pace import MINUTE
 from reward_kit.agent.providers.pauses import ROUNDING, SHORT_WAIT, Pauses, jitter, short_wait
 from reward_kit.agent.providers.spacing import Spacing
+from reward_kit.agent.providers.trial import Trial
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Gate:
     """Lets calls to one provider through: as many at once as it bears, and none while it wants none.
 
     ``name`` is what a person calls it. ``ceiling`` bounds the calls at once; ``rpm`` and ``tpm`` are requests
-    and tokens per ``minute`` seconds (60). A provider that gives no good answer for ``patience`` seconds is
+    and tokens per minute. A provider that gives no good answer for ``patience`` seconds is
     given up: every call then raises ``ProviderDownError``. ``tell`` gets what is worth telling. Calls that
     wait go in the order in which they came. Used in one event loop.
     """
@@ -60,12 +60,11 @@ class Gate:
         tpm: float | None = None,
         patience: float = 900.0,
         tell: Callable[[str], None] = logger.info,
-        minute: float | None = None,
     ) -> None:
         self.name = name
         self.in_flight = 0
         self._concurrency = Concurrency(ceiling)
-        self._limits: Limits | None = HardLimits(rpm, tpm, window=minute or MINUTE) if rpm or tpm else None
+        self._limits: Limits | None = HardLimits(rpm, tpm, window=MINUTE) if rpm or tpm else None
         self._patience = patience
         self._voice = Voice(name, OwnNotices(tell))
         self._tickets = itertools.count()
@@ -75,7 +74,7 @@ class Gate:
         self._trying: Visit | None = None
         self._pauses = Pauses()
         self._spacing = Spacing()
-        self._chance = Chance()
+        self._trial = Trial(self._concurrency, self._spacing)
         self._misses = Misses()
         self._refusals = 0
         self._answers = 0
@@ -125,6 +124,7 @@ class Gate:
         """
         if visit.ticket < 0:
             visit.ticket = next(self._tickets)
+        await visit.its_time()
         if self._over is not None:
             raise self._over
         if not self._queue and self._delay(visit, self._now()) <= 0:
@@ -150,8 +150,7 @@ class Gate:
             self._answers += 1
             self._spacing.answered(now - visit.sent)
             self._misses.answered()
-            if visit.again:
-                self._chance.made_again()
+            self._trial.answered(visit)
             if full:
                 self._concurrency.grow(visit.generation)
         if self._queue:
@@ -194,7 +193,7 @@ class Gate:
         if self._outage.down:
             self._is_back(now)
         self._outage.begin(now)
-        if self._by_chance(visit, fault):
+        if self._by_chance(visit, fault, now):
             return self._excused(visit, now)
         if self._refusals and not self._answers:
             first = self._concurrency.stay(visit.generation)
@@ -211,29 +210,21 @@ class Gate:
             self._concurrency.restart()
             named = bool(fault.retry_after)
             self._spacing.refused(now, self._answers, alone=under_way == 1, named=named)
-            if not fault.retry_after and not self._concurrency.found:
-                self._try_chance(isolated=self._answers > 0)
+            if first or not fault.retry_after:
+                self._trial.heeded(fault, isolated=self._answers > 0)
             self._answers = 0
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
 
-    def _try_chance(self, *, isolated: bool) -> None:
-        """Where refusals look like chance, see whether they become more if nobody is the slower for them."""
-        if self._chance.heeded(isolated=isolated):
-            self._concurrency.venture()
-            self._spacing.rest()
-
-    def _by_chance(self, visit: Visit, fault: ModelError) -> bool:
-        """Whether no notice is to be taken of a refusal, but to ask again at once."""
-        if not self._chance.trying or fault.retry_after:
+    def _by_chance(self, visit: Visit, fault: ModelError, now: float) -> bool:
+        """Whether a refusal is passed over; one that ends a trial comes as if nothing had been answered."""
+        if not self._trial.on:
             return False
-        if visit.again and self._chance.made_again(refused=visit.again):
-            self._concurrency.retreat()
-            self._spacing.resume()
-            self._answers = 0
-        visit.again = visit.again + 1 if self._chance.trying else 0
-        return self._chance.trying
+        if self._trial.excuses(visit, fault, now):
+            return True
+        self._answers = 0
+        return False
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
         """No answer, or an error of the server's: it may be overloaded, or down."""
@@ -262,11 +253,12 @@ class Gate:
 
     def _ease_off(self, visit: Visit, fault: ModelError, under_way: int) -> None:
         """Fewer calls at once, unless no more fail than do by chance."""
-        if not fault.retry_after and (self._misses.few(self.in_flight) or self._by_chance(visit, fault)):
+        named = bool(fault.retry_after)
+        if not named and (self._misses.few(self.in_flight) or self._by_chance(visit, fault, self._now())):
             return
         first = self._concurrency.shrink(visit.generation, EASE_OFF, under_way)
-        if first and not fault.retry_after and not self._concurrency.found:
-            self._try_chance(isolated=self._misses.in_a_row == 1)
+        if first and not named:
+            self._trial.heeded(fault, isolated=self._misses.in_a_row == 1)
 
     def _excused(self, visit: Visit, now: float) -> bool:
         """Whether a call that was told to come back may do so: not for ever, least of all to a stranger."""

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.deadline import held_up
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -16,10 +18,10 @@ class Visit:
     """One call on its way through the gate, with all its attempts.
 
     ``size`` is the number of characters of its request, ``waited`` the seconds for which it was not let
-    through.
+    through, ``not_before`` the moment before which it was told not to come back.
     """
 
-    __slots__ = ("again", "generation", "refused", "sent", "size", "taken", "ticket", "waited")
+    __slots__ = ("again", "generation", "not_before", "refused", "sent", "size", "taken", "ticket", "waited")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -30,6 +32,14 @@ class Visit:
         self.refused: float | None = None
         self.sent = 0.0
         self.waited = 0.0
+        self.not_before = 0.0
+
+    async def its_time(self) -> None:
+        """Wait until it may come back."""
+        rest = self.not_before - asyncio.get_running_loop().time()
+        if rest > 0:
+            with held_up(), self.waiting():
+                await asyncio.sleep(rest)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
