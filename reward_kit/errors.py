@@ -5,7 +5,12 @@ Each message has up to three parts: the place (``file:line``, row id, field), th
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
 
 
 class RewardKitError(Exception):
@@ -22,6 +27,22 @@ class RewardKitError(Exception):
         if not self.remedy:
             return text
         return f"{text.rstrip('.')}. {self.remedy}"
+
+    def to_json(self) -> dict[str, str | None]:
+        """What another process is told of the error."""
+        return {
+            "kind": type(self).__name__,
+            "fault": self.fault,
+            "place": self.place,
+            "remedy": self.remedy,
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Self:
+        """The error that another process told of, as it would have been raised here."""
+        found = globals().get(plain["kind"])
+        kind = found if isinstance(found, type) and issubclass(found, cls) else cls
+        return kind(plain["fault"], place=plain["place"], remedy=plain["remedy"])
 
 
 class BundleError(RewardKitError):

@@ -162,7 +162,7 @@ def test_an_actor_that_is_killed_loses_nothing(
 def test_an_agent_that_never_gives_up_control_is_ended(
     cluster: Cluster, bundle: Bundle, player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reward_kit.agent.executors.ray_cluster.HANG_GRACE", 1.0)
+    monkeypatch.setattr("reward_kit.agent.executors.worker_processes.HANG_GRACE", 1.0)
     result = agent_eval(
         bundle.dataset,
         agent=player("blocks"),

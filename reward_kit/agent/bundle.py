@@ -10,11 +10,10 @@ from reward_kit.agent.bundles.dataset import FaultyBundleError, also_in_more_row
 from reward_kit.agent.bundles.default_reward import end_goal_reward
 from reward_kit.agent.bundles.files import PREFIX, BundleFiles
 from reward_kit.agent.bundles.imports import BundleImports
-from reward_kit.agent.bundles.seed import Seed, SeedSource, folder_seed, folder_source
+from reward_kit.agent.bundles.seed import Seed, SeedSource, folder_source
 from reward_kit.agent.bundles.seed_script import SeedScript
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Reward, Task
-from reward_kit.agent.bundles.task_row import Action, TaskRow
 from reward_kit.agent.bundles.task_selection import select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward, required_fields
 from reward_kit.agent.bundles.user_prompts import read_user_prompts, template_fault
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.tool_registry import ToolRegistry
 
-__all__ = ["Action", "Seed", "Task", "TaskBundle", "TaskRow", "folder_seed"]
+__all__ = ["Seed", "Task", "TaskBundle"]
 
 _T = TypeVar("_T")
 

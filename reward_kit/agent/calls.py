@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
 
 Role = Literal["agent", "user", "judge"]
 """Whose model call it is; ``judge``: the reward's, which asks with a client of its own."""
+
+
+def call_line(name: str, arguments: Any, length: int | None = 1000) -> str:
+    """``cancel_order({"order_id": "#W1"})``, the arguments cut after ``length`` characters."""
+    return f"{name}({json_text(arguments, length)})"
+
+
+def json_text(value: Any, length: int | None = None) -> str:
+    """A value as JSON in one line, for people and models; cut after ``length`` characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if length is None or len(text) <= length else f"{text[: length - 1]}…"
 
 
 def names_of_own_tools(own: Any, bundled: list[dict[str, Any]]) -> list[str] | None:

@@ -29,7 +29,7 @@ from reward_kit.agent.runs.open_evaluation import OpenEvaluation
 from reward_kit.agent.runs.resume import find_evaluation, resumed_options
 from reward_kit.agent.schedule import chosen_tasks
 from reward_kit.agent.storage import RunsFolder
-from reward_kit.agent.tally import NoProgress, Progress, Tally, note
+from reward_kit.agent.tally import NoProgress, Progress, Tally, note, teller
 from reward_kit.agent.tau_bench.recorded_run import RecordedRun, recorded_run
 from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.agent.versions import versions
@@ -38,6 +38,7 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.completion import Model
     from reward_kit.agent.executors import Executor
     from reward_kit.agent.limits import Budget
@@ -101,6 +102,17 @@ def make_config(options: dict[str, Any]) -> EvaluationConfig:
     return EvaluationConfig(**options)
 
 
+def open_bundle(config: EvaluationConfig) -> TaskBundle:
+    """Load the bundle that ``config`` names; ``UsageError`` where it names none."""
+    from reward_kit.agent.bundle import TaskBundle
+
+    if config.dataset is None and config.task_dir is None:
+        raise UsageError(
+            "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
+        )
+    return TaskBundle.load(config.dataset, task_dir=config.task_dir)
+
+
 class Evaluation:
     """One run of an evaluation; ``result`` holds what there is of it, also after an error.
 
@@ -133,14 +145,8 @@ class Evaluation:
         With ``killed``, SIGINT and SIGTERM end it in good order (status ``interrupted``) while rollouts run;
         a second one ends the process at once, with exit code 130 and ``killed()`` as its last words.
         """
-        from reward_kit.agent.bundle import TaskBundle
-
         config = self.config
-        if config.dataset is None and config.task_dir is None:
-            raise UsageError(
-                "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
-            )
-        with rare_collections(), TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        with rare_collections(), open_bundle(config) as bundle:
             for warning in bundle.warnings:
                 self._warn(warning)
             tasks = chosen_tasks(bundle.tasks, config)
@@ -163,7 +169,7 @@ class Evaluation:
             for seed in {task.seed.key: task.seed for task in tasks}.values():
                 folder.ensure_base(seed)
             config.eval_id = self._eval_id(folder)
-            with OpenEvaluation(folder, config, tasks, versions()) as opened, _debug_log(opened, config):
+            with OpenEvaluation(folder, config, tasks) as opened, _debug_log(opened, config):
                 if opened.warning is not None:
                     self._warn(opened.warning)
                 signalled = asyncio.Event()
@@ -192,7 +198,7 @@ class Evaluation:
         tally.interactive = participants.interactive
         if self.config.max_cost is not None:
             self._tell_unpriced(tally.spending)
-        participants.gates.tell = getattr(self._progress, "noted", participants.gates.tell)
+        participants.gates.tell = teller(self._progress) or participants.gates.tell
         executor = self._executor(opened, participants, tally)
         status: Status = "stopped"
         reason: str | None = None

@@ -45,6 +45,11 @@ class Option:
     fixed: bool = False
     bare: str | None = None
 
+    @property
+    def flag(self) -> str:
+        """The long flag, as a person would type it: ``--max-steps``."""
+        return next(flag for flag in self.flags if flag.startswith("--")).split("/")[0]
+
 
 def _option(default: Any, *flags: str, group: str, help: str, **more: Any) -> Any:  # noqa: A002 - the word click uses
     option = Option(flags=flags, help=help, group=group, **more)
@@ -324,17 +329,14 @@ class EvaluationConfig:
             if wanted and variable and getattr(self, name) is None:
                 setattr(self, name, os.environ.get(variable) or None)
 
-    def to_json(self, *, fixed_only: bool = False) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON values, by field name; what looks like a secret is replaced."""
-        stated = {
-            name: getattr(self, name) for name, option in OPTIONS.items() if option.fixed or not fixed_only
-        }
+        stated = {name: getattr(self, name) for name in OPTIONS}
         for name in ("model_args", "user_model_args"):
             stated[name] = redacted(getattr(self, name))
         if isinstance(self.agent, str):
             stated["agent"] = without_password(self.agent)
-        if "task_ids" in stated:
-            stated["task_ids"] = list(self.task_ids or ())
+        stated["task_ids"] = list(self.task_ids or ())
         return stated
 
     def secrets(self) -> frozenset[str]:
@@ -343,8 +345,8 @@ class EvaluationConfig:
 
 
 def flag_of(name: str) -> str:
-    """The long flag of a field, as a person would type it: ``--max-steps``."""
-    return next(flag for flag in OPTIONS[name].flags if flag.startswith("--")).split("/")[0]
+    """The long flag of a field."""
+    return OPTIONS[name].flag
 
 
 def redacted(value: Any) -> Any:

@@ -8,11 +8,10 @@ names have the letters that providers allow.
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.json_depth import is_too_deep
+from reward_kit.agent.strict_json import finite, is_too_deep
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -188,14 +187,7 @@ def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | 
     return {} if parsed is None else parsed if isinstance(parsed, dict) else None
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not a JSON number")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
 
 
 def written_arguments(recorded: str) -> str:

@@ -1,4 +1,4 @@
-"""Sockets of servers that a person starts."""
+"""Where servers listen, and the sockets of those that a person starts."""
 
 from __future__ import annotations
 

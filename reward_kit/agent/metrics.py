@@ -65,6 +65,11 @@ def is_success(reward: float) -> bool:
     return reward >= SUCCESS_THRESHOLD
 
 
+def shown_ks(largest: int) -> list[int]:
+    """Of the ks from 1 to ``largest`` those that tables show: the first, powers of two, and the last."""
+    return [k for k in range(1, largest + 1) if k in LEADERBOARD_KS or k & (k - 1) == 0 or k == largest]
+
+
 def pass_power_k(n: int, c: int, k: int) -> float:
     """Pass^k of one task: the chance that k rollouts drawn from its n all succeeded, C(c, k) / C(n, k).
 

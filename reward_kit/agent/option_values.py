@@ -84,7 +84,7 @@ def key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> di
 
 def check_value(option: Option, value: Any) -> None:
     """Raise ``UsageError`` for a value that the option does not take."""
-    flag = next(flag for flag in option.flags if flag.startswith("--")).split("/")[0]
+    flag = option.flag
     if value is None:
         return
     if option.kind is bool and not (isinstance(value, int) and value in (0, 1)):

@@ -21,6 +21,7 @@ from reward_kit.agent.history import History, Line
 from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.judge import judge
 from reward_kit.agent.limits import CANCELLATION_GRACE
+from reward_kit.agent.outcome import UNJUDGED_STOPS
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
@@ -34,11 +35,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.users import User
     from reward_kit.models import EvaluateResult, RewardOutput
 
-__all__ = ["FinishedRollout", "RolloutLimits", "judge", "replay_gold", "run_rollout"]
+__all__ = ["FinishedRollout", "RolloutLimits", "run_rollout"]
 
 logger = logging.getLogger(__name__)
-
-UNJUDGED: frozenset[StopReason] = frozenset({"user_error", "infrastructure_error"})
 
 
 @dataclass(slots=True)
@@ -304,7 +303,7 @@ def _reason_of(error: ModelError, speaker: Role) -> StopReason:
 async def _judged(
     rollout: Rollout, gold_database: Database | None, timeout: float | None
 ) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
-    if rollout.stop_reason in UNJUDGED:
+    if rollout.stop_reason in UNJUDGED_STOPS:
         return None, None
     try:
         return await judge(rollout, gold_database=gold_database, timeout=timeout), None

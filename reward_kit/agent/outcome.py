@@ -10,6 +10,7 @@ from reward_kit.agent.failures import missing_outputs
 from reward_kit.agent.history import text_of
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.reports.wording import one_line
+from reward_kit.agent.runs.rollout_record import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,13 +97,8 @@ class RolloutOutcome:
         """US dollars of the priced calls."""
         return sum(usage.cost for usage in self.usage.values())
 
-    @property
-    def paid(self) -> float:
-        """US dollars without those of answers that came from the cache."""
-        return sum(usage.paid for usage in self.usage.values())
-
     def to_json(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in _FIELDS}
+        plain = as_json(self)
         plain["usage"] = {role: usage_to_json(usage) for role, usage in self.usage.items()}
         return plain
 
@@ -120,12 +116,11 @@ class RolloutOutcome:
 _FIELDS = tuple(item.name for item in fields(RolloutOutcome))
 _LATER = frozenset({"failure_step", "user_faults", "tool_faults", "waited_seconds", "timed_calls"})
 """Fields that logs of before have not."""
-_USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 
 
 def usage_to_json(usage: Usage) -> dict[str, Any]:
     """The usage's fields as plain JSON values."""
-    return {name: getattr(usage, name) for name in _USAGE_FIELDS}
+    return as_json(usage)
 
 
 def total_usage(usages: Iterable[Usage]) -> Usage:

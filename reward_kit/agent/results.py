@@ -21,7 +21,7 @@ from reward_kit.agent.outcome import RolloutOutcome, total_usage, usage_to_json
 from reward_kit.agent.runs.broken_off import BrokenOff
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.completion import Usage
@@ -298,6 +298,25 @@ def row_result(
     ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
     counted = len(ordered) if errors_as_failures else sum(outcome.judged for outcome in ordered)
     return RowResult(row_id, planned, ordered, n=counted, c=sum(outcome.success for outcome in ordered))
+
+
+def row_results(
+    planned: Mapping[str, int], outcomes: Iterable[RolloutOutcome], *, errors_as_failures: bool = False
+) -> tuple[RowResult, ...]:
+    """Count up what counts, row by row: of each rollout the last final outcome.
+
+    ``planned`` holds the least number of rollouts of each row; rows that are not in it follow.
+    """
+    latest = {(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final}
+    by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in planned}
+    for (row_id, _), outcome in latest.items():
+        by_row.setdefault(row_id, []).append(outcome)
+    return tuple(
+        row_result(
+            row_id, max(planned.get(row_id, 0), len(found)), found, errors_as_failures=errors_as_failures
+        )
+        for row_id, found in by_row.items()
+    )
 
 
 def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:

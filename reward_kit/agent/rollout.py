@@ -11,7 +11,7 @@ from reward_kit.agent.calls import ModelCall, Role, ToolCall, names_of_own_tools
 from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
-from reward_kit.agent.limits import CANCELLATION_GRACE, Budget, RolloutLimits
+from reward_kit.agent.limits import CANCELLATION_GRACE, RolloutLimits
 from reward_kit.agent.tools.execution import broke_off
 from reward_kit.errors import AgentError, ModelError, ModelSetupError
 
@@ -22,17 +22,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import Database
 
-__all__ = [
-    "STOP_TOKEN",
-    "Budget",
-    "ModelCall",
-    "Role",
-    "Rollout",
-    "RolloutLimits",
-    "RolloutStopped",
-    "StopReason",
-    "ToolCall",
-]
+__all__ = ["STOP_TOKEN", "Role", "Rollout", "RolloutLimits", "RolloutStopped", "StopReason", "ToolCall"]
 
 StopReason = Literal[
     "user_stop",

@@ -31,7 +31,6 @@ from reward_kit.agent.runs.atomic_file import (
     write_file,
 )
 from reward_kit.agent.runs.parcels import NewFile, Parcel, RowFolder, save_parcels
-from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.runs.seeded_bases import SeededBases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.runs.gold_state import GoldState
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
 
-__all__ = ["GOLD_FORMAT", "RolloutRecord", "RunsFolder", "load_rollout"]
+__all__ = ["RunsFolder"]
 
 Keep = Literal["full", "delta"]
 SUFFIXES: dict[Keep, str] = {"full": ".db", "delta": ".dbd"}

@@ -10,6 +10,8 @@ from reward_kit.agent.completion import Usage
 from reward_kit.agent.limits import Budget
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reward_kit.agent.outcome import RolloutOutcome
 
 
@@ -111,11 +113,16 @@ class Progress(Protocol):
         """No more rollouts will end."""
 
 
+def teller(progress: Progress) -> Callable[[str], None] | None:
+    """The way in which ``progress`` tells people something; None where it has none."""
+    return getattr(progress, "noted", None)
+
+
 def note(progress: Progress, text: str) -> None:
     """Tell people something, where ``progress`` has a way to."""
-    noted = getattr(progress, "noted", None)
-    if noted is not None:
-        noted(text)
+    tell = teller(progress)
+    if tell is not None:
+        tell(text)
 
 
 class NoProgress:

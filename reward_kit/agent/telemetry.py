@@ -44,10 +44,10 @@ class TelemetryError(Exception):
     """The exporter that the environment names cannot be had."""
 
 
-def open_telemetry(warn: Callable[[str], None] = logger.warning) -> Telemetry | None:
+def open_telemetry() -> Telemetry | None:
     """What sends rollouts away, or None where no exporter is configured.
 
-    A faulty configuration is told to ``warn``, no more: watching an evaluation never hinders it.
+    A faulty configuration is logged, no more: watching an evaluation never hinders it.
     """
     names = exporter_names(os.environ)
     if not names:
@@ -55,11 +55,11 @@ def open_telemetry(warn: Callable[[str], None] = logger.warning) -> Telemetry | 
     try:
         return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
-        warn(f"no spans are sent: {error.name or error} is not installed. {INSTALL}")
+        logger.warning("no spans are sent: %s is not installed. %s", error.name or error, INSTALL)
     except TelemetryError as error:
-        warn(f"no spans are sent: {error}")
+        logger.warning("no spans are sent: %s", error)
     except Exception as error:  # noqa: BLE001 - an exporter's own code, fed with a person's settings
-        warn(f"no spans are sent: {redact(str(error))}")
+        logger.warning("no spans are sent: %s", redact(str(error)))
     return None
 
 

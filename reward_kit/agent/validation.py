@@ -13,6 +13,7 @@ from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.garbage import rare_collections
 from reward_kit.agent.gold import replay_gold
+from reward_kit.agent.metrics import is_success
 from reward_kit.agent.orchestrator import run_rollout
 from reward_kit.agent.reports.wording import one_line
 from reward_kit.errors import BundleError, DatabaseError
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout import Rollout, ToolCall
 
 Level = Literal["ok", "warning", "error"]
-
-REWARD_REACHED = 1 - 1e-6
-"""From here on a reward counts as 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +225,18 @@ class _IdleAgent:
 @dataclass(frozen=True, slots=True)
 class _Played:
     """What the checks need of a rollout whose database is closed again. ``changed``: the gold actions change
-    data.
+    data; ``reason`` is what the reward says.
     """
 
     reward: float | None
     error: str | None
     calls: list[ToolCall]
     changed: bool
+    reason: str | None
 
     @property
     def reached(self) -> bool:
-        return self.reward is not None and self.reward >= REWARD_REACHED
+        return self.reward is not None and is_success(self.reward)
 
 
 async def _play(task: Task, base: Database, agent: Agent, gold_database: Database | None = None) -> _Played:
@@ -247,7 +246,8 @@ async def _play(task: Task, base: Database, agent: Agent, gold_database: Databas
         error = finished.error
         if finished.reward is None or rollout.stop_reason == "agent_error":
             error = error or rollout.stop_detail or rollout.stop_reason
-        return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold))
+        reason = finished.result.reason if finished.result is not None else None
+        return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold), reason)
 
 
 def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
@@ -267,7 +267,8 @@ def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
     if gold.error:
         said.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
     elif not gold.reached:
-        said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1"))
+        why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
+        said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
     else:
         plural = "action gives" if len(gold.calls) == 1 else "actions give"
         said.append(("ok", f"{len(gold.calls)} gold {plural} reward 1"))

@@ -114,20 +114,11 @@ def _warn(warning: str) -> None:
 
 
 def _validate(config: EvaluationConfig) -> int:
-    from reward_kit.agent.bundle import TaskBundle
+    from reward_kit.agent.evaluation import open_bundle
     from reward_kit.agent.schedule import chosen_tasks
     from reward_kit.agent.validation import validate
 
-    if config.dataset is None and config.task_dir is None:
-        raise UsageError(
-            "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
-        )
-    with (
-        kept_ground(),
-        kept_process(),
-        KeptFunctions(),
-        TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle,
-    ):
+    with kept_ground(), kept_process(), KeptFunctions(), open_bundle(config) as bundle:
         tell = partial(_tell_finding, sys.stdout, config.quiet)
         report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
     if not report.ok:

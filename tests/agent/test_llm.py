@@ -14,6 +14,7 @@ import pytest
 from stub_server import Answer, StubServer, call, calls
 
 from reward_kit.agent.llm import LiteLLMModel, check_model
+from reward_kit.agent.model_clients.remote import remote_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"
@@ -238,6 +239,25 @@ async def test_a_broken_connection_is_tried_again(stub_llm: StubServer) -> None:
     stub_llm.script(NAME, ["Hi"])
     stub_llm.fail(NAME, Answer(drop=True), times=2)
     assert (await model().complete(HELLO)).message["content"] == "Hi"
+
+
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+async def test_a_server_that_hangs_up_was_reached(stub_llm: StubServer, client: str) -> None:
+    stub_llm.fail(NAME, Answer(drop=True), times=9)
+    with pytest.raises(ModelError) as caught:
+        await remote_model(NAME, client=client, retries=1, backoff=0.0).complete(HELLO)
+    assert f"{stub_llm.url} closed the connection without a whole answer" in str(caught.value)
+    assert (caught.value.retryable, caught.value.no_answer) == (True, "connection")
+
+
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+async def test_where_no_key_is_set_its_variable_is_named(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    stub_llm.fail(NAME, Answer(status=401, error="no key"))
+    with pytest.raises(ModelSetupError, match=r"Check the provider's key \(OPENAI_API_KEY is not set\)"):
+        await remote_model(NAME, client=client).complete(HELLO)
 
 
 async def test_a_server_that_is_down_is_named(stub_llm: StubServer) -> None:

@@ -15,6 +15,7 @@ from reward_kit.agent.metrics import (
     pass_power_k,
     pass_table,
     percentile,
+    shown_ks,
     success_within_turns,
 )
 
@@ -123,3 +124,9 @@ def test_success_within_turns_is_averaged_per_task_first() -> None:
         3: pytest.approx((2 / 4 + 1) / 3),
     }
     assert success_within_turns([(3, []), (0, [])]) == {}
+
+
+def test_of_many_ks_the_first_the_powers_of_two_and_the_last_are_shown() -> None:
+    assert shown_ks(21) == [1, 2, 3, 4, 8, 16, 21]
+    assert shown_ks(2) == [1, 2]
+    assert shown_ks(0) == []

@@ -116,7 +116,7 @@ def test_an_evaluation_is_not_continued_with_other_prompts(tmp_path: Path) -> No
     other = dataclasses.replace(task, user_prompts={"user": "{instruction}"})
     config = EvaluationConfig(dataset="x")
     config.eval_id = "e"
-    headers = [make_header(config, [each], {"book": 1}, {}) for each in (task, other)]
+    headers = [make_header(config, [each], {"book": 1}) for each in (task, other)]
     assert headers[0].rows["book"]["row"] != headers[1].rows["book"]["row"]
 
 

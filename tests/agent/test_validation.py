@@ -179,6 +179,18 @@ async def test_why_the_gold_actions_fail_is_told_beside_the_failure(tmp_path: Pa
     assert any("1 of the gold actions refused" in line and "seat taken" in line for line in report.lines())
 
 
+async def test_what_the_reward_says_of_the_gold_actions_is_told(tmp_path: Path) -> None:
+    reward = (
+        "from reward_kit import RewardOutput\n"
+        "def evaluate(messages, **kwargs):\n"
+        "    return RewardOutput(score=0.5, reason='data right,\\nnot polite')\n"
+    )
+    report = await check(tmp_path, {"actions": [TAKE_1]}, reward=reward)
+    assert [one.text for one in report.errors] == [
+        "the gold actions give reward 0.5, not 1: data right, not polite"
+    ]
+
+
 async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(
     tmp_path: Path,
 ) -> None:

@@ -28,9 +28,8 @@ class FewShotAgent(ToolCallingAgent):
     They stand behind the system prompt for the model alone: the recorded history keeps the row's own.
     """
 
-    def __init__(self, displays: Sequence[str], examples: int = EXAMPLES) -> None:
+    def __init__(self, displays: Sequence[str]) -> None:
         self._displays = displays
-        self._examples = examples
 
     @classmethod
     def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> Callable[[], FewShotAgent]:  # noqa: ARG003 - the hook's form
@@ -58,4 +57,4 @@ class FewShotAgent(ToolCallingAgent):
     def drawn(self, seed: int) -> list[str]:
         """The examples for a rollout of this seed; all, in an order of its own, where there are no more."""
         chance = random.Random(f"few-shot {seed}")  # noqa: S311 - repeatable is what it must be
-        return chance.sample(self._displays, min(self._examples, len(self._displays)))
+        return chance.sample(self._displays, min(EXAMPLES, len(self._displays)))

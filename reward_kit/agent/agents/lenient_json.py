@@ -8,11 +8,10 @@ a call with half of its arguments must not be made.
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
-MAX_DEPTH = 100
+from reward_kit.agent.strict_json import MAX_DEPTH, finite
 
 _QUOTES = ('"', "'")
 _WORD = re.compile(r"[^\s,:{}\[\]\"'`]+")
@@ -34,14 +33,6 @@ def read_object(text: str, start: int) -> tuple[dict[str, Any], int]:
         reader = _Reader(text, start)
         return reader.object(1), reader.position
     return found, end
-
-
-def finite(text: str) -> float:
-    """A float that JSON can hold; ``ValueError`` for infinities and NaN."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not a JSON number")
-    return number
 
 
 _JSON = json.JSONDecoder(strict=False, parse_constant=finite, parse_float=finite)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.bundles.files import PREFIX, BundleFiles
 from reward_kit.agent.bundles.row_check import check_row, likely_misspelling
 from reward_kit.agent.bundles.task_row import FILE_FIELDS, MAX_ID_LENGTH, TaskRow
-from reward_kit.agent.json_depth import MAX_DEPTH, is_too_deep
+from reward_kit.agent.strict_json import MAX_DEPTH, finite, is_too_deep
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _is_complete(text: str) -> bool:
 
 def _parse(text: str) -> Any:
     """The JSON value of ``text``; ``ValueError`` for what JSON does not have or cannot be written again."""
-    data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=finite)
     if is_too_deep(data, text):
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if _LARGE_EXPONENT.search(text):
@@ -220,18 +220,15 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _fault_line(place: str, row_id: Any, name: str, fault: str) -> str:
-    where = [f"row {shortened(row_id)!r}"] if isinstance(row_id, str) else []
+    where = [f"row {_shortened(row_id)!r}"] if isinstance(row_id, str) else []
     where += [f"field {name!r}"] if name else []
     return f"{place}: {', '.join(where)}: {fault}" if where else f"{place}: {fault}"
 
 
-def shortened(text: str, limit: int = 2 * MAX_ID_LENGTH) -> str:
+def _shortened(text: str) -> str:
     """A text of any length as it is shown in messages."""
+    limit = 2 * MAX_ID_LENGTH
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
-from reward_kit.agent.bundles.packed_bundle import is_packed, unpack
+from reward_kit.agent.bundles.packed_bundle import SUFFIXES, is_packed, unpack
 from reward_kit.errors import BundleError
 
 DATASET = "task.jsonl"
@@ -105,9 +105,7 @@ def _bundle_root(temporary: Path, archive: Path) -> Path:
     """The only folder with a dataset; files packed without a folder get one of the archive's name."""
     if (temporary / DATASET).is_file():
         stem = next(
-            archive.name[: -len(suffix)]
-            for suffix in (".zip", ".tar.gz", ".tgz", ".tar")
-            if archive.name.lower().endswith(suffix)
+            archive.name[: -len(suffix)] for suffix in SUFFIXES if archive.name.lower().endswith(suffix)
         )
         members = list(temporary.iterdir())
         root = temporary / "bundle" / stem
@@ -126,7 +124,7 @@ def _installed(name: str) -> BundleSource:
     package, _, file = name.replace("\\", "/").partition("/")
     folder = _package_folder(package)
     if folder is None:
-        if name.lower().endswith((*LINES, ".zip", ".tar.gz", ".tgz", ".tar")):
+        if name.lower().endswith((*LINES, *SUFFIXES)):
             raise BundleError(f"no such file: {name}", remedy=f"The working directory is {Path.cwd()}.")
         what = "no such file or folder, and no installed bundle of that name"
         raise BundleError(what, place=name, remedy=f"The working directory is {Path.cwd()}.")

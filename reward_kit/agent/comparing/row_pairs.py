@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.results import row_result
+from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,9 +132,6 @@ def _fields(stored: StoredEvaluation, row_id: str) -> Mapping[str, Any] | None:
     """A row's fields as its first rollout that can be read got them."""
     for outcome in stored.outcomes:
         if outcome.row_id == row_id:
-            try:
-                fields = json.loads((stored.folder / outcome.file).read_bytes())["fields"]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-            return fields if isinstance(fields, dict) else None
+            with suppress(StorageError):
+                return load_rollout(stored.folder / outcome.file).fields
     return None

@@ -10,15 +10,12 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.doors.admission import Admission
+from reward_kit.agent.listening import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from reward_kit.agent.rollout import Rollout
-
-HOST = "127.0.0.1"
-STOPPING = 2.0
-"""Seconds that requests have to end when the door closes."""
 
 
 class ToolDoor:
@@ -48,7 +45,7 @@ class ToolDoor:
         """``http://127.0.0.1:PORT``; a ``RuntimeError`` while the door is not open."""
         if self._port is None:
             raise RuntimeError("the door is not open")
-        return f"http://{HOST}:{self._port}"
+        return f"http://{LOOPBACK}:{self._port}"
 
     @property
     def tools_url(self) -> str:
@@ -76,7 +73,7 @@ class ToolDoor:
         # Named TCP, it gets TCP_NODELAY from asyncio; without, an answer may wait 40 ms to be acknowledged.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            listener.bind((HOST, 0))
+            listener.bind((LOOPBACK, 0))
             listener.listen(1024)
         except OSError:
             listener.close()
@@ -106,6 +103,8 @@ class ToolDoor:
         serving, self._serving = self._serving, None
         if serving is None:
             return
+        from reward_kit.agent.doors.server import STOPPING
+
         for admission in list(self._admissions.values()):
             await admission.cancel()
         self._port = None

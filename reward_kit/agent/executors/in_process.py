@@ -13,7 +13,7 @@ from reward_kit.agent.runs.broken_off import BrokenOffLines
 from reward_kit.agent.runs.group_commit import GroupCommit
 from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import run_jobs
-from reward_kit.agent.tally import note
+from reward_kit.agent.tally import note, teller
 from reward_kit.agent.telemetry import open_telemetry
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ class InProcess:
         await self._rows.close()
         await self._participants.close()
         if self._telemetry is not None:
-            await asyncio.to_thread(self._telemetry.close, getattr(self._progress, "noted", None))
+            await asyncio.to_thread(self._telemetry.close, teller(self._progress))

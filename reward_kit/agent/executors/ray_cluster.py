@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,12 +19,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
 from reward_kit.agent.executors.shares import share_config
-from reward_kit.agent.executors.worker_processes import (
-    HANG_GRACE,
-    Place,
-    ProcessDiedError,
-    WorkerProcesses,
-)
+from reward_kit.agent.executors.worker_processes import Place, ProcessDiedError, WorkerProcesses
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.providers.leave import Asker
 from reward_kit.agent.reports.wording import one_line
@@ -248,13 +242,6 @@ class RayCluster(WorkerProcesses):
             await waiting
         finally:
             waiting.cancel()
-
-    def _hangs(self, begun: dict[Place, float]) -> bool:
-        """Whether a rollout is far past its time: its own loop should have seen to that."""
-        if self._config.timeout is None:
-            return False
-        oldest = min(begun.values(), default=time.monotonic())
-        return time.monotonic() - oldest > self._config.timeout + HANG_GRACE
 
     async def _ended(
         self, actor: Any, taking: Awaitable[list[dict[str, Any]]] | None, *, in_order: bool

@@ -164,7 +164,7 @@ class RayWorker:
         if setup["version"] != versions()["reward-kit"]:
             here = f"{versions()['reward-kit']} on a node of the Ray cluster"
             fault = f"reward-kit is {setup['version']} on this machine and {here}"
-            lines.tell({"fault": {"kind": "", "fault": fault, "remedy": "Install the same everywhere."}})
+            lines.tell({"fault": RewardKitError(fault, remedy="Install the same everywhere.").to_json()})
             return
         files = self._folder / "files"
         with zipfile.ZipFile(io.BytesIO(shipment.data)) as archive:
@@ -195,8 +195,7 @@ class RayWorker:
         try:
             self._loop.run_until_complete(self._playing)
         except RewardKitError as error:
-            parts = {"fault": error.fault, "place": error.place, "remedy": error.remedy}
-            self._lines.tell({"fault": {"kind": type(error).__name__, **parts}})
+            self._lines.tell({"fault": error.to_json()})
         except asyncio.CancelledError:
             return
         except BaseException as error:  # noqa: BLE001 - the last thing this thread does is to say why it ends

@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from reward_kit.agent.runs.atomic_file import OUT_OF_FILES
 from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
+from reward_kit.agent.tally import NoProgress, Tally
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.providers import Gates
     from reward_kit.agent.providers.leave import Leave
     from reward_kit.agent.schedule import Job
-    from reward_kit.agent.tally import Tally
 
 GRACE = 10.0
 """Seconds to end in good order once nobody listens any more."""
@@ -78,20 +77,14 @@ class Lines:
         return None
 
 
-class Telling:
+class Telling(NoProgress):
     """Progress that is shown elsewhere."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
 
-    def started(self, tally: Tally) -> None: ...
-
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None: ...
-
     def noted(self, text: str) -> None:
         self._lines.tell({"note": text})
-
-    def closed(self, tally: Tally) -> None: ...
 
 
 async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leave) -> None:
@@ -158,7 +151,6 @@ def main() -> int:
     from reward_kit.agent.faults import fault_line
     from reward_kit.agent.interruption import hear_no_ctrl_c
     from reward_kit.agent.providers.leave import Leave
-    from reward_kit.agent.tally import Tally
 
     hear_no_ctrl_c()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -182,8 +174,7 @@ def main() -> int:
         if _is_out_of_files(error):
             lines.tell({"broke": error.fault})
             return 1
-        parts = {"fault": error.fault, "place": error.place, "remedy": error.remedy}
-        lines.tell({"fault": {"kind": type(error).__name__, **parts}})
+        lines.tell({"fault": error.to_json()})
         return 1
     except asyncio.CancelledError:
         return 1

@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import reward_kit.errors
 from reward_kit.agent.executors.lost_rollout import lost_record
 from reward_kit.agent.executors.shares import share_concurrency, share_config, share_jobs
 from reward_kit.agent.outcome import RolloutOutcome
@@ -292,7 +291,7 @@ class WorkerProcesses:
             elif "note" in line:
                 note(self._progress, line["note"])
             elif "fault" in line:
-                raise _fault(line["fault"])
+                raise RewardKitError.from_json(line["fault"])
             elif "broke" in line:
                 raise ProcessDiedError(f"was broken off: {line['broke']}")
         return any("over" in line for line in lines)
@@ -330,14 +329,18 @@ class WorkerProcesses:
 
         self._count(await asyncio.shield(self._saver.save(lost)))
 
-    async def _watch(self, process: asyncio.subprocess.Process, begun: dict[Place, float]) -> None:
-        """End a process with a rollout far past its time: its own loop should have seen to that."""
+    def _hangs(self, begun: Mapping[Place, float]) -> bool:
+        """Whether a rollout is far past its time: its own loop should have seen to that."""
         if self._config.timeout is None:
-            return
-        while True:
+            return False
+        oldest = min(begun.values(), default=time.monotonic())
+        return time.monotonic() - oldest > self._config.timeout + HANG_GRACE
+
+    async def _watch(self, process: asyncio.subprocess.Process, begun: dict[Place, float]) -> None:
+        """End a process that hangs."""
+        while self._config.timeout is not None:
             await asyncio.sleep(LOOK_EVERY)
-            oldest = min(begun.values(), default=time.monotonic())
-            if time.monotonic() - oldest > self._config.timeout + HANG_GRACE:
+            if self._hangs(begun):
                 process.kill()
                 return
 
@@ -370,10 +373,3 @@ async def _first_error(tasks: Sequence[asyncio.Future[None]]) -> None:
 
 def _said(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def _fault(told: dict[str, Any]) -> RewardKitError:
-    """The error that a process told of, as it would have been raised here."""
-    kind = getattr(reward_kit.errors, told["kind"], RewardKitError)
-    error: RewardKitError = kind(told["fault"], place=told.get("place"), remedy=told.get("remedy"))
-    return error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.calls import call_line, json_text
 from reward_kit.agent.history import text_of
 from reward_kit.agent.record_keeping import opening_length
 
@@ -42,7 +42,8 @@ def _parts(record: RolloutRecord, longest_result: int | None) -> Iterator[tuple[
     fields = record.fields
     yield "what_the_user_was_told_to_want", str(fields.get("sim_user_prompt") or "")
     yield "rules_for_the_agent", str(fields.get("system_prompt") or "")
-    yield "calls_that_solve_the_task", "\n".join(_call(action) for action in fields.get("actions") or ())
+    solution = (call_line(call["name"], call["arguments"], None) for call in fields.get("actions") or ())
+    yield "calls_that_solve_the_task", "\n".join(solution)
     yield (
         "what_the_agent_had_to_say",
         "\n".join(str(output) for output in fields.get("outputs") or ()),
@@ -53,10 +54,6 @@ def _parts(record: RolloutRecord, longest_result: int | None) -> Iterator[tuple[
     yield "how_it_ended", _ending(record)
     yield "differences_of_the_final_data", "\n".join(_differences(record.failure or {}))
     yield "finding_of_the_program", _finding(record)
-
-
-def _call(call: Mapping[str, Any]) -> str:
-    return f"{call['name']}({json.dumps(call['arguments'], ensure_ascii=False, default=str)})"
 
 
 def _conversation(record: RolloutRecord, longest_result: int | None) -> Iterator[str]:
@@ -91,7 +88,7 @@ def _ending(record: RolloutRecord) -> str:
 
 def _differences(failure: Mapping[str, Any]) -> Iterator[str]:
     for row in failure.get("rows") or ():
-        yield json.dumps(row, ensure_ascii=False, default=str)
+        yield json_text(row)
     if failure.get("more_rows"):
         yield f"and {failure['more_rows']} more"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -14,10 +13,11 @@ from reward_kit.agent.bundles.gold_reference import (
     is_reference,
     resolve_references,
 )
+from reward_kit.agent.calls import json_text
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from reward_kit.agent.calls import ToolCall
     from reward_kit.agent.failures.kinds import ExpectedCall
@@ -43,15 +43,12 @@ class Alignment:
     attempts: list[ToolCall] = field(default_factory=list)
 
 
-def align(
-    tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall], writing: Collection[str] = ()
-) -> Alignment:
+def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> Alignment:
     """Match the calls, in their order, with the gold actions; each action is matched once.
 
     References in gold arguments (``{"$result": ...}``) stand for what the call answered that was matched with
     the action they point to; as long as there is none, for what the action answered in the replay, or for any
-    value where that is not known. ``writing`` names tools whose calls count as changes although no rows are
-    known, for histories without a database.
+    value where that is not known.
     """
     aligned = Alignment()
     left = dict(enumerate(expected))
@@ -60,7 +57,7 @@ def align(
         if call.status != "ok":
             aligned.attempts.append(call)
             continue
-        wrote = bool(call.changes) or call.name in writing
+        wrote = bool(call.changes)
         position = next(
             (
                 place
@@ -116,9 +113,7 @@ def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tupl
 
 def _unlike(one: Any, other: Any) -> float:
     """From 0 for equal texts to 1 for texts with no character in common."""
-    return _unlike_texts(
-        *(json.dumps(value, ensure_ascii=False, default=str)[:COMPARED] for value in (one, other))
-    )
+    return _unlike_texts(json_text(one)[:COMPARED], json_text(other)[:COMPARED])
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ from reward_kit.agent.failures.outputs import missing_outputs
 from reward_kit.agent.failures.rows import RowDifference
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.agent.calls import ToolCall
     from reward_kit.agent.failures.kinds import ExpectedCall
@@ -53,7 +53,6 @@ def classify_failure(
     steps: int = 0,
     turns: int = 0,
     user_fault: UserFault | None = None,
-    writing: Collection[str] = (),
 ) -> Failure:
     """Why a rollout has a reward below 1, or none.
 
@@ -61,13 +60,12 @@ def classify_failure(
     the row has no gold actions or nothing is known; where it is known only that they differ, a line of text
     says so. ``expected`` are all gold actions in order. ``said`` is what the agent said aloud; ``outputs``
     what it had to say. ``steps`` and ``turns`` is how far the rollout went. ``user_fault`` is a fault of the
-    simulated user that decided the rollout. ``writing`` names tools that count as changing rows where no rows
-    are known.
+    simulated user that decided the rollout.
     """
     rows = [difference for difference in differences or () if isinstance(difference, RowDifference)]
     fault = None
     if differences:
-        aligned = align(tool_calls, expected, writing)
+        aligned = align(tool_calls, expected)
         fault = first_fault(tool_calls, expected, aligned, rows, stop_reason)
         fault = fault or Fault("other", _line(differences[0]))
     unsaid = missing_outputs(outputs, said)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.calls import call_line, json_text
 from reward_kit.agent.failures.alignment import Alignment, argument_differences, distance
 from reward_kit.agent.failures.rows import DifferingRows
 
@@ -22,6 +22,8 @@ NOWHERE: Distance = (sys.maxsize, 0.0)
 
 SHOWN_ARGUMENTS = 3
 """So many differing arguments a line names."""
+LONGEST_JSON = 120
+"""Characters of a value that a line shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,7 @@ def first_fault(
 
 
 def said(call: ExpectedCall | ToolCall) -> str:
-    return call_line(call.name, call.arguments, 120)
-
-
-def call_line(name: str, arguments: Any, length: int = 1000) -> str:
-    """``cancel_order({"order_id": "#W1"})``, the arguments cut after ``length`` characters."""
-    return f"{name}({_short(arguments, length)})"
+    return call_line(call.name, call.arguments, LONGEST_JSON)
 
 
 def _to_blame(
@@ -221,8 +218,8 @@ def _difference(difference: Mapping[str, Any]) -> str:
     return f"{name}: expected {_short(difference['expected'])}, got {_short(difference['got'])}"
 
 
-def _short(value: Any, length: int = 120) -> str:
-    return _cut(json.dumps(value, ensure_ascii=False, default=str), length)
+def _short(value: Any) -> str:
+    return json_text(value, LONGEST_JSON)
 
 
 def _cut(text: str, length: int = 200) -> str:

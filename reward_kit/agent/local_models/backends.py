@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.listening import LOOPBACK
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SERVER = "REWARD_KIT_LOCAL_MODEL_SERVER"
 ARGUMENTS = "REWARD_KIT_LOCAL_MODEL_ARGS"
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 SERVED_NAME = "local-model"
 """What the server is to call the model; for well-known names LiteLLM has rules of its own."""
 HELP_SECONDS = 120.0

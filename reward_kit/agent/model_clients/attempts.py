@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.deadline import held_up
@@ -38,24 +37,22 @@ async def answered(
     none at all). A bad request is a ``ModelSetupError`` as long as the gate has seen no answer. ``size`` is
     the number of characters of the request, where the gate wants to know it.
     """
-    if gate is None:
-        return await _answered(attempt, retries, backoff)
     visit = Visit(size)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await gate.enter(visit)
     made = 0
     answer = await _through(gate, visit, attempt)
     while isinstance(answer, ModelError):
-        excused = gate.failed(visit, answer)
+        excused = gate is not None and gate.failed(visit, answer)
         if not answer.retryable or (made >= retries and not (excused and retries)):
-            raise answer if gate.proven else _for_all(answer)
+            raise answer if gate is None or gate.proven else _for_all(answer)
         if not excused:
-            await asyncio.sleep(_wait(made, backoff, None))  # what the provider asks for, the gate sees to
+            asked = answer.retry_after if gate is None else None  # a gate sees to it by itself
+            await asyncio.sleep(_wait(made, backoff, asked))
             made += 1
-        await gate.enter(visit)
         answer = await _through(gate, visit, attempt)
-    gate.left(visit, answer)
+    if gate is not None:
+        gate.left(visit, answer)
     answer.waited = visit.waited
     answer.seconds = loop.time() - began - visit.waited
     return answer
@@ -75,8 +72,11 @@ def _for_all(fault: ModelError) -> ModelError:
     return error
 
 
-async def _through(gate: Gate, visit: Visit, attempt: Attempt) -> Completion | ModelError:
-    """One attempt that the gate has let through; one that is cancelled leaves its place to others."""
+async def _through(gate: Gate | None, visit: Visit, attempt: Attempt) -> Completion | ModelError:
+    """One attempt, once the gate lets it through; one that is cancelled leaves its place to others."""
+    if gate is None:
+        return await attempt()
+    await gate.enter(visit)
     try:
         if gate.is_trying(visit):
             with held_up():
@@ -85,20 +85,6 @@ async def _through(gate: Gate, visit: Visit, attempt: Attempt) -> Completion | M
     except BaseException:
         gate.left(visit)
         raise
-
-
-async def _answered(attempt: Attempt, retries: int, backoff: float) -> Completion:
-    clock = time.perf_counter()
-    made = 0
-    answer = await attempt()
-    while isinstance(answer, ModelError):
-        if not answer.retryable or made >= retries:
-            raise answer
-        await asyncio.sleep(_wait(made, backoff, answer.retry_after))
-        made += 1
-        answer = await attempt()
-    answer.seconds = time.perf_counter() - clock
-    return answer
 
 
 def _wait(made: int, backoff: float, retry_after: float | None) -> float:

@@ -29,6 +29,19 @@ _REFUSED_INPUT = re.compile(
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
 """How OpenAI says, with the status of a rate limit, that one request has more tokens than the limit."""
 
+_CONNECTION_LOST = frozenset(
+    {
+        "ServerDisconnectedError",
+        "ClientPayloadError",
+        "RemoteProtocolError",
+        "ReadError",
+        "ConnectionResetError",
+    }
+)
+"""What aiohttp and httpx raise where a server hangs up."""
+DEEPEST = 10
+"""Causes of an error that are looked at."""
+
 
 def model_error(
     error: BaseException,
@@ -67,7 +80,9 @@ def model_error(
 def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
     """Fault and remedy where every further call would be refused as well."""
     variable = f"{provider.upper()}_API_KEY"
-    key = f"the key in {variable}" if variable in os.environ else "the provider's key"
+    key = (
+        f"the key in {variable}" if variable in os.environ else f"the provider's key ({variable} is not set)"
+    )
     if status == 401:
         return "the provider refuses the key (HTTP 401)", f"Check {key}."
     if status == 403:
@@ -84,6 +99,10 @@ def _other_fault(
 ) -> ModelError:
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
         where = address or "the provider"
+        if _hung_up(error):
+            fault = f"{where} closed the connection without a whole answer"
+            remedy = "Its log may say why."
+            return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
         remedy = f"Check that a server is running at {address}." if address else "Check the network."
         return ModelError(
             f"cannot connect to {where}", place=place, remedy=remedy, retryable=True, no_answer="connection"
@@ -95,6 +114,15 @@ def _other_fault(
     fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
     wait = retry_after(headers_of(error)) if retryable else None
     return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
+
+
+def _hung_up(error: BaseException | None) -> bool:
+    """Whether a connection was made and broke off."""
+    for _ in range(DEEPEST):
+        if error is None or type(error).__name__ in _CONNECTION_LOST:
+            break
+        error = error.__cause__ or error.__context__
+    return type(error).__name__ in _CONNECTION_LOST
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from reward_kit.agent.calls import json_text
 from reward_kit.agent.reports.wording import (
     count,
     duration,
@@ -55,7 +56,7 @@ def _environment() -> Environment:
         "pretty": pretty,
         "score": score,
         "tokens": tokens,
-        "value": one_value,
+        "value": json_text,
     }
     return environment
 
@@ -84,11 +85,6 @@ def pretty(text: str) -> str:
 def readable(value: Any) -> str:
     """A value as JSON with a line for each part."""
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
-
-
-def one_value(value: Any) -> str:
-    """A value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def beginning(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.failures.first_fault import call_line
+from reward_kit.agent.calls import call_line
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.pages.conversation import conversation

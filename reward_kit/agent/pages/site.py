@@ -6,9 +6,11 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from jinja2 import UndefinedError
+
 from reward_kit.agent.evaluation_config import NAME
 from reward_kit.agent.pages.evaluation_page import evaluation_page, evaluations_page
-from reward_kit.agent.pages.fault_page import fault_page
+from reward_kit.agent.pages.rendering import render
 from reward_kit.agent.pages.rollout_page import ALONE, neighbours, rollout_page
 from reward_kit.agent.reports.evaluations_table import read_evaluations
 from reward_kit.agent.runs.atomic_file import as_storage_error, write_file
@@ -57,7 +59,7 @@ class Site:
             return _told(lambda: evaluations_page(*read_evaluations(self._folder / "evals"), self._folder))
         match = _ADDRESS.fullmatch(address)
         if match is None or match["folder"] in (".", ".."):
-            return Page(fault_page("There is no such page."), 404)
+            return Page(_fault_page("There is no such page."), 404)
         folder, name = match["folder"], match["name"]
         if folder == "evals":
             return _told(lambda: evaluation_page(self._evaluation(name).stored))
@@ -143,11 +145,16 @@ def _told(make: Callable[[], str]) -> Page:
     try:
         return Page(make())
     except UsageError as error:
-        return Page(fault_page(str(error)), 404)
+        return Page(_fault_page(str(error)), 404)
     except RewardKitError as error:
-        return Page(fault_page(str(error)), 500)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        return Page(fault_page(f"The file is damaged: {error!r}"), 500)
+        return Page(_fault_page(str(error)), 500)
+    except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
+        return Page(_fault_page(f"The file is damaged: {error!r}"), 500)
+
+
+def _fault_page(text: str) -> str:
+    """``text`` alone: why there is no other page. It may stand at any address, and so has no links."""
+    return render("fault.html", title="Not shown", text=text)
 
 
 def _written(out: Path, address: str, html: str) -> str:

@@ -38,16 +38,15 @@ if TYPE_CHECKING:
 class LimitsForAll:
     """``rpm`` and ``tpm`` for each provider, of all processes together. Used in one event loop."""
 
-    def __init__(self, rpm: float | None, tpm: float | None, *, window: float | None = None) -> None:
+    def __init__(self, rpm: float | None, tpm: float | None) -> None:
         self._rpm = rpm
         self._tpm = tpm
-        self._window = window or MINUTE
         self._queues: dict[str, _Queue] = {}
 
     def of(self, gate: str) -> _Queue:
         """The calls to one provider."""
         if gate not in self._queues:
-            self._queues[gate] = _Queue(HardLimits(self._rpm, self._tpm, window=self._window))
+            self._queues[gate] = _Queue(HardLimits(self._rpm, self._tpm, window=MINUTE))
         return self._queues[gate]
 
 

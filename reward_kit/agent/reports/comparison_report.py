@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.comparing.paired import TELLING
 from reward_kit.agent.comparing.row_pairs import CHANGED
-from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.metrics import shown_ks
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
@@ -192,14 +192,9 @@ def _unjudged_line(label: str, comparison: EvaluationComparison) -> Iterator[str
 
 
 def _chosen(measures: Sequence[Measure]) -> list[Measure]:
-    """All, but of many Pass^k the first, powers of two, and the last."""
+    """All, but of many Pass^k those of ``shown_ks``."""
     ks = [measure for measure in measures if measure.name.startswith("Pass^")]
-    shown = [
-        measure
-        for k, measure in enumerate(ks, start=1)
-        if k in LEADERBOARD_KS or k & (k - 1) == 0 or k == len(ks)
-    ]
-    return [*shown, *measures[len(ks) :]]
+    return [*(ks[k - 1] for k in shown_ks(len(ks))), *measures[len(ks) :]]
 
 
 def _difference(measure: Measure, rows: int) -> str:

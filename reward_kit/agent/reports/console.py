@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.agent.reports.facts import facts_of, means_line, row_cells, title_line, what_went_wrong
 from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
@@ -20,11 +20,12 @@ from reward_kit.agent.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
     from rich.table import Table
 
+    from reward_kit.agent.reports.failed_rollouts import Fact
     from reward_kit.agent.results import EvaluationResult, RowResult
 
 SHOW_ALL_UP_TO = 20
@@ -51,7 +52,7 @@ def print_report(result: EvaluationResult, console: Console) -> None:
     for line in _left_out(result):
         console.print(line)
     console.print()
-    _print_table(_facts_table(result), console)
+    _print_table(_facts_table(facts_of(result)), console)
     for line in tool_fault_lines(result):
         console.print(line, soft_wrap=True)
     console.print()
@@ -135,10 +136,7 @@ def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
 def _passes_table(result: EvaluationResult) -> Table:
     """Pass^k and Pass@k; in brackets their 95 % intervals."""
     table = _table("k", right=("Pass^k", "Pass@k"))
-    ks = [
-        k for k in result.pass_power if k in LEADERBOARD_KS or k == max(result.pass_power) or k & (k - 1) == 0
-    ]
-    for k in ks:
+    for k in shown_ks(len(result.pass_power)):
         table.add_row(str(k), estimate(result.pass_power[k]), estimate(result.pass_at[k]))
     table.add_row("score", score(result.score), "")
     if any(one.interval for one in result.pass_power.values()):
@@ -154,30 +152,23 @@ def _left_out(result: EvaluationResult) -> Iterator[str]:
             yield f"  k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
 
 
-def _facts_table(result: EvaluationResult) -> Table:
-    """What else is known, one fact a line; long ones go on below their beginning."""
+def _facts_table(facts: Iterable[Fact], min_width: int | None = None) -> Table:
+    """One fact a line; long ones go on below their beginning. ``min_width`` is that of their names."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, min_width=min_width)
     table.add_column(overflow="fold")
-    for name, fact in facts_of(result):
-        table.add_row(name, fact)
+    for fact in facts:
+        table.add_row(*fact)
     return table
 
 
 def _print_failures(result: EvaluationResult, console: Console) -> None:
     """A few failed rollouts one by one, each with its file; which class, which step, what instead of what."""
-    from rich.table import Table
-
     chosen = chosen_failures(result, FEW_FAILURES if len(result.rows) > SHOW_ALL_UP_TO else SOME_FAILURES)
     for outcome in chosen:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, min_width=len("explanations"))
-        table.add_column(overflow="fold")
-        for name, fact in failure_facts(result, outcome):
-            table.add_row(name, fact)
-        _print_table(table, console)
+        _print_table(_facts_table(failure_facts(result, outcome), len("explanations")), console)
         console.print(f"  file        {from_here(result.folder / outcome.file)}", soft_wrap=True)
     if chosen:
         console.print()

@@ -9,13 +9,14 @@ from reward_kit.agent.metrics import mean
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.comparison_report import LONGEST_STRATEGY
 from reward_kit.agent.reports.leaderboard import strategy
+from reward_kit.agent.reports.plain_table import table_lines
 from reward_kit.agent.reports.wording import money, one_line, score
 from reward_kit.agent.runs.resume import stored_logs
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
@@ -33,7 +34,8 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
     """
     found, faults = read_evaluations(evals)
     if found:
-        yield from _table([HEADINGS, *map(evaluation_cells, found)], width)
+        rows = [HEADINGS, *map(evaluation_cells, found)]
+        yield from table_lines(rows, right=RIGHT, width=width)
     yield from faults
 
 
@@ -65,16 +67,3 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
         f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
         one_line(strategy(stored), LONGEST_STRATEGY),
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    below = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
-    for row in rows:
-        cells = [
-            f"{cell:>{widths[column]}}" if column in RIGHT else f"{cell:{widths[column]}}"
-            for column, cell in enumerate(row)
-        ]
-        yield "  ".join(cells[:-1] if below else cells).rstrip()
-        if below:
-            yield f"  {row[-1]}"

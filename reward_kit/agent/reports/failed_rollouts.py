@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.failures.first_fault import call_line
+from reward_kit.agent.calls import call_line, json_text
 from reward_kit.agent.reports.wording import count, from_here, money, one_line, shares
+from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,13 +81,14 @@ def row_line(row: Mapping[str, Any]) -> str:
     """A row difference as it is stored, in a line: ``orders #W1 status: expected "paid", got "open"``."""
     key = row.get("key")
     values = list(key.values()) if isinstance(key, dict) else []
-    name = f" #{str(values[0]).removeprefix('#')}" if len(values) == 1 else f" {_json(key)}" if values else ""
+    named = str(values[0]).removeprefix("#") if len(values) == 1 else None
+    name = f" #{named}" if named is not None else f" {json_text(key)}" if values else ""
     column = f" {row['column']}" if row.get("column") else ""
     if row.get("column") is None and row.get("got") is None:
-        return f"{row.get('table')}{name}: missing row {_json(row.get('expected'))}"
+        return f"{row.get('table')}{name}: missing row {json_text(row.get('expected'))}"
     if row.get("column") is None and row.get("expected") is None:
-        return f"{row.get('table')}{name}: unexpected row {_json(row.get('got'))}"
-    expected, got = _json(row.get("expected")), _json(row.get("got"))
+        return f"{row.get('table')}{name}: unexpected row {json_text(row.get('got'))}"
+    expected, got = json_text(row.get("expected")), json_text(row.get("got"))
     return f"{row.get('table')}{name}{column}: expected {expected}, got {got}"
 
 
@@ -118,13 +121,6 @@ def explanation_facts(result: EvaluationResult) -> Iterator[Fact]:
 
 def _stored_failure(result: EvaluationResult, outcome: RolloutOutcome) -> dict[str, Any]:
     """The failure as the trajectory tells it; nothing if that is not there, or of an earlier version."""
-    try:
-        plain = json.loads((result.folder / outcome.file).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    failure = plain.get("failure") if isinstance(plain, dict) else None
-    return failure if isinstance(failure, dict) else {}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    with suppress(StorageError):
+        return load_rollout(result.folder / outcome.file).failure or {}
+    return {}

@@ -117,11 +117,11 @@ class LiveProgress:
 
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         if not outcome.judged and self._live is not None:
-            self._live.console.print(outcome_line(outcome), markup=False, highlight=False, emoji=False)
+            self._live.console.print(outcome_line(outcome))
 
     def noted(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False, emoji=False)
+            self._live.console.print(text)
 
     def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Leave the last line standing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.reports.plain_table import table_lines
 from reward_kit.agent.reports.wording import NOTHING, from_here, one_line
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.errors import StorageError
@@ -22,10 +23,7 @@ def rollout_lines(folder: Path) -> Iterator[str]:
     read = [(_read(path), path) for path in sorted(folder.glob("roll_*.json"))]
     found = [(record, path) for record, path in read if not isinstance(record, str)]
     found.sort(key=lambda each: each[0].started)
-    rows = [HEADINGS, *(_cells(record, path) for record, path in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from table_lines([HEADINGS, *(_cells(record, path) for record, path in found)])
     yield from (fault for fault, _ in read if isinstance(fault, str))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.failures.first_fault import call_line
+from reward_kit.agent.calls import call_line, json_text
 from reward_kit.agent.history import text_of
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import row_line
@@ -59,7 +58,7 @@ def _observation(message: dict[str, Any], call: ToolCall | None) -> Iterator[str
     yield from _indented(text_of(message.get("content")))
     for change in call.changes if call else ():
         rest = {name: value for name, value in change.items() if name not in ("table", "op")}
-        yield f"  * {change['op']} {change['table']} {json.dumps(rest, ensure_ascii=False, default=str)}"
+        yield f"  * {change['op']} {change['table']} {json_text(rest)}"
     yield ""
 
 

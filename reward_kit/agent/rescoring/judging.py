@@ -62,8 +62,6 @@ async def rescore(
         )
     logged = _read(log)
     config = _config(log, dataset, task_dir, eval_id)
-    if config.dataset is None and config.task_dir is None:
-        raise UsageError("the evaluation names no dataset", place=str(log), remedy="Name one with --dataset.")
     with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
         judge = _Judge(bundle, log.parent.parent, timeout, warn)
         limit = asyncio.Semaphore(AT_A_TIME)

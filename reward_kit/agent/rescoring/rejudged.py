@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.metrics import mean
-from reward_kit.agent.results import passes_of, row_result
+from reward_kit.agent.results import passes_of, row_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,20 +92,10 @@ class Rescoring:
         return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
 
     def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
-        """The rollouts row by row."""
-        by_row: dict[str, list[RolloutOutcome]] = {}
-        for rollout in self.rollouts:
-            outcome = rollout.before if before else rollout.now
-            by_row.setdefault(outcome.row_id, []).append(outcome)
-        return tuple(
-            row_result(
-                row_id,
-                max(self.planned.get(row_id, 0), len(found)),
-                found,
-                errors_as_failures=self.config.errors_as_failures,
-            )
-            for row_id, found in by_row.items()
-        )
+        """The rollouts row by row; rows without any are left out."""
+        outcomes = [rollout.before if before else rollout.now for rollout in self.rollouts]
+        planned = {outcome.row_id: self.planned.get(outcome.row_id, 0) for outcome in outcomes}
+        return row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -41,9 +41,7 @@ def write_evaluation(done: Rescoring, tasks: Sequence[Task]) -> EvaluationResult
     path = folder.evals / f"{config.eval_id}.jsonl"
     judged = {rollout.now.row_id for rollout in done.rollouts}
     known = [task for task in tasks if task.row.id in judged]
-    header = make_header(
-        config, known, {row_id: done.planned.get(row_id, 1) for row_id in judged}, versions()
-    )
+    header = make_header(config, known, {row_id: done.planned.get(row_id, 1) for row_id in judged})
     _keep_what_played(header, load_evaluation(done.log))
     with ExitStack() as opened:
         opened.callback(EvaluationLock(path.with_suffix(".lock")).release)

@@ -56,7 +56,7 @@ class FileProcess:
         if not answer.endswith(b"\n"):
             self.close()
             return None
-        return [None if fault is None else StorageError(**fault) for fault in json.loads(answer)]
+        return [None if fault is None else StorageError.from_json(fault) for fault in json.loads(answer)]
 
     def start(self) -> None:
         """Start the process, unless that was done or cannot be."""
@@ -151,12 +151,6 @@ def _parcel(plain: dict[str, Any], stream: IO[bytes]) -> Parcel:
     return Parcel(files, None if folder is None else RowFolder(*map(Path, folder)))
 
 
-def _plain(fault: StorageError | None) -> dict[str, str | None] | None:
-    if fault is None:
-        return None
-    return {"fault": fault.fault, "place": fault.place, "remedy": fault.remedy}
-
-
 def main() -> None:
     """Save what comes on standard input until it ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
@@ -172,6 +166,7 @@ def main() -> None:
                 return
             share = len(parcels) // WRITERS + 1
             shares = [parcels[first : first + share] for first in range(0, len(parcels), share)]
-            faults = [_plain(fault) for saved in writers.map(save_parcels, shares) for fault in saved]
-            target.write(json.dumps(faults).encode() + b"\n")
+            faults = [fault for saved in writers.map(save_parcels, shares) for fault in saved]
+            plain = [None if fault is None else fault.to_json() for fault in faults]
+            target.write(json.dumps(plain).encode() + b"\n")
             target.flush()

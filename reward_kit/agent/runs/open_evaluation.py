@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.results import RowResult, row_result
+from reward_kit.agent.results import RowResult, row_results
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import check_same, finished_outcomes, make_header, more_than_asked
@@ -30,9 +30,7 @@ class OpenEvaluation:
     Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
     """
 
-    def __init__(
-        self, folder: RunsFolder, config: EvaluationConfig, tasks: Sequence[Task], versions: dict[str, str]
-    ) -> None:
+    def __init__(self, folder: RunsFolder, config: EvaluationConfig, tasks: Sequence[Task]) -> None:
         assert config.eval_id is not None
         self.folder = folder
         self._config = config
@@ -45,7 +43,7 @@ class OpenEvaluation:
             self.seconds_before = logged.seconds
             self._finished = finished_outcomes(logged, folder.root)
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
-            header = make_header(config, tasks, asked, versions)
+            header = make_header(config, tasks, asked)
             if logged.headers:
                 check_same(header, logged)
                 folder.sweep(tasks)
@@ -84,24 +82,11 @@ class OpenEvaluation:
 
         Of each rollout the last final outcome counts, unless its trajectory is lost.
         """
-        latest = {
-            (outcome.row_id, outcome.index): outcome
-            for outcome in self.earlier
-            if outcome.final and not outcome.judged
-        }
-        latest.update(self._finished)
-        latest.update({(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final})
-        by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in self._planned}
-        for (row_id, _), outcome in latest.items():
-            by_row.setdefault(row_id, []).append(outcome)
-        return tuple(
-            row_result(
-                row_id,
-                max(self._planned.get(row_id, 0), len(found)),
-                found,
-                errors_as_failures=self._config.errors_as_failures,
-            )
-            for row_id, found in by_row.items()
+        unjudged = [outcome for outcome in self.earlier if not outcome.judged]
+        return row_results(
+            self._planned,
+            [*unjudged, *self._finished.values(), *outcomes],
+            errors_as_failures=self._config.errors_as_failures,
         )
 
     def __enter__(self) -> OpenEvaluation:

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import (
-    DEFAULTS,
-    OPTIONS,
-    EvaluationConfig,
-    flag_of,
-)
+from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.option_values import key_values
 from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
+from reward_kit.agent.versions import versions
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,9 +59,7 @@ class Header:
         }
 
 
-def make_header(
-    config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Mapping[str, int], versions: dict[str, str]
-) -> Header:
+def make_header(config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Mapping[str, int]) -> Header:
     """The header of an evaluation of ``tasks``."""
     assert config.eval_id is not None, "the evaluation has its name by now"
     tools: dict[int, str] = {}
@@ -94,7 +88,7 @@ def make_header(
         path = configuration[name]
         if path is not None and Path(path).exists():
             configuration[name] = str(Path(path).resolve())  # resuming works from any folder
-    return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions, toolsets)
+    return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions(), toolsets)
 
 
 def check_same(header: Header, logged: LoggedEvaluation) -> None:
@@ -221,7 +215,7 @@ def _configuration_differences(header: Header, earlier: Mapping[str, Any]) -> li
             continue
         before, now = (_canonical(value.get(name)) for value in (earlier, header.configuration))
         if before != now:
-            differences.append(f"{flag_of(name)} was {before}, is {now}")
+            differences.append(f"{option.flag} was {before}, is {now}")
     return differences
 
 

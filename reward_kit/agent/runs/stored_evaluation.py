@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.outcome import RolloutOutcome
-from reward_kit.agent.results import FORMAT, RowResult, Status, row_result, usage_of
+from reward_kit.agent.results import FORMAT, RowResult, Status, row_results, usage_of
 from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.evaluation_lock import writer_of
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
-from reward_kit.agent.runs.resume import LATEST, find_evaluation, stored_logs
+from reward_kit.agent.runs.resume import find_evaluation
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -104,12 +104,9 @@ def find_stored(name: str | Path, output_dir: str | Path) -> Path:
                 place=str(name),
                 remedy="Name an evaluation, or its log runs/evals/ID.jsonl.",
             )
-        logs = stored_logs(evals)
+        return find_evaluation(evals, str(name))
     except OSError as error:  # a name that is too long, a folder that may not be read
         raise UsageError(f"cannot be read: {error.strerror}", place=str(name)[:60]) from error
-    if name == LATEST and logs:
-        return max(logs, key=lambda log: log.stat().st_mtime)
-    return find_evaluation(evals, str(name))
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -142,7 +139,7 @@ def _from_log(path: Path) -> StoredEvaluation:
 def _logged_evaluation(path: Path, logged: LoggedEvaluation) -> StoredEvaluation:
     last = logged.headers[-1]
     configuration = last["configuration"]
-    rows = _rows(
+    rows = row_results(
         {row_id: row["n_rollouts"] for row_id, row in last["rows"].items()},
         logged.outcomes,
         errors_as_failures=bool(configuration.get("errors_as_failures")),
@@ -168,22 +165,6 @@ def _logged_evaluation(path: Path, logged: LoggedEvaluation) -> StoredEvaluation
             name: tools for header in logged.headers for name, tools in header.get("toolsets", {}).items()
         },
         results=results,
-    )
-
-
-def _rows(
-    planned: Mapping[str, int], outcomes: Sequence[RolloutOutcome], *, errors_as_failures: bool
-) -> tuple[RowResult, ...]:
-    """Count up what counts: of each rollout the last final outcome."""
-    latest = {(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final}
-    by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in planned}
-    for (row_id, _), outcome in latest.items():
-        by_row.setdefault(row_id, []).append(outcome)
-    return tuple(
-        row_result(
-            row_id, max(planned.get(row_id, 0), len(found)), found, errors_as_failures=errors_as_failures
-        )
-        for row_id, found in by_row.items()
     )
 
 
@@ -225,7 +206,7 @@ def _from_results(path: Path, results: Mapping[str, Any]) -> StoredEvaluation:
             reason=results.get("reason"),
             configuration=configuration,
             versions=results["versions"],
-            rows=_rows(
+            rows=row_results(
                 {row["id"]: row["planned"] for row in results["rows"]},
                 outcomes,
                 errors_as_failures=bool(configuration.get("errors_as_failures")),

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.agents.text_actions import RESPOND
 from reward_kit.agent.agents.text_protocol import Call, UnusableAnswerError, read_answer
 from reward_kit.agent.history import text_of
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 API_OUTPUT = "API output:"
 ACTION = "Action:"
-RESPOND = "respond"
 NOTHING_SAID = "(nothing was said)"
 """In place of an empty reply, which tau-bench lets pass."""
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 """A row's id, and the number of its rollout from 0."""
 
+_OTHER_DATASET = "Name the dataset that the file was made with."
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrial:
@@ -58,7 +60,7 @@ class RecordedResults:
                 raise BundleError(
                     f"the dataset has no task {trial.task_id}",
                     place=f"{path}: ${trial.place}.task_id",
-                    remedy="Name the dataset that the file was made with.",
+                    remedy=_OTHER_DATASET,
                 )
             if _differs(trial, task, path):
                 regraded.add(trial.task_id)
@@ -101,9 +103,6 @@ def _differs(trial: Trial, task: Task, path: str) -> bool:
         fault = f"task {trial.task_id} has another instruction and other actions than row {task.row.id}"
         raise BundleError(fault, place=place, remedy=_OTHER_DATASET)
     return bool(differences)
-
-
-_OTHER_DATASET = "Name the dataset that the file was made with."
 
 
 def _differences(theirs: dict[str, Any], task: Task) -> Iterator[str]:

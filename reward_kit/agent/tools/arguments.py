@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.json_depth import is_too_deep
+from reward_kit.agent.strict_json import finite, is_too_deep
 from reward_kit.agent.tools.content import json_value
 
 if TYPE_CHECKING:
@@ -59,16 +59,12 @@ def _parsed(text: str | bytes | bytearray) -> Any:
     if not text.strip():
         return None
     try:
-        parsed = json.loads(text, parse_constant=_refuse_constant)
+        parsed = json.loads(text, parse_constant=finite)
     except (ValueError, RecursionError) as error:
         raise ArgumentError([f"the arguments are not valid JSON ({_reason(error)})"]) from error
     if is_too_deep(parsed, text):
         raise ArgumentError(["the arguments are not valid JSON (nested too deeply)"])
     return parsed
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _reason(error: Exception) -> str:

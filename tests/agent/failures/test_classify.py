@@ -264,14 +264,6 @@ def test_time_or_money_ran_out(reason: str) -> None:
     assert kind(wrong, CANCEL, stop_reason=reason) == "wrong_arguments"
 
 
-def test_a_history_without_a_database_needs_the_names_of_the_tools_that_write() -> None:
-    calls = [made("cancel_order", {"order_id": "#W2"}, writes=False), made("get_order", {}, writes=False)]
-    assert kind(calls, CANCEL, writing={"cancel_order", "refund"}) == "wrong_arguments"
-    right = [made(CANCEL.name, dict(CANCEL.arguments), writes=False)]
-    more = [*right, made("refund", {}, writes=False)]
-    assert kind(more, CANCEL, writing={"cancel_order", "refund"}) == "unintended_action"
-
-
 def test_a_decisive_fault_of_the_user_is_the_class_and_the_rest_is_still_told() -> None:
     fault = UserFault("stopped_early", 2, "left", decisive=True)
     failure = classify_failure(

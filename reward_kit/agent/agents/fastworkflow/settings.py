@@ -10,8 +10,6 @@ from reward_kit.agent.agents.fastworkflow.environment import CONSTANTS
 from reward_kit.agent.redaction import is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reward_kit.agent.evaluation_config import EvaluationConfig
 
 ROLES = ("AGENT", "PLANNER", "PARAM_EXTRACTION")
@@ -41,9 +39,9 @@ def worker_environment(config: EvaluationConfig) -> dict[str, str]:
     return environment
 
 
-def base_environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
+def base_environment() -> dict[str, str]:
     """The process's environment over FastWorkflow's constants."""
-    return {**CONSTANTS, **(os.environ if given is None else given)}
+    return {**CONSTANTS, **os.environ}
 
 
 def hidden_arguments(config: EvaluationConfig) -> list[str]:

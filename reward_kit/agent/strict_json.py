@@ -1,10 +1,20 @@
-"""How deep JSON may be nested: far deeper than anything real, far from where Python's recursion ends."""
+"""What JSON cannot hold, and how deep it may be nested."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 MAX_DEPTH = 100
+"""Levels: far deeper than anything real, far from where Python's recursion ends."""
+
+
+def finite(text: str) -> float:
+    """A float that JSON can hold, for ``parse_constant`` and ``parse_float``; ``ValueError`` for others."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a JSON number")
+    return number
 
 
 def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
