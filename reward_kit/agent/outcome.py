@@ -38,7 +38,8 @@ class RolloutOutcome:
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
     ``model_seconds`` (all model calls that were answered, retries included) in seconds, ``waited_seconds``
     those for which limits held back these calls; ``timed_calls`` counts those whose time is known, None in
-    logs that do not tell. ``file`` is the trajectory, relative to the runs folder.
+    logs that do not tell. ``metrics`` are the scores of the reward's metrics, None for none. ``file`` is the
+    trajectory, relative to the runs folder.
     """
 
     id: str
@@ -66,6 +67,7 @@ class RolloutOutcome:
     tool_faults: dict[str, ToolFault] | None = None
     waited_seconds: float = 0.0
     timed_calls: int | None = None
+    metrics: dict[str, float] | None = None
 
     @property
     def judged(self) -> bool:
@@ -114,7 +116,7 @@ class RolloutOutcome:
 
 
 _FIELDS = tuple(item.name for item in fields(RolloutOutcome))
-_LATER = frozenset({"failure_step", "user_faults", "tool_faults", "waited_seconds", "timed_calls"})
+_LATER = frozenset({"failure_step", "user_faults", "tool_faults", "waited_seconds", "timed_calls", "metrics"})
 """Fields that logs of before have not."""
 
 

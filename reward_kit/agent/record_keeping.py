@@ -182,6 +182,7 @@ def outcome_of(
         model_seconds=sum(call.seconds for call in answered),
         waited_seconds=record.waited,
         timed_calls=sum(call.usage.calls for call in answered if call.seconds),
+        metrics=record.metric_scores,
         file=file,
         usage=record.usage,
     )

@@ -126,6 +126,7 @@ class RowResult:
 class Averages:
     """Means per rollout, over all that are over and (``reward``, ``turn_of_success``) that have one.
 
+    ``metrics`` holds the mean score of each of the reward's metrics, over rows as the reward's.
     ``seconds`` holds percentiles of a rollout's duration by percent, ``model_call_seconds`` the mean of the
     model calls whose time is known, ``model_call_waited_seconds`` the mean time for which limits held one
     back. ``waiting`` is the share of the rollouts' time that went by like this.
@@ -139,10 +140,12 @@ class Averages:
     model_call_seconds: float | None
     model_call_waited_seconds: float | None
     waiting: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "reward": self.reward.to_json() if self.reward else None,
+            "metrics": dict(self.metrics),
             "steps": self.steps,
             "turns": self.turns,
             "turn_of_success": self.turn_of_success,
@@ -345,7 +348,21 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
         model_call_seconds=asked / calls if calls and asked else None,
         model_call_waited_seconds=waited / calls if calls and asked else None,
         waiting=waiting / sum(durations) if any(durations) else None,
+        metrics=_metric_means(rows),
     )
+
+
+def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:
+    """Of each metric the mean over rows of their rollouts' mean, where rollouts have it."""
+    by_row: dict[str, list[float]] = {}
+    for row in rows:
+        scores: dict[str, list[float]] = {}
+        for outcome in row.outcomes:
+            for name, score in (outcome.metrics or {}).items():
+                scores.setdefault(name, []).append(score)
+        for name, found in scores.items():
+            by_row.setdefault(name, []).append(sum(found) / len(found))
+    return {name: sum(means) / len(means) for name, means in by_row.items()}
 
 
 def _timed_calls(outcome: RolloutOutcome) -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle, flight_bundle
 from planned_agent import evaluate
 from tau_bench_file import RETAIL, entry, native, row_of, write
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
 from reward_kit.agent.runs.stored_result import stored_result
 from reward_kit.errors import StorageError
@@ -87,3 +88,43 @@ def test_a_damaged_part_of_the_results_is_named(bundle: Bundle) -> None:
     result.results_path.write_text(json.dumps({**plain, "compared_with": {"source": "x"}}))
     with pytest.raises(StorageError, match=r"first\.json: is not the results of an evaluation"):
         stored_result(load_evaluation("first"))
+
+
+METRICS = """
+from reward_kit import RewardOutput
+
+def evaluate(messages, *, db, rollout, **kwargs):
+    paid = float(db.execute("SELECT count(*) FROM bookings WHERE status = 'paid'").scalar_one())
+    metrics = {"paid": {"score": paid, "reason": "counted"}}
+    if rollout.index == 0:
+        metrics["polite"] = {"score": 0.25, "reason": "curt"}
+    return RewardOutput(score=paid, reason="", metrics=metrics)
+"""
+
+
+def test_the_metrics_of_a_reward_have_means_over_rows(bundle: Bundle) -> None:
+    bundle.write("reward.py", METRICS)
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2}, {"id": "b", "actions": [], "n_rollouts": 1})
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="parts")
+    assert result.averages.metrics == {"paid": 0.5, "polite": 0.25}
+    assert [outcome.metrics for outcome in result.outcomes] == [
+        {"paid": 1.0, "polite": 0.25},
+        {"paid": 1.0},
+        {"paid": 0.0, "polite": 0.25},
+    ]
+    facts = [*facts_of(result)]
+    assert facts[1:3] == [("", "paid 0.500"), ("", "polite 0.250")]
+    written = json.loads(result.results_path.read_text())
+    assert written["averages"]["metrics"] == result.averages.metrics
+    result.results_path.unlink()
+    assert stored_result(load_evaluation("parts")).averages.metrics == result.averages.metrics
+
+
+def test_metrics_that_are_no_numbers_are_a_damaged_line(bundle: Bundle) -> None:
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="parts")
+    lines = result.log_path.read_text().splitlines()
+    broken = {**json.loads(lines[1]), "metrics": {"paid": "much"}}
+    result.log_path.write_text("\n".join([lines[0], json.dumps(broken), lines[2], ""]))
+    with pytest.raises(StorageError, match="paid is 'much'"):
+        load_evaluation("parts")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.exporting.formats import OPENAI_COLUMNS, Format, conversation
@@ -72,7 +70,7 @@ def line_of(
         result = record.result or {}
         read = {
             "messages": messages,
-            "metrics": _scores(result.get("metrics")),
+            "metrics": record.metric_scores,
             "reason": result.get("reason"),
             "model": record.models.get("agent"),
             "agent": record.agent,
@@ -112,17 +110,3 @@ def _logged(stored: StoredEvaluation, outcome: RolloutOutcome) -> dict[str, Any]
         "usage": {role: usage_to_json(usage) for role, usage in outcome.usage.items()} or None,
         "file": outcome.file,
     }
-
-
-def _scores(metrics: Any) -> dict[str, float] | None:
-    """The score of each metric; None for none, as files of columns hold no empty object."""
-    scores = {
-        name: metric.get("score") if isinstance(metric, Mapping) else metric
-        for name, metric in (metrics or {}).items()
-    }
-    finite = {
-        name: float(score)
-        for name, score in scores.items()
-        if isinstance(score, int | float) and math.isfinite(score)
-    }
-    return finite or None

@@ -93,6 +93,7 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     if not result.outcomes:
         return
     yield "reward", estimate(means.reward)
+    yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
     within = result.success_within_turns

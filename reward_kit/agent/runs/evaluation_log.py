@@ -205,6 +205,7 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
         if any(not isinstance(kind, str) for kind in line.get("user_faults") or ()):
             raise TypeError(f"user_faults is {line['user_faults']!r:.40}")
         _of_kinds(line, {name: _LATER[name] for name in _LATER if name in line})
+        _of_kinds(line.get("metrics") or {}, dict.fromkeys(line.get("metrics") or {}, _NUMBER))
         logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
     elif line["kind"] == BROKEN_OFF:
         for usage in _of_kinds(line, _BROKEN_OFF)["usage"].values():
@@ -242,7 +243,11 @@ _ROLLOUT: Mapping[str, Any] = {
     "user_faults": (list, type(None)),
     "tool_faults": (dict, type(None)),
 }
-_LATER: Mapping[str, Any] = {"waited_seconds": _NUMBER, "timed_calls": (int, type(None))}
+_LATER: Mapping[str, Any] = {
+    "waited_seconds": _NUMBER,
+    "timed_calls": (int, type(None)),
+    "metrics": (dict, type(None)),
+}
 
 
 def _of_kinds(plain: Any, kinds: Mapping[str, Any]) -> Any:

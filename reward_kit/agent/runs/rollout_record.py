@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -88,6 +89,20 @@ class RolloutRecord:
     @property
     def outputs(self) -> list[str]:
         return list(self.fields.get("outputs") or ())
+
+    @property
+    def metric_scores(self) -> dict[str, float] | None:
+        """The score of each of the reward's metrics; None for none."""
+        scores = {
+            name: metric.get("score") if isinstance(metric, Mapping) else metric
+            for name, metric in ((self.result or {}).get("metrics") or {}).items()
+        }
+        finite = {
+            name: float(score)
+            for name, score in scores.items()
+            if isinstance(score, int | float) and math.isfinite(score)
+        }
+        return finite or None
 
     @property
     def waited(self) -> float:
