@@ -244,8 +244,10 @@ async def test_a_broken_connection_is_tried_again(stub_llm: StubServer) -> None:
 @pytest.mark.parametrize("client", ["direct", "litellm"])
 async def test_a_server_that_hangs_up_was_reached(stub_llm: StubServer, client: str) -> None:
     stub_llm.fail(NAME, Answer(drop=True), times=9)
+    asked = remote_model(NAME, client=client, retries=1, backoff=0.0)
     with pytest.raises(ModelError) as caught:
-        await remote_model(NAME, client=client, retries=1, backoff=0.0).complete(HELLO)
+        await asked.complete(HELLO)
+    await asked.close()
     assert f"{stub_llm.url} closed the connection without a whole answer" in str(caught.value)
     assert (caught.value.retryable, caught.value.no_answer) == (True, "connection")
 
@@ -254,10 +256,12 @@ async def test_a_server_that_hangs_up_was_reached(stub_llm: StubServer, client: 
 async def test_where_no_key_is_set_its_variable_is_named(
     stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.setenv("OPENAI_API_KEY", "")
     stub_llm.fail(NAME, Answer(status=401, error="no key"))
+    asked = remote_model(NAME, client=client, model_args={"api_base": stub_llm.url})
     with pytest.raises(ModelSetupError, match=r"Check the provider's key \(OPENAI_API_KEY is not set\)"):
-        await remote_model(NAME, client=client).complete(HELLO)
+        await asked.complete(HELLO)
+    await asked.close()
 
 
 async def test_a_server_that_is_down_is_named(stub_llm: StubServer) -> None:

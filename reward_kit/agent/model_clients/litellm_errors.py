@@ -80,9 +80,8 @@ def model_error(
 def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
     """Fault and remedy where every further call would be refused as well."""
     variable = f"{provider.upper()}_API_KEY"
-    key = (
-        f"the key in {variable}" if variable in os.environ else f"the provider's key ({variable} is not set)"
-    )
+    given = os.environ.get(variable)
+    key = f"the key in {variable}" if given else f"the provider's key ({variable} is not set)"
     if status == 401:
         return "the provider refuses the key (HTTP 401)", f"Check {key}."
     if status == 403:
