@@ -147,7 +147,7 @@ def test_a_tool_may_cancel_its_own_task_also_where_the_gold_actions_are_replayed
     "body",
     [
         f"{FAILS}\nlogging.getLogger = logging.Logger.debug = logging.Logger.warning = fails",
-        f"{FAILS}\nos.mkdir = os.makedirs = os.unlink = os.rename = os.path.exists = fails",
+        f"{FAILS}\nos.replace = os.mkdir = os.makedirs = os.unlink = os.path.exists = fails",
         "sys.addaudithook(lambda event, _: event == 'open' and 1 / 0)",
     ],
     ids=["logging", "files", "audit"],
