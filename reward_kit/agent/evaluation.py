@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.averages import averages_of
 from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.event_loop import run_from_code
 from reward_kit.agent.executors.in_process import InProcess
@@ -21,7 +22,7 @@ from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.own_models import call_timeouts
 from reward_kit.agent.participants import Participants, check_asked_user, find_participants
 from reward_kit.agent.redaction import redact
-from reward_kit.agent.results import EvaluationResult, Status, averages_of, passes_of, usage_of
+from reward_kit.agent.results import EvaluationResult, Status, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
 from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.comparison import compare_evaluation

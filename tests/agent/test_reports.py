@@ -12,6 +12,7 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent.averages import averages_of
 from reward_kit.agent.calls import ModelCall
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.explain import Explanation, Explanations
@@ -23,7 +24,7 @@ from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outco
 from reward_kit.agent.reports.spans import spans_of
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.reports.wording import dollars, duration, from_here, money, tokens
-from reward_kit.agent.results import EvaluationResult, RowResult, averages_of, passes_of, row_result, usage_of
+from reward_kit.agent.results import EvaluationResult, RowResult, passes_of, row_result, usage_of
 from reward_kit.agent.tally import Tally
 
 PRICED = Usage(

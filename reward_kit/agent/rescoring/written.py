@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.averages import averages_of
 from reward_kit.agent.record_keeping import outcome_of
-from reward_kit.agent.results import EvaluationResult, averages_of, passes_of, usage_of
+from reward_kit.agent.results import EvaluationResult, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, sync_folder, write_file
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog

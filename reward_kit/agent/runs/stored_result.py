@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.averages import averages_of
 from reward_kit.agent.explain import Explanation, Explanations
-from reward_kit.agent.results import EvaluationResult, averages_of, passes_of
+from reward_kit.agent.results import EvaluationResult, passes_of
 from reward_kit.agent.runs.comparison import CallDifference, Comparison, RolloutDifference
 from reward_kit.agent.runs.resume import EXPLANATIONS
 from reward_kit.agent.tau_bench.agreement import Agreement, Disagreement
