@@ -194,8 +194,8 @@ class EvaluationConfig:
     )
     retries: int = _option(
         3, "--retries", group="Limits", kind=int, minimum=0,
-        help="How often a failed model call is tried again, and how often a rollout that failed through no "
-        "fault of the agent is run again.",
+        help="How often a failed model call is tried again, or a reward whose own call failed, and how often "
+        "a rollout that failed through no fault of the agent is run again.",
     )
     max_cost: float | None = _option(
         None, "--max-cost", group="Limits", kind=float, minimum=0, metavar="USD",

@@ -87,7 +87,8 @@ class RolloutLimits:
     """Where a rollout ends though nobody has ended it.
 
     ``max_steps`` overrides the row's; ``timeout`` is in seconds for the whole episode, ``reward_timeout`` for
-    judging it. ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as
+    judging it once; ``reward_retries`` is how often a reward is called again whose own calls a busy server
+    refused. ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as
     well). ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` are
     for models that do not see to it themselves. ``usage``, if given, becomes the rollout's own, for whoever
     wants to know what it has used also when it is broken off.
@@ -96,6 +97,7 @@ class RolloutLimits:
     max_steps: int | None = None
     timeout: float | None = None
     reward_timeout: float | None = 300.0
+    reward_retries: int = 0
     budget: Budget | None = None
     parallel_tool_calls: bool = True
     first_answers: FirstAnswers | None = None

@@ -8,6 +8,7 @@ import logging
 import reprlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.awaits import Awaits
@@ -22,6 +23,7 @@ from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.judge import judge
 from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.outcome import UNJUDGED_STOPS
+from reward_kit.agent.reward_retries import judged_with_retries
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
@@ -95,7 +97,7 @@ async def run_rollout(
             await database.break_off()
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
-        result, error = await _judged(rollout, gold_database, limits.reward_timeout)
+        result, error = await _judged(rollout, gold_database, limits)
         gold = gold_database.changes() if gold_database is not None else None
     except BaseException:
         database.close()
@@ -301,12 +303,13 @@ def _reason_of(error: ModelError, speaker: Role) -> StopReason:
 
 
 async def _judged(
-    rollout: Rollout, gold_database: Database | None, timeout: float | None
+    rollout: Rollout, gold_database: Database | None, limits: RolloutLimits
 ) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
     if rollout.stop_reason in UNJUDGED_STOPS:
         return None, None
+    judging = partial(judge, rollout, gold_database=gold_database, timeout=limits.reward_timeout)
     try:
-        return await judge(rollout, gold_database=gold_database, timeout=timeout), None
+        return await judged_with_retries(judging, limits.reward_retries), None
     except RewardError as error:
         logger.debug("the reward of %s failed", rollout.row.id, exc_info=error)
         return None, f"{error}"

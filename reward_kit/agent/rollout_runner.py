@@ -71,6 +71,7 @@ class RolloutRunner:
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
             timeout=config.timeout,
+            reward_retries=config.retries,
             budget=tally.spending,
             parallel_tool_calls=config.parallel_tool_calls,
             first_answers=FirstAnswers(),

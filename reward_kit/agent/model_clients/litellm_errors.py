@@ -29,7 +29,7 @@ _REFUSED_INPUT = re.compile(
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
 """How OpenAI says, with the status of a rate limit, that one request has more tokens than the limit."""
 
-_CONNECTION_LOST = frozenset(
+CONNECTION_LOST = frozenset(
     {
         "ServerDisconnectedError",
         "ClientPayloadError",
@@ -118,10 +118,10 @@ def _other_fault(
 def _hung_up(error: BaseException | None) -> bool:
     """Whether a connection was made and broke off."""
     for _ in range(DEEPEST):
-        if error is None or type(error).__name__ in _CONNECTION_LOST:
+        if error is None or type(error).__name__ in CONNECTION_LOST:
             break
         error = error.__cause__ or error.__context__
-    return type(error).__name__ in _CONNECTION_LOST
+    return type(error).__name__ in CONNECTION_LOST
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:
