@@ -35,6 +35,16 @@ async def evaluate(messages, db, rollout, gold_db, actions, **kwargs):
 """
 
 
+TIMED = """
+{way} evaluate(messages, db, gold_db, **kwargs):
+    asked = "SELECT datetime('now')"
+    now = {asked}
+    rows = len(db.changes())
+    same = now == "2025-05-19 09:00:00" and rows == len(gold_db.changes())
+    return {{"score": float(same), "reason": f"{{now}} and {{rows}} row"}}
+"""
+
+
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     made = flight_bundle(tmp_path)
@@ -180,6 +190,23 @@ def test_an_async_reward_gets_the_same_things(
     ran = command(finished.log_path)
     assert ran.code == 0, ran.err
     assert "  b #2: 1 -> 0.5  asked asynchronously" in ran.out
+
+
+@pytest.mark.parametrize("keep", ["full", "delta"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_clock_stands_where_the_row_says_and_changes_count_from_the_base(
+    bundle: Bundle, keep: str, is_async: bool
+) -> None:
+    asked = "db.execute(asked).scalar_one()"
+    reward = TIMED.format(way="def", asked=asked)
+    if is_async:
+        reward = TIMED.format(way="async def", asked="await db.fetch_val(asked)")
+    bundle.write("reward.py", reward)
+    bundle.rows({"actions": GOLD, "n_rollouts": 1, "now": "2025-05-19T09:00:00"})
+    played = agent_eval(bundle.dataset, agent="gold", eval_id="timed", keep_db=keep)
+    assert [outcome.reward for outcome in played.outcomes] == [1.0]
+    done = asyncio.run(rescore("timed"))
+    assert [(one.now.reward, one.reason) for one in done.rollouts] == [(1.0, "2025-05-19 09:00:00 and 1 row")]
 
 
 def test_rows_are_as_they_are_now(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:

@@ -88,7 +88,9 @@ class Content:
     def fork(self, seed: int | None, now: datetime | None) -> Content:
         """A private copy of the committed state."""
         earlier = self.connection.changes() if self.connection.is_open else None
-        return Content(self._settled(lambda: self.state.fork(seed, now, earlier)), self.limits)
+        state = self._settled(lambda: self.state.fork(seed, now, earlier))
+        original = None if self.original is None else self.original.fork(None, None)
+        return Content(state, self.limits, original)
 
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state."""

@@ -137,7 +137,8 @@ class Database(AsyncFace, View):
 
         With ``seed``, ``random()`` and ``randomblob()`` answer from it: the same statements get the same
         answers.  With ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.
-        A fork of a fork goes on with those of its origin where they are not given.  ``DatabaseError`` inside
+        A fork of a fork goes on with those of its origin where they are not given, and the changes of a fork
+        count from where those of its origin do.  ``DatabaseError`` inside
         a transaction.
         """
         return Database(self.content.fork(seed, read_moment(now)), writable=True)

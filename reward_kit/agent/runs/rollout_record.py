@@ -114,7 +114,7 @@ class RolloutRecord:
         anew.
 
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
-        an ``async def`` reward); ``close()`` closes them. Raises ``StorageError`` if the final state was not
+        an ``async def`` reward), with the clock of the row; ``close()`` closes them. Raises ``StorageError`` if the final state was not
         kept.
         """
         if self.database is None:
@@ -155,7 +155,9 @@ class RolloutRecord:
         path = self.path.parent / name
         if not path.exists():
             raise StorageError("the database of this rollout is missing", place=str(path))
-        database = Database.open(path)
+        stored = Database.open(path)
+        self._opened.append(stored)
+        database = stored.fork(seed=self.seed, now=self.row.clock())
         self._opened.append(database)
         return database.read_only_async() if is_async else database.read_only()
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import Changes, RowChange
+from reward_kit.agent.database.content import Keep, Mode
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.session import SessionRecorder
 from reward_kit.agent.database.table_diff import diff_databases
@@ -349,3 +351,20 @@ def test_shuffled_rows_are_no_change(path: Path, after: After) -> None:
         "VACUUM",
     )
     assert not changes
+
+
+@pytest.mark.parametrize("mode", ["overlay", "file"])
+@pytest.mark.parametrize("keep", ["full", "delta"])
+async def test_those_of_a_fork_of_a_stored_state_count_from_the_base(
+    path: Path, tmp_path: Path, keep: Keep, mode: Mode
+) -> None:
+    with Database.open(path, mode=mode) as base, base.fork() as db:
+        await db.execute(CANCEL)
+        made = db.changes()
+        stored = db.save(path.parent / tmp_path.name, keep)
+    with Database.open(stored, mode="overlay") as again, again.fork() as fork, fork.fork() as further:
+        await further.execute("DELETE FROM payments")
+        assert [row.table for row in further.changes()] == ["orders", "payments"]
+        assert fork.changes() == again.changes() == made
+        assert fork.equals(again)
+        assert not further.equals(again)
