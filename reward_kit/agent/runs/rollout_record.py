@@ -114,8 +114,8 @@ class RolloutRecord:
         anew.
 
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
-        an ``async def`` reward), with the clock of the row; ``close()`` closes them. Raises ``StorageError`` if the final state was not
-        kept.
+        an ``async def`` reward), with the clock of the row; ``close()`` closes them. Raises ``StorageError``
+        if the final state was not kept.
         """
         if self.database is None:
             raise StorageError(
