@@ -41,22 +41,26 @@ async def judge(
 
     A ``def`` reward runs in a thread of its own, so that one that waits for a network does not hold up other
     rollouts, and holds the sync read-only database; an ``async def`` reward holds the async one. A function
-    gets only the arguments it names, unless it takes ``**kwargs``. Raises ``RewardError`` if it raises,
-    returns something else than a finite score, or takes longer than ``timeout`` seconds.
+    gets only the arguments it names, unless it takes ``**kwargs``. ``gold_database`` may be that of many
+    rollouts: each reward holds a fork of it. Raises ``RewardError`` if it raises, returns something else than
+    a finite score, or takes longer than ``timeout`` seconds.
     """
     reward = rollout.task.reward
     is_async = takes_async_faces(reward)
+    gold = None if gold_database is None else gold_database.fork()
     given = {
         **copied(rollout.row.reward_fields()),
         "messages": copied(rollout.messages),
         "db": _face(rollout.database, is_async=is_async),
-        "gold_db": None if gold_database is None else _face(gold_database, is_async=is_async),
+        "gold_db": None if gold is None else _face(gold, is_async=is_async),
         "rollout": (shown := ShownRollout(rollout)),
     }
     try:
         return await call_reward(reward, given, timeout=timeout)
     finally:
         shown.hand_over_usage()
+        if gold is not None:
+            gold.close()
 
 
 def takes_async_faces(reward: Callable[..., Any]) -> bool:

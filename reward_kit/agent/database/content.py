@@ -47,6 +47,10 @@ class State(Protocol):
     def base_size(self) -> int:
         """Bytes of the base."""
 
+    @property
+    def known_changes(self) -> Changes | None:
+        """Those that it held when it was made, where they are known and nobody else writes to it."""
+
     def open_driver(self, limits: Limits) -> Driver:
         """Connect."""
 
@@ -76,7 +80,7 @@ class Content:
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The rows that differ from the base, or from the state whose changes ``since`` are."""
-        changes = difference(self.original, self) if self.original is not None else self.connection.changes()
+        changes = difference(self.original, self) if self.original is not None else self._of_state()
         return changes if since is None else changes.minus(since)
 
     def equals(self, other: Content, ignore: Collection[str] = ()) -> bool:
@@ -87,7 +91,7 @@ class Content:
 
     def fork(self, seed: int | None, now: datetime | None) -> Content:
         """A private copy of the committed state."""
-        earlier = self.connection.changes() if self.connection.is_open else None
+        earlier = self.connection.changes() if self.connection.is_open else self._known_changes
         state = self._settled(lambda: self.state.fork(seed, now, earlier))
         original = None if self.original is None else self.original.fork(None, None)
         return Content(state, self.limits, original)
@@ -108,6 +112,16 @@ class Content:
         self.state.close()
         if self.original is not None:
             self.original.close()
+
+    def _of_state(self) -> Changes:
+        known = self._known_changes
+        return self.connection.changes() if known is None else known
+
+    @property
+    def _known_changes(self) -> Changes | None:
+        """The changes as long as no statement was run, which needs no connection."""
+        untouched = not self.connection.is_open and not self.connection.closed
+        return self.state.known_changes if untouched else None
 
     def _settled(self, work: Callable[[], _Result]) -> _Result:
         """The result of ``work``, done while no statement and no transaction is on its way."""

@@ -97,6 +97,11 @@ class FileState:
         """Bytes of the base."""
         return self._base.stat().st_size
 
+    @property
+    def known_changes(self) -> Changes | None:
+        """Those that the copy held when it was made; None where others may have written to it."""
+        return None if self._shared else self._earlier
+
     def open_driver(self, limits: Limits) -> FileDriver:
         """Connect."""
         try:
@@ -107,7 +112,7 @@ class FileState:
                 writable=self._file is not None,
                 randomness=self.randomness,
                 now=self._now,
-                earlier=self._known_changes(),
+                earlier=self.known_changes,
             )
         except (OSError, sqlite3.Error) as error:
             place = str(self._file or self._base)
@@ -135,7 +140,7 @@ class FileState:
             file,
             randomness=inherited if seed is None else Randomness(seed),
             now=now or self._now,
-            earlier=self._known_changes() if earlier is None else earlier,
+            earlier=self.known_changes if earlier is None else earlier,
         )
 
     def save(self, path: Path, keep: Keep) -> Path:
@@ -158,9 +163,6 @@ class FileState:
 
             dispose_engine(self._engine)
         self._cleanup()
-
-    def _known_changes(self) -> Changes | None:
-        return None if self._shared else self._earlier
 
     def _share(self) -> None:
         self._shared = True

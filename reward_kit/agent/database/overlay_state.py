@@ -35,7 +35,7 @@ class OverlayState:
     ) -> None:
         self.overlay = overlay
         self.randomness = randomness
-        self.earlier = earlier
+        self.known_changes = earlier
 
     @classmethod
     def open(cls, path: Path) -> OverlayState:
@@ -62,7 +62,7 @@ class OverlayState:
 
     def open_driver(self, limits: Limits) -> OverlayDriver:
         """What runs statements; it connects when the first one comes."""
-        return OverlayDriver(self.overlay, limits, self.randomness, self.earlier)
+        return OverlayDriver(self.overlay, limits, self.randomness, self.known_changes)
 
     def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> OverlayState:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""

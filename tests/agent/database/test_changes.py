@@ -368,3 +368,21 @@ async def test_those_of_a_fork_of_a_stored_state_count_from_the_base(
         assert fork.changes() == again.changes() == made
         assert fork.equals(again)
         assert not further.equals(again)
+
+
+@pytest.mark.parametrize("mode", ["overlay", "file"])
+async def test_those_of_a_fork_need_no_connection_before_its_first_statement(path: Path, mode: Mode) -> None:
+    with Database.open(path, mode=mode) as base, base.fork() as db:
+        await db.execute(CANCEL)
+        fork = db.fork()
+        further = fork.fork()
+        assert fork.changes() == further.changes() == db.changes()
+        assert not fork.content.connection.is_open
+        assert not further.content.connection.is_open
+        await fork.execute("DELETE FROM payments")
+        assert [row.table for row in fork.changes()] == ["orders", "payments"]
+        assert [row.table for row in fork.fork().changes()] == ["orders", "payments"]
+        assert [row.table for row in further.changes()] == ["orders"]
+        fork.close()
+        with pytest.raises(DatabaseError, match="closed"):
+            fork.changes()
