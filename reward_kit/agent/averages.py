@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,14 @@ def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:
             for name, score in (outcome.metrics or {}).items():
                 scores.setdefault(name, []).append(score)
         for name, found in scores.items():
-            by_row.setdefault(name, []).append(sum(found) / len(found))
-    return {name: sum(means) / len(means) for name, means in by_row.items()}
+            by_row.setdefault(name, []).append(_mean_of(found))
+    return {name: _mean_of(means) for name, means in by_row.items()}
+
+
+def _mean_of(scores: Sequence[float]) -> float:
+    """Their mean, also where their sum is no number any more, as that of scores near the largest."""
+    total = sum(scores)
+    return total / len(scores) if math.isfinite(total) else sum(score / len(scores) for score in scores)
 
 
 def _timed_calls(outcome: RolloutOutcome) -> int:

@@ -120,6 +120,14 @@ def test_the_metrics_of_a_reward_have_means_over_rows(bundle: Bundle) -> None:
     assert stored_result(load_evaluation("parts")).averages.metrics == result.averages.metrics
 
 
+def test_a_mean_of_metrics_is_a_number_however_large_they_are(bundle: Bundle) -> None:
+    bundle.write("reward.py", METRICS.replace("0.25", "1.7e308").replace("rollout.index == 0", "True"))
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2}, {"id": "b", "actions": GOLD, "n_rollouts": 1})
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="parts")
+    assert result.averages.metrics == {"paid": 1.0, "polite": 1.7e308}
+    assert "Infinity" not in result.results_path.read_text()
+
+
 def test_metrics_that_are_no_numbers_are_a_damaged_line(bundle: Bundle) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
     result = agent_eval(bundle.dataset, agent="gold", eval_id="parts")

@@ -81,8 +81,8 @@ def _reason(result: Mapping[str, Any] | None, parts: Mapping[str, Mapping[str, A
     """The reason of a reward, unless the reasons of its ``parts`` say all of it."""
     reason = str((result or {}).get("reason") or "")
     rest = reason
-    for part in parts.values():
-        rest = rest.replace(str(part.get("reason") or ""), " ")
+    for said in dict.fromkeys(str(part["reason"]) for part in parts.values() if part.get("reason")):
+        rest = rest.replace(said, " ")
     return reason if any(character.isalnum() for character in rest) else ""
 
 

@@ -300,3 +300,12 @@ def test_a_trajectory_leads_to_no_file_outside_of_the_folder(
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "eval_id": "../../elsewhere/first"}))
     assert not [link for link in page_of(site, result).links if result.outcomes[1].id in link]
+
+
+def test_metrics_without_a_reason_have_a_page_however_many_they_are(bundle: Bundle, site: Site) -> None:
+    reward = "def evaluate(messages, **_):\n    return {'score': 0.5, 'reason': 'ok', 'metrics': METRICS}\n"
+    metrics = {f"part {number}": {"score": number / 60, "reason": ""} for number in range(60)}
+    bundle.write("reward.py", f"METRICS = {metrics!r}\n\n\n{reward}")
+    words = page_of(site, evaluate(bundle, "first", {"a": [1]})).words
+    assert "part 59" in words
+    assert "ok" in words
