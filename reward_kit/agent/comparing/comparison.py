@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.comparing.measures import Measure, measures_of
+from reward_kit.agent.comparing.measures import Measure, measures_of, metrics_of
 from reward_kit.agent.comparing.row_pairs import (
     CHANGED,
     RowPair,
@@ -36,6 +36,7 @@ class EvaluationComparison:
     ``rows`` are those compared, ``left_out`` the ids of the others by reason. ``changed`` are rows whose
     content is another (``changed_fields``: what of the first of them), ``tools`` those whose tools are.
     ``code`` holds the fingerprints in A and B of each module that is not the same (None: not there).
+    ``metrics`` are those that the reward returned in either.
     """
 
     a: StoredEvaluation
@@ -45,6 +46,7 @@ class EvaluationComparison:
     settings: tuple[Setting, ...]
     code: Mapping[str, tuple[str | None, str | None]]
     measures: tuple[Measure, ...]
+    metrics: tuple[Measure, ...] = ()
     changed: tuple[str, ...] = ()
     changed_fields: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ class EvaluationComparison:
             "settings": [setting.to_json() for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],
+            "metrics": [metric.to_json() for metric in self.metrics],
             "unjudged": dict(zip("ab", self.unjudged, strict=True)),
             "left_out": {reason: list(ids) for reason, ids in self.left_out.items()},
             "changed": list(self.changed),
@@ -157,6 +160,7 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
         settings=tuple(different_settings(one, other)),
         code=different_code(one, other),
         measures=tuple(measures_of(pairs)),
+        metrics=tuple(metrics_of(pairs)),
         changed=tuple(changed),
         changed_fields=tuple(fields),
         tools=tuple(changed_tools(one, other)),

@@ -1,4 +1,4 @@
-"""What is measured of a row in both evaluations: Pass^k, reward, cost, tokens, length."""
+"""What is measured of a row in both evaluations: Pass^k, reward and its metrics, cost, tokens, length."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from reward_kit.agent.outcome import RolloutOutcome
     from reward_kit.agent.results import RowResult
 
-Unit = Literal["share", "dollars", "tokens", "number", "seconds"]
+Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """The mean over rows in A and in B, of the mean of each row's rollouts.
 
-    ``difference`` is None where one side has no value; ``unpriced`` counts its calls of no known price (of A
-    and B), which leave the cost unknown.
+    ``difference`` is None where no row has a value on both sides; ``unpriced`` counts calls of no known price
+    (of A and B), which leave the cost unknown.
     """
 
     name: str
@@ -62,6 +62,16 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     yield _measure(pairs, "time", "seconds", _mean_of(lambda outcome: outcome.seconds))
 
 
+def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
+    """Each metric of the rewards, of the rollouts that have it; any number may be its score.
+
+    Where no row has it on both sides there is no difference, and the means are over the rows of each side.
+    """
+    outcomes = (outcome for pair in pairs for outcome in _outcomes(pair))
+    for name in dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ()):
+        yield _measure(pairs, name, "score", _scores(name))
+
+
 def _measure(
     pairs: Sequence[RowPair],
     name: str,
@@ -70,19 +80,20 @@ def _measure(
     *,
     most: float = math.inf,
 ) -> Measure:
-    """The mean over the rows that have a value on both sides, no two of them further apart than ``most``."""
-    values = [
-        (a, b) for a, b in ((of(pair.a), of(pair.b)) for pair in pairs) if a is not None and b is not None
-    ]
-    if not values:
+    """The mean over the rows that have a value on both sides, no two of them further apart than ``most``.
+
+    Numbers too large to reckon with have no mean.
+    """
+    try:
+        values = [(of(pair.a), of(pair.b)) for pair in pairs]
+        both = [(a, b) for a, b in values if a is not None and b is not None]
+        a, b = (
+            mean([one for one in side if one is not None]) for side in zip(*(both or values), strict=True)
+        )
+        difference = mean_difference([b - a for a, b in both], most=most) if both else None
+    except OverflowError:
         return Measure(name, unit, None, None, None)
-    return Measure(
-        name,
-        unit,
-        mean([a for a, _ in values]),
-        mean([b for _, b in values]),
-        mean_difference([b - a for a, b in values], most=most),
-    )
+    return Measure(name, unit, a, b, difference)
 
 
 def _cost(pairs: Sequence[RowPair]) -> Measure:
@@ -110,6 +121,12 @@ def _pass_power(k: int) -> Callable[[RowResult], float | None]:
 
 def _mean_of(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], float | None]:
     return lambda row: mean([value(outcome) for outcome in row.outcomes])
+
+
+def _scores(metric: str) -> Callable[[RowResult], float | None]:
+    return lambda row: mean(
+        [outcome.metrics[metric] for outcome in row.outcomes if outcome.metrics and metric in outcome.metrics]
+    )
 
 
 def _tokens(role: str) -> Callable[[RowResult], float | None]:

@@ -46,6 +46,14 @@ class PairedDifference:
             return "worse"
         return "no difference"
 
+    @property
+    def clearness(self) -> float:
+        """How far it is from zero in half widths of its interval, above 1 where zero is not in it."""
+        if self.interval is None or self.value == 0:
+            return 0.0
+        half = (self.interval.high - self.interval.low) / 2
+        return abs(self.value) / half if half else math.inf
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``low`` and ``high`` are null where there is no interval."""
         low, high = self.interval or (None, None)
@@ -66,11 +74,14 @@ def mean_difference(differences: Sequence[float], *, most: float = math.inf) -> 
     independent, come in through their mean alone. The interval is that many standard errors wide as Student's
     t with n - 1 degrees of freedom says, since the normal distribution makes it too narrow for few rows
     (Bowyer, Aitchison and Ivanova 2025, arXiv 2503.01747). It is cut at ``most`` on both sides: how far
-    apart the two can be at all. Raises ``ValueError`` of nothing.
+    apart the two can be at all. Raises ``ValueError`` of nothing, ``OverflowError`` where a difference or its
+    square is too large for a number.
     """
     rows = len(differences)
     if not rows:
         raise ValueError("no rows")
+    if not all(map(math.isfinite, differences)):
+        raise OverflowError("the numbers are too large")
     mean = math.fsum(differences) / rows
     differing = sum(difference != 0 for difference in differences)
     if rows == 1:

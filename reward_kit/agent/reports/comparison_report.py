@@ -24,7 +24,7 @@ from reward_kit.agent.reports.wording import (
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparing import (
         BaselineComparison,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PairedDifference,
         RowPair,
     )
+    from reward_kit.agent.comparing.measures import Unit
     from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 WIDTH = 80
@@ -40,6 +41,10 @@ _SIDES = ascii_uppercase
 SHOWN = 10
 """Rows that got worse, and rows that got better, that are shown."""
 LONGEST_NAME, LONGEST_STRATEGY, SHORTEST_LABEL, LONGEST_LABEL = 40, 80, 10, 20
+SHOWN_METRICS = 10
+"""Metrics of the reward that are shown."""
+ONE_DECIMAL, EXPONENT = 100, 1e6
+"""From these sizes on a metric is shown with one decimal, a number with its exponent."""
 LONGEST_VALUE = 300
 _PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
 
@@ -66,14 +71,12 @@ def baseline_lines(found: BaselineComparison) -> Iterator[str]:
     yield from _heads([("A", found.baseline), *((side, one.b) for side, one in others.items())])
     names = {side: one_line(one.b.eval_id, LONGEST_LABEL) for side, one in others.items()}
     width = max(SHORTEST_LABEL, *map(len, names.values()))
-    chosen = {side: {one.name: one for one in _chosen(each.measures)} for side, each in others.items()}
-    for measure in dict.fromkeys(name for measures in chosen.values() for name in measures):
+    for name, measures in _table(found.comparisons).items():
         yield ""
-        yield f"{measure:{width + 4}}{'A':>10}{'this':>10}{'this - A':>11}  95 % interval"
-        for side, measures in chosen.items():
-            if measure in measures:
-                label = f"{side}  {names[side]:{width}} "
-                yield _number_line(label, measures[measure], len(found.baseline.rows))
+        yield from _labelled(name, width + 4, f"{'A':>10}{'this':>10}{'this - A':>11}  95 % interval")
+        for side, measure in zip(others, measures, strict=True):
+            if measure is not None:
+                yield f"{side}  {names[side]:{width}} {_values(measure, len(found.baseline.rows))}"
     unjudged = [
         line
         for side, each in others.items()
@@ -81,7 +84,9 @@ def baseline_lines(found: BaselineComparison) -> Iterator[str]:
     ]
     if unjudged:
         yield from ["", "not judged", *unjudged]
-    yield from [_PER_ROLLOUT, ""]
+    yield _PER_ROLLOUT
+    yield from _metric_notes(others)
+    yield ""
     for side, each in others.items():
         yield from _verdict(each.success, side)
     yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
@@ -168,20 +173,86 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
 
 
 def _numbers(comparison: EvaluationComparison) -> Iterator[str]:
-    yield f"{'':14}{'A':>10}{'B':>10}{'B - A':>11}  95 % interval"
-    chosen = _chosen(comparison.measures)
-    for measure in chosen:
-        yield _number_line(f"{measure.name:14}", measure, len(comparison.rows))
-    yield from _unjudged_line(f"{'not judged':14}", comparison)
+    table = _table([comparison])
+    width = max(SHORTEST_LABEL + 4, *(len(name) for name in table if len(name) <= LONGEST_LABEL))
+    yield f"{'':{width}}{'A':>10}{'B':>10}{'B - A':>11}  95 % interval"
+    for name, (measure,) in table.items():
+        if measure is not None:
+            yield from _labelled(name, width, _values(measure, len(comparison.rows)))
+    yield from _unjudged_line(f"{'not judged':{width}}", comparison)
     yield _PER_ROLLOUT
+    yield from _metric_notes({"B": comparison})
 
 
-def _number_line(label: str, measure: Measure, rows: int) -> str:
+def _table(comparisons: Sequence[EvaluationComparison]) -> dict[str, list[Measure | None]]:
+    """The measure of each comparison (None: it has none) by its label; metrics follow the reward."""
+    measures = [{one.name: one for one in _chosen(each.measures)} for each in comparisons]
+    metrics = [_shared_metrics(each) for each in comparisons]
+    table: dict[str, list[Measure | None]] = {}
+    for name in dict.fromkeys(name for found in measures for name in found):
+        table[name] = [found.get(name) for found in measures]
+        if name == "reward":
+            table.update((label, [found.get(label) for found in metrics]) for label in _clearest(metrics))
+    return table
+
+
+def _shared_metrics(comparison: EvaluationComparison) -> dict[str, Measure]:
+    """The metrics that can be compared, and those with numbers too large for that, by their labels."""
+    return {
+        f"  {one_line(metric.name, WIDTH - 2)}": metric
+        for metric in comparison.metrics
+        if metric.difference is not None or metric.a is metric.b is None
+    }
+
+
+def _clearest(metrics: Sequence[Mapping[str, Measure]]) -> list[str]:
+    """The labels of all, but of many those of the metrics that differ most clearly in any comparison."""
+    clearness: dict[str, float] = {}
+    for label, metric in (item for found in metrics for item in found.items()):
+        clear = metric.difference.clearness if metric.difference else 0.0
+        clearness[label] = max(clear, clearness.get(label, 0.0))
+    shown = sorted(clearness, key=lambda label: -clearness[label])[:SHOWN_METRICS]
+    return [label for label in clearness if label in shown]
+
+
+def _metric_notes(comparisons: Mapping[str, EvaluationComparison]) -> Iterator[str]:
+    """How many metrics are not shown, and which cannot be compared, by the letter of the evaluation."""
+    total = len({label for each in comparisons.values() for label in _shared_metrics(each)})
+    if total > SHOWN_METRICS:
+        others = count(total - SHOWN_METRICS, "metric")
+        yield f"Not shown, as less clear or the same: {others} (--json has all)."
+        yield f"Of {total} metrics that are the same, about {round(total / 20)} would seem to differ by luck."
+    for side, each in comparisons.items():
+        for where, a, b in (
+            (f"in A, not in {side}", True, False),
+            (f"in {side}, not in A", False, True),
+            (f"of no row in both A and {side}", True, True),
+        ):
+            names = [
+                one_line(metric.name)
+                for metric in each.metrics
+                if not metric.difference and (metric.a is not None, metric.b is not None) == (a, b)
+            ]
+            if names:
+                yield _listed(f"Metrics {where}: ", names)
+
+
+def _labelled(label: str, width: int, rest: str) -> Iterator[str]:
+    """``rest`` behind the label, or below one that is wider than its column."""
+    if len(label) > width:
+        yield label
+        label = ""
+    yield f"{label:{width}}{rest}"
+
+
+def _values(measure: Measure, rows: int) -> str:
+    """The two means, and how far apart they are."""
+    unit = _shown_unit(measure)
     a, b = (
-        "unpriced" if unpriced else _value(value, measure.unit)
+        "unpriced" if unpriced else _value(value, unit)
         for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
     )
-    line = f"{label}{a:>10}{b:>10}"
+    line = f"{a:>10}{b:>10}"
     return f"{line}{_difference(measure, rows)}" if measure.difference else line
 
 
@@ -200,14 +271,21 @@ def _chosen(measures: Sequence[Measure]) -> list[Measure]:
 def _difference(measure: Measure, rows: int) -> str:
     found = measure.difference
     assert found is not None
-    text = f"{_signed(found.value, measure.unit):>11}"
+    unit = _shown_unit(measure)
+    text = f"{_signed(found.value, unit):>11}"
     if found.interval is not None:
-        low, high = (_signed(bound, measure.unit) for bound in found.interval)
+        low, high = (_signed(bound, unit) for bound in found.interval)
         text += f"  {low} to {high}"
     return text + (f"  ({count(found.rows, 'row')})" if found.rows < rows else "")
 
 
-def _value(value: float | None, unit: str) -> str:
+def _shown_unit(measure: Measure) -> Unit:
+    """The decimals of a metric are those that the larger of its means needs."""
+    large = max(abs(measure.a or 0.0), abs(measure.b or 0.0)) >= ONE_DECIMAL
+    return "number" if measure.unit == "score" and large else measure.unit
+
+
+def _value(value: float | None, unit: Unit) -> str:
     if value is None:
         return NOTHING
     if unit == "dollars":
@@ -216,10 +294,12 @@ def _value(value: float | None, unit: str) -> str:
         return tokens(round(value))
     if unit == "seconds":
         return duration(value)
-    return f"{value:.3f}" if unit == "share" else f"{value:.1f}"
+    if abs(value) >= EXPONENT:
+        return f"{value:.2e}"
+    return f"{value:.1f}" if unit == "number" else f"{value:.3f}"
 
 
-def _signed(value: float, unit: str) -> str:
+def _signed(value: float, unit: Unit) -> str:
     """With its sign, unless all that is shown of it is zero."""
     size = abs(value)
     text = f"${size:.4f}" if unit == "dollars" and size < 1 else _value(size, unit)

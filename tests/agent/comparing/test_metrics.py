@@ -1,0 +1,192 @@
+"""The metrics of rewards in two evaluations: their means, and how far they are apart on the same rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from planned_agent import evaluate
+
+from reward_kit.agent.comparing import Measure, compare, compare_with, mean_difference
+from reward_kit.agent.reports.comparison_report import baseline_lines, comparison_lines
+
+Scores = Mapping[str, Sequence[Mapping[str, float]]]
+"""The metrics of each rollout, by row."""
+REWARD = """
+from reward_kit import RewardOutput
+
+def evaluate(messages, *, id, rollout, **kwargs):
+    return RewardOutput(score=1.0, reason="", metrics={scores!r}[id][rollout.index])
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+def scored(bundle: Bundle, name: str, scores: Scores) -> None:
+    """An evaluation whose rewards have these metrics."""
+    bundle.write("reward.py", REWARD.format(scores=scores))
+    evaluate(bundle, name, {row_id: [1] * len(rollouts) for row_id, rollouts in scores.items()})
+
+
+def alike(metrics: Mapping[str, float], rows: int = 8) -> Scores:
+    """One rollout of each row, with the same metrics everywhere."""
+    return {f"row.{number}": [metrics] for number in range(rows)}
+
+
+def metrics_between(a: str, b: str) -> dict[str, Measure]:
+    return {metric.name: metric for metric in compare(a, b).metrics}
+
+
+def lines_between(a: str, b: str) -> list[str]:
+    return [*comparison_lines(compare(a, b))]
+
+
+def test_the_mean_of_each_row_is_compared_with_that_of_the_same_row(bundle: Bundle) -> None:
+    scored(bundle, "one", {"a": [{"words": 10}, {"words": 20}, {"words": 60}], "b": [{"words": -4}]})
+    scored(bundle, "two", {"a": [{"words": 50}], "b": [{"words": 5}, {"words": 7}]})
+    words = metrics_between("one", "two")["words"]
+    assert (words.a, words.b, words.unit) == ((30 - 4) / 2, (50 + 6) / 2, "score")
+    assert words.difference == mean_difference([50 - 30, 6 + 4])
+    assert words.difference.interval is not None
+    assert words.difference.interval.low < -1
+    assert words.difference.interval.high > 1
+
+
+def test_only_rows_and_rollouts_that_have_a_metric_count_for_it(bundle: Bundle) -> None:
+    scored(bundle, "one", {"a": [{"polite": 0.5}, {}], "b": [{"polite": 0.1}], "c": [{}]})
+    scored(bundle, "two", {"a": [{"polite": 1.0}], "b": [{}], "c": [{"polite": 0.9}]})
+    polite = metrics_between("one", "two")["polite"]
+    assert (polite.a, polite.b) == (0.5, 1.0)
+    assert polite.difference is not None
+    assert (polite.difference.value, polite.difference.rows, polite.difference.interval) == (0.5, 1, None)
+    assert "  polite           0.500     1.000     +0.500  (1 row)" in lines_between("one", "two")
+
+
+def test_metrics_that_no_row_has_in_both_are_named_with_their_side(bundle: Bundle) -> None:
+    scored(bundle, "one", {"a": [{"old": 0.5, "shared": 1, "apart": 2}], "b": [{"old": 0.7, "shared": 1}]})
+    scored(bundle, "two", {"a": [{"new": 3, "shared": 1}], "b": [{"shared": 1, "apart": 4}]})
+    found = metrics_between("one", "two")
+    assert {name: (one.a, one.b) for name, one in found.items() if one.difference is None} == {
+        "old": (0.6, None),
+        "new": (None, 3.0),
+        "apart": (2.0, 4.0),
+    }
+    lines = lines_between("one", "two")
+    after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
+    assert lines[after + 1 : after + 4] == [
+        "Metrics in A, not in B: old",
+        "Metrics in B, not in A: new",
+        "Metrics of no row in both A and B: apart",
+    ]
+    assert not any(line.startswith(("  old", "  new", "  apart")) for line in lines)
+
+
+def test_a_metric_may_have_the_name_of_a_number_that_is_there_anyway(bundle: Bundle) -> None:
+    scored(bundle, "one", alike({"Pass^1": 0.25, "reward": 7}))
+    scored(bundle, "two", alike({"Pass^1": 0.5, "reward": 7}))
+    found = compare("one", "two")
+    assert [one.name for one in found.measures if one.unit == "share"] == ["Pass^1", "reward"]
+    assert found.success.value == 0
+    assert [(one.name, one.a) for one in found.metrics] == [("Pass^1", 0.25), ("reward", 7)]
+    table = [line.split()[:3] for line in comparison_lines(found) if "to" in line]
+    assert table[:4] == [
+        ["Pass^1", "1.000", "1.000"],
+        ["reward", "1.000", "1.000"],
+        ["Pass^1", "0.250", "0.500"],
+        ["reward", "7.000", "7.000"],
+    ]
+
+
+def test_evaluations_without_metrics_have_no_word_of_them(bundle: Bundle) -> None:
+    for name in ("one", "two"):
+        scored(bundle, name, alike({}))
+    assert compare("one", "two").metrics == ()
+    assert not any("etric" in line for line in lines_between("one", "two"))
+
+
+def test_json_has_them_like_the_other_numbers(bundle: Bundle) -> None:
+    scored(bundle, "one", alike({"polite": 0.25, "old": 1}, rows=2))
+    scored(bundle, "two", alike({"polite": 0.5}, rows=2))
+    plain = json.loads(json.dumps(compare("one", "two").to_json(), allow_nan=False))
+    assert plain["metrics"] == [
+        {
+            "name": "polite",
+            "unit": "score",
+            "a": 0.25,
+            "b": 0.5,
+            "difference": {"value": 0.25, "low": 0.25, "high": 0.25, "rows": 2, "differing": 2},
+        },
+        {"name": "old", "unit": "score", "a": 1.0, "b": None, "difference": None},
+    ]
+    assert plain["metrics"][0].keys() == plain["measures"][0].keys()
+
+
+@pytest.mark.parametrize("size", [1e200, 1.7e308])
+def test_a_metric_too_large_to_reckon_with_hinders_nothing(bundle: Bundle, size: float) -> None:
+    scored(bundle, "one", {"a": [{"far": size}, {"far": size}], "b": [{"far": 1}]})
+    scored(bundle, "two", {"a": [{"far": -size}], "b": [{"far": size}]})
+    found = compare("one", "two")
+    assert (found.metrics[0].difference, found.success.value) == (None, 0)
+    assert "  far                  -         -" in [*comparison_lines(found)]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_large_numbers_and_long_names_fit_into_the_table(bundle: Bundle) -> None:
+    long = "how well the agent kept to the policy"
+    scored(bundle, "one", alike({long: 0.5, "words of answers": 1234.5, "distance\n\x1b[31m": 2e9}))
+    scored(bundle, "two", alike({long: 0.75, "words of answers": 234.56, "distance\n\x1b[31m": 5e8}))
+    lines = lines_between("one", "two")
+    assert "  words of answers    1234.5     234.6     -999.9  -999.9 to -999.9" in lines
+    assert "  distance          2.00e+09  5.00e+08  -1.50e+09  -1.50e+09 to -1.50e+09" in lines
+    assert lines[lines.index(f"  {long}") + 1].split()[:3] == ["0.500", "0.750", "+0.250"]
+    assert len({line.index("95 %") for line in lines if line.endswith("95 % interval")}) == 1
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle) -> None:
+    names = [f"metric.{number:02}" for number in range(40)]
+    differing = {"metric.33": 0.9, "metric.07": 0.1}
+    noisy = {name: [0.5 + 0.3 * (-1) ** row for row in range(8)] for name in names[20:28]}
+    scored(bundle, "one", alike(dict.fromkeys(names, 0.5)))
+    scored(
+        bundle,
+        "two",
+        {
+            f"row.{row}": [{name: differing.get(name, noisy.get(name, [0.5] * 8)[row]) for name in names}]
+            for row in range(8)
+        },
+    )
+    lines = lines_between("one", "two")
+    shown = [line.split()[0] for line in lines if line.startswith("  metric.")]
+    assert len(shown) == 10
+    assert {"metric.07", "metric.33"} < set(shown)
+    assert shown == sorted(shown)
+    after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
+    assert lines[after + 1 : after + 3] == [
+        "Not shown, as less clear or the same: 30 metrics (--json has all).",
+        "Of 40 metrics that are the same, about 2 would seem to differ by luck.",
+    ]
+    assert len(compare("one", "two").to_json()["metrics"]) == 40
+
+
+def test_several_are_each_compared_by_the_metrics_that_they_share(bundle: Bundle) -> None:
+    scored(bundle, "one", alike({"polite": 0.25, "short": 1}))
+    scored(bundle, "two", alike({"polite": 0.5}))
+    scored(bundle, "three", alike({"polite": 0.75, "short": 2, "new": 3}))
+    text = "\n".join(baseline_lines(compare_with("one", ["two", "three"])))
+    tables = {table.split()[0]: table.splitlines()[1:] for table in text.split("\n\n")[1:]}
+    order = [*tables]
+    assert order[order.index("reward") + 1 :][:3] == ["polite", "short", "steps"]
+    assert [line.split() for line in tables["polite"]] == [
+        ["B", "two", "0.250", "0.500", "+0.250", "+0.250", "to", "+0.250"],
+        ["C", "three", "0.250", "0.750", "+0.500", "+0.500", "to", "+0.500"],
+    ]
+    assert [line.split()[:2] for line in tables["short"]] == [["C", "three"]]
+    assert "\nMetrics in A, not in B: short\nMetrics in C, not in A: new\n" in text
