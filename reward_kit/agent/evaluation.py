@@ -21,6 +21,7 @@ from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.own_models import call_timeouts
 from reward_kit.agent.participants import Participants, check_asked_user, find_participants
+from reward_kit.agent.plugins import name_of
 from reward_kit.agent.redaction import redact
 from reward_kit.agent.results import EvaluationResult, Status, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
@@ -39,11 +40,13 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.completion import Model
     from reward_kit.agent.executors import Executor
     from reward_kit.agent.limits import Budget
     from reward_kit.agent.rollout import Role
+    from reward_kit.agent.users import User
 
 
 logger = logging.getLogger(__name__)
@@ -52,23 +55,29 @@ logger = logging.getLogger(__name__)
 async def run_evaluation(
     config: EvaluationConfig,
     *,
+    agent: str | Agent | Callable[..., Any] | None = None,
+    user: str | User | Callable[..., Any] | None = None,
     progress: Progress | None = None,
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
 ) -> EvaluationResult:
     """Run an evaluation, or continue one, and return its results.
 
+    ``agent`` and ``user`` play in place of those that the configuration names: a name, a class or a factory
+    that makes one for each rollout, a function of a rollout, or an object that plays all of them.
     ``models`` are asked in place of those that the configuration names: a policy in training, for instance.
     A function is one, too (see ``own_models.FunctionModel``).
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
     _check_heeded(config)
-    return await Evaluation(config, progress=progress, models=models).run()
+    return await Evaluation(config, agent=agent, user=user, progress=progress, models=models).run()
 
 
 def agent_eval(
     dataset: str | Path | None = None,
     *,
+    agent: str | Agent | Callable[..., Any] | None = None,
+    user: str | User | Callable[..., Any] | None = None,
     progress: Progress | None = None,
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
     **options: Any,
@@ -76,12 +85,13 @@ def agent_eval(
     """Run an evaluation from plain code, a notebook included.
 
     ``options`` are the fields of ``EvaluationConfig``, as on the command line:
-    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. ``models`` and errors are those of
-    ``run_evaluation``.
+    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. ``agent``, ``user``, ``models`` and
+    errors are those of ``run_evaluation``.
     """
     if dataset is not None:
         options["dataset"] = str(dataset)
-    return run_from_code(run_evaluation(make_config(options), progress=progress, models=models))
+    config = make_config(options)
+    return run_from_code(run_evaluation(config, agent=agent, user=user, progress=progress, models=models))
 
 
 def _check_heeded(config: EvaluationConfig) -> None:
@@ -125,11 +135,17 @@ class Evaluation:
         self,
         config: EvaluationConfig,
         *,
+        agent: str | Agent | Callable[..., Any] | None = None,
+        user: str | User | Callable[..., Any] | None = None,
         progress: Progress | None = None,
         models: Mapping[Role, Model | Callable[..., Any]] | None = None,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
-        self.config = replace(config)  # what the environment and the bundle decide is filled in below
+        given: dict[Role, Any] = {"agent": agent, "user": user}
+        names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
+        # a copy: what the environment and the bundle decide is filled in below
+        self.config = replace(config, **names)
+        self._players = {role: one for role, one in given.items() if not isinstance(one, str | None)}
         self._models = models or {}
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None
@@ -154,7 +170,7 @@ class Evaluation:
             self.task_numbers = task_numbers(bundle.tasks)
             self._recorded = recorded_run(config, bundle.tasks, tasks)
             if self._recorded is None:
-                participants = find_participants(config, tasks, self._models)
+                participants = find_participants(config, tasks, self._models, self._players)
                 if config.max_cost is not None:
                     named = participants.models.values()
                     self._without_price = [model.name for model in named if _has_no_price(model)]
@@ -163,6 +179,7 @@ class Evaluation:
                 tasks, participants = self._recorded.tasks, self._recorded.participants
                 for warning in self._recorded.warnings:
                     self._warn(warning)
+            self._check_executor(participants)
             self._explainer = make_explainer(config, participants.gates)
             # absolute: a tool that changes to another folder does not take the results with it
             folder = RunsFolder(Path(config.output_dir).absolute())
@@ -231,13 +248,27 @@ class Evaluation:
             self._write(self.result, may_fail=status == "stopped")
         return self.result
 
+    def _check_executor(self, participants: Participants) -> None:
+        """Raise ``UsageError`` for what other processes cannot play, before anything is written."""
+        if not self._is_shared_out:
+            return
+        if participants.interactive or self._models or self._players or self._recorded is not None:
+            raise UsageError(
+                f"{'--workers' if self.config.ray is None else '--ray'} goes with no person at the "
+                "terminal, no models, agents or users given from Python, and no --from-tau-bench",
+                remedy="Name an agent or user of your own: module:factory." if self._players else None,
+            )
+        if self.config.ray is not None:
+            from reward_kit.agent.executors.ray_cluster import check_ray
+
+            check_ray(self.config, participants)
+
+    @property
+    def _is_shared_out(self) -> bool:
+        return self.config.workers > 1 or self.config.ray is not None
+
     def _executor(self, opened: OpenEvaluation, participants: Participants, tally: Tally) -> Executor:
-        if self.config.workers > 1 or self.config.ray is not None:
-            if participants.interactive or self._models or self._recorded is not None:
-                raise UsageError(
-                    f"{'--workers' if self.config.ray is None else '--ray'} goes with no person at the "
-                    "terminal, no models given from Python, and no --from-tau-bench"
-                )
+        if self._is_shared_out:
             if self.config.ray is not None:
                 from reward_kit.agent.executors.ray_cluster import RayCluster
 

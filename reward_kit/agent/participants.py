@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.model_clients.choice import find_models
 from reward_kit.agent.own_models import checked_models
 from reward_kit.agent.plugins import is_own, prepared
 from reward_kit.agent.providers import Gates
-from reward_kit.errors import UsageError
+from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.users import User
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 NO_USER = "none"
 WITHOUT_MODEL = frozenset({"fastworkflow", "gold", "human", NO_USER})
@@ -111,10 +113,12 @@ def find_participants(
     config: EvaluationConfig,
     tasks: Sequence[Task],
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    players: Mapping[Role, Any] | None = None,
 ) -> Participants:
     """Find agent, users and models, and check that they can play these tasks.
 
-    ``models`` take the place of those that the configuration names, and give it their names.
+    ``models`` take the place of those that the configuration names, and give it their names. ``players`` are
+    an agent and a user given as objects, which the configuration has the names of already.
     Raises ``UsageError`` for a model that is not named or is none, ``ModelSetupError`` for one that cannot be
     called (no key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a
     task.
@@ -126,18 +130,22 @@ def find_participants(
     for role, option in (("agent", "model"), ("user", "sim_model")):
         if role in models:
             setattr(config, option, models[role].name)
+    players = players or {}
     spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     config.agent = spec
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
     config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
+    make_agent = _factory(load_agent, "agent", players.get("agent", spec), config)
+    make_user = {
+        name: _factory(load_user, "user", players.get("user", name), config)
+        for name in dict.fromkeys(user_specs.values())
+    }
     participants = Participants(
         agent_spec=spec,
-        make_agent=prepared(load_agent(spec), config, tasks),
+        make_agent=prepared(make_agent, config, tasks),
         user_specs=user_specs,
-        make_user={
-            name: prepared(load_user(name), config, tasks) for name in dict.fromkeys(user_specs.values())
-        },
+        make_user={name: prepared(make, config, tasks) for name, make in make_user.items()},
     )
     _check_agent(participants, tasks, config)
     _check_users(participants, tasks, config)
@@ -167,6 +175,25 @@ def check_asked_user(participants: Participants, asked: str | None) -> None:
             f"--user {asked} has no part to play: none of the chosen rows has a sim_user_prompt",
             remedy="Add the field to the rows, or leave --user out.",
         )
+
+
+def _factory(
+    load: Callable[[Any], Callable[[], _T]], role: Role, spec: Any, config: EvaluationConfig
+) -> Callable[[], _T]:
+    """What ``load`` makes of ``spec``.
+
+    Where an evaluation goes on, this may be the name of what was given from Python at first.
+    """
+    try:
+        return load(spec)
+    except BundleError as error:
+        if config.resume is None or not isinstance(spec, str) or not is_own(spec) or error.remedy:
+            raise
+        raise BundleError(
+            error.fault,
+            place=error.place,
+            remedy=f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...).",
+        ) from error
 
 
 def uses_model(spec: str) -> bool:

@@ -1,33 +1,69 @@
-"""Finding an agent or a user by name: a built-in one, ``module:factory``, or a recording."""
+"""Finding an agent or a user by name (a built-in one, ``module:factory``, or a recording), or taking one that
+is given from Python.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
+import reprlib
 import sys
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.imports import no_bytecode_kept
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.function_player import FunctionPlayer, takes_a_rollout
-from reward_kit.errors import BundleError, RewardKitError
+from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.rollout import Rollout
 
 
-_OWN = re.compile(r"(?!replay:)[\w.]+:[\w.]+")
+_OWN = re.compile(r"(?!replay:)[\w.]+:[\w.()]+")
 
 
 def is_own(spec: str) -> bool:
-    """Whether this agent or user is a person's own: ``module:factory``."""
+    """Whether this agent or user is a person's own: ``module:factory``, or what ``name_of`` makes of one."""
     return _OWN.fullmatch(spec) is not None
+
+
+def name_of(given: Any) -> str:
+    """What an agent or user given from Python is called: ``module:qualname``; a name is itself.
+
+    An object has the name of its class with ``()`` behind it, a ``partial`` that of what it holds: no import
+    finds those, so that a resumed evaluation does not take another for it.
+    """
+    if isinstance(given, str):
+        return given
+    named, call = _named(given)
+    module = str(getattr(named, "__module__", None) or "__main__")
+    if module == "replay":  # it would be taken for a recording
+        raise UsageError(
+            f"{call} is of a module named replay, which stands for recordings", remedy="Rename the module."
+        )
+    return re.sub(r"[^\w.]", "_", module) + ":" + re.sub(r"[^\w.()]", "_", call)
+
+
+def _named(given: Any) -> tuple[Any, str]:
+    """The class or function that names ``given``, and the name: ``Agent``, ``Agent()``, ``Agent().play``."""
+    if isinstance(given, partial):
+        named, call = _named(given.func)
+        return named, f"{call}()"
+    if inspect.ismethod(given) and not inspect.isclass(given.__self__):
+        named, call = _named(given.__self__)
+        return named, f"{call}.{given.__name__}"
+    if inspect.isclass(given) or inspect.isroutine(given):
+        return given, given.__qualname__.replace("<locals>.", "").replace("<lambda>", "lambda")
+    named, call = _named(type(given))
+    return named, f"{call}()"
 
 
 def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: str) -> Callable[[], Any]:
@@ -59,7 +95,17 @@ def load_factory(spec: str, *, kind: str, built_in: Mapping[str, str], replay: s
     found = _imported(spec, kind)
     own = [name for name in sys.modules.keys() - before if _own_file(name) is not None]
     _brought.setdefault(module, {}).update({name: _state(_own_file(name)) for name in own})
-    return _checked(found, spec, kind)
+    return _checked(found, spec, kind, place=f"--{kind}")
+
+
+def own_factory(given: Any, kind: str) -> Callable[[], Any]:
+    """What makes the agent or user (``kind``) that is ``given``; ``BundleError`` where it is none."""
+    is_plain = not callable(given) and type(given).__module__ == "builtins"
+    shown = reprlib.repr(given) if is_plain else _named(given)[1]
+    place = f"{kind}={shown}"
+    if not inspect.isclass(given) and hasattr(given, "complete") and not hasattr(given, "respond"):
+        raise BundleError("this is a model", place=place, remedy=f'Give it as models={{"{kind}": {shown}}}.')
+    return _checked(given, shown, kind, place)
 
 
 def _imported(spec: str, kind: str) -> Any:
@@ -136,10 +182,10 @@ def prepared(
 class _ForeignFactory:
     """A factory whose products can respond; whatever it raises is told with its name."""
 
-    def __init__(self, found: Any, spec: str, kind: str) -> None:
+    def __init__(self, found: Any, spec: str, place: str) -> None:
         self._found = found
         self._spec = spec
-        self._kind = kind
+        self._place = place
 
     def __call__(self) -> Any:
         try:
@@ -148,10 +194,10 @@ class _ForeignFactory:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(f"{self._spec}() raised {fault_line(error)}") from error
-        if not inspect.iscoroutinefunction(getattr(made, "respond", None)):
-            raise self._fault(
-                f"{self._spec}() gave {type(made).__name__}, which has no `async def respond(self, rollout)`"
-            )
+        if not _can_respond(made):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise self._fault(f"{self._spec}() gave {type(made).__name__}, {_CANNOT_RESPOND}")
         return made
 
     def configured(self, config: EvaluationConfig, tasks: Sequence[Task]) -> _ForeignFactory:
@@ -159,7 +205,7 @@ class _ForeignFactory:
         if configured is None:
             return self
         try:
-            return _ForeignFactory(configured(config, tasks), self._spec, self._kind)
+            return _ForeignFactory(configured(config, tasks), self._spec, self._place)
         except RewardKitError:
             raise
         except (Exception, SystemExit) as error:
@@ -183,20 +229,89 @@ class _ForeignFactory:
             await closing()
 
     def _fault(self, fault: str) -> BundleError:
-        return BundleError(fault, place=f"--{self._kind}")
+        return BundleError(fault, place=self._place)
 
 
-def _checked(found: Any, spec: str, kind: str) -> Callable[[], Any]:
-    """What makes the players that ``spec`` names: a factory, an object that is its own only product, or a
-    function that answers itself.
+class _Shared:
+    """The factory of an object that plays all rollouts; opened and closed once, as factories are."""
+
+    def __init__(self, player: Any) -> None:
+        self._player = player
+        self.open = getattr(player, "open", None)
+        self.close = getattr(player, "close", None)
+
+    def __call__(self) -> _Lent:
+        return _Lent(self._player)
+
+
+class _Lent:
+    """A shared player as one rollout has it: all of it but ``open`` and ``close``."""
+
+    def __init__(self, player: Any) -> None:
+        self._player = player
+
+    async def respond(self, rollout: Rollout) -> Any:
+        return await self._player.respond(rollout)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("open", "close"):
+            raise AttributeError(name)
+        return getattr(self._player, name)
+
+
+_CANNOT_RESPOND = "which has no `async def respond(self, rollout)`"
+
+
+def _can_respond(player: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(player, "respond", None))
+
+
+def _checked(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
+    """What makes the players that ``found`` stands for: a factory, an object that is its own only product, or
+    a function that answers itself.
     """
     if not inspect.isclass(found) and hasattr(found, "respond"):
-        return lambda: found
-    if takes_a_rollout(found):
-        return lambda: FunctionPlayer(found)
+        if not _can_respond(found):
+            raise BundleError(f"{spec} is {type(found).__name__}, {_CANNOT_RESPOND}", place=place)
+        return _ForeignFactory(_Shared(found), spec, place)
+    function = _as_function(found)
+    if takes_a_rollout(function):
+        return lambda: FunctionPlayer(function)
+    if inspect.iscoroutinefunction(function):
+        raise BundleError(
+            f"{spec} is `async def`, but not a function of one argument, the rollout", place=place
+        )
     if not callable(found):
         raise BundleError(
             f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}",
-            place=f"--{kind}",
+            place=place,
         )
-    return _ForeignFactory(found, spec, kind)
+    return _ForeignFactory(found, spec, place)
+
+
+def _as_function(found: Any) -> Any:
+    """``found``, or the function that it is called as: a method ``__call__``, or what a ``partial`` holds."""
+    if isinstance(found, partial):
+        held = _as_function(found.func)
+        whole = inspect.isfunction(held) or inspect.ismethod(held)
+        return _bound(partial(held, *found.args, **found.keywords)) if whole else found
+    if inspect.isclass(found) or inspect.isroutine(found) or not callable(found):
+        return found
+    return found.__call__
+
+
+def _bound(call: partial[Any]) -> Callable[..., Any]:
+    """A function that does what ``call`` does, with the parameters that are left of it."""
+    if inspect.iscoroutinefunction(call):
+
+        @wraps(call)
+        async def waiting(*args: Any) -> Any:
+            return await call(*args)
+
+        return waiting
+
+    @wraps(call)
+    def plain(*args: Any) -> Any:
+        return call(*args)
+
+    return plain

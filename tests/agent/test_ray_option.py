@@ -10,6 +10,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
@@ -35,6 +36,29 @@ def test_without_ray_the_error_says_how_to_get_it(bundle: Bundle, monkeypatch: p
     with pytest.raises(UsageError) as raised:
         agent_eval(bundle.dataset, agent="gold", ray="default")
     assert str(raised.value) == "--ray needs Ray, which is not installed. pip install 'reward-kit[ray]'"
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"agent": "human", "user": "none"}, "--ray goes with no person at the terminal"),
+        ({"agent": "gold", "cache": True}, "--ray does not go with --cache"),
+    ],
+)
+def test_what_it_does_not_go_with_is_said_before_anything_is_written(
+    bundle: Bundle, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        agent_eval(bundle.dataset, ray="default", **options)
+    assert not Path("runs").exists()
+
+
+def test_a_replay_is_refused_before_its_evaluation_begins(bundle: Bundle) -> None:
+    recorded = agent_eval(bundle.dataset, agent="gold", eval_id="recorded")
+    with pytest.raises(UsageError, match="--ray goes with no replay"):
+        agent_eval(bundle.dataset, agent=f"replay:{recorded.log_path}", ray="default")
+    assert [path.name for path in Path("runs/evals").glob("*.jsonl")] == ["recorded.jsonl"]
 
 
 def shipped(config: EvaluationConfig, root: Path) -> set[str]:

@@ -196,6 +196,7 @@ def test_a_refused_key_stops_all_processes(
 def test_people_and_models_of_this_process_cannot_be_shared_out(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match="--workers"):
         agent_eval(bundle.dataset, agent="human", user="none", workers=2)
+    assert not Path("runs").exists()  # else an empty evaluation would be listed as interrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

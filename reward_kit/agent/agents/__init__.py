@@ -1,10 +1,10 @@
-"""Agents under test: the protocol, and how ``--agent`` finds one."""
+"""Agents under test: the protocol, and how one is found by name (``--agent``) or taken as it is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from reward_kit.agent.plugins import load_factory
+from reward_kit.agent.plugins import load_factory, own_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,11 +44,15 @@ class Agent(Protocol):
     async def respond(self, rollout: Rollout) -> str | Message: ...
 
 
-def load_agent(spec: str) -> Callable[[], Agent]:
-    """A maker of agents for ``spec``: a built-in name, ``module:factory``, ``replay:PATH``, or an address.
+def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
+    """A maker of agents for ``spec``: a built-in name, ``module:factory``, ``replay:PATH``, or an address; or
+    the class, the factory, the function of a rollout or the agent itself, which then plays all rollouts.
 
-    Raises ``BundleError`` for an unknown name, a module that does not import, or a faulty recording.
+    Raises ``BundleError`` for an unknown name, a module that does not import, a faulty recording, or what is
+    no agent.
     """
+    if not isinstance(spec, str):
+        return own_factory(spec, "agent")
     if spec.lower().startswith(("http://", "https://")):
         from reward_kit.agent.agents.http_agent import HttpAgents
 

@@ -58,7 +58,7 @@ STARTS = 3
 
 
 class RayCluster(WorkerProcesses):
-    """Shares the jobs of an opened evaluation out to actors; ``UsageError`` for what cannot be shared out."""
+    """Shares the jobs of an opened evaluation out to actors; ``check_ray`` tells whether that can be."""
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class RayCluster(WorkerProcesses):
         progress: Progress,
     ) -> None:
         super().__init__(config, opened, participants, tally, progress)
-        _check(config, participants)
         self._ray = _ray()
         self._jobs = {(job.task.row.id, job.index): job for job in opened.jobs}
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="ray")
@@ -255,7 +254,8 @@ class RayCluster(WorkerProcesses):
             self._ray.kill(actor)
 
 
-def _check(config: EvaluationConfig, participants: Participants) -> None:
+def check_ray(config: EvaluationConfig, participants: Participants) -> None:
+    """Raise ``UsageError`` for what cannot be shared out to actors, and where Ray is not installed."""
     from reward_kit.agent.local_models import LocalModel
 
     if participants.recordings is not None:
@@ -267,6 +267,7 @@ def _check(config: EvaluationConfig, participants: Participants) -> None:
             "--ray does not go with a model that lies on this machine",
             remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
         )
+    _ray()
 
 
 def _ray() -> Any:

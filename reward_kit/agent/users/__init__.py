@@ -1,10 +1,10 @@
-"""Users that talk to the agent: the protocol, and how ``--user`` finds one."""
+"""Users that talk to the agent: the protocol, and how one is found by name (``--user``) or taken as it is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from reward_kit.agent.plugins import load_factory
+from reward_kit.agent.plugins import load_factory, own_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,11 +34,15 @@ class User(Protocol):
     async def respond(self, rollout: Rollout) -> str: ...
 
 
-def load_user(spec: str) -> Callable[[], User | None]:
-    """A maker of users: a built-in name (``none`` makes None), ``module:factory``, or ``replay:PATH``.
+def load_user(spec: str | User | Callable[..., Any]) -> Callable[[], User | None]:
+    """A maker of users: a built-in name (``none`` makes None), ``module:factory``, or ``replay:PATH``; or the
+    class, the factory, the function of a rollout or the user itself, which then plays in all rollouts.
 
-    Raises ``BundleError`` for an unknown name, a module that does not import, or a faulty recording.
+    Raises ``BundleError`` for an unknown name, a module that does not import, a faulty recording, or what is
+    no user.
     """
+    if not isinstance(spec, str):
+        return own_factory(spec, "user")
     factory: Callable[[], User | None] = load_factory(spec, kind="user", built_in=BUILT_IN, replay=REPLAY)
     return factory
 
