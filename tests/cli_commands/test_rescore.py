@@ -16,6 +16,7 @@ from flight_bundle import GOLD, REWARD, Bundle, Finished, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.event_loop import run_from_code
 from reward_kit.agent.rescoring import rescore
 from reward_kit.agent.runs.evaluation_log import EvaluationLog
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
@@ -274,6 +275,30 @@ def test_a_faulty_reward_is_told_for_each_rollout(
     assert "Traceback" not in ran.err
     assert "4 rollouts could not be judged:" in ran.out
     assert ran.out.count(told) == 4
+
+
+@pytest.mark.parametrize(
+    ("solved", "told"),
+    [
+        ("db.fetch_val(end_goal_sql)", "db.fetch_val"),
+        ("asyncio.create_task(db.fetch_val(end_goal_sql))", "the task of db.fetch_val"),
+    ],
+)
+def test_a_forgotten_await_is_told_as_in_a_run(
+    bundle: Bundle, finished: EvaluationResult, solved: str, told: str
+) -> None:
+    bundle.write(
+        "reward.py",
+        "import asyncio\n\n"
+        "async def evaluate(messages, *, db, end_goal_sql, **kwargs):\n"
+        f"    solved = {solved}\n"
+        "    return {'score': 1.0 if solved else 0.0}\n",
+    )
+    played = agent_eval(bundle.dataset, agent="gold", eval_id="second", retries=0)
+    judged = run_from_code(rescore("first"))
+    errors = [rollout.now.error for rollout in judged.rollouts]
+    assert errors == [outcome.error for outcome in played.outcomes]
+    assert all(f"{told}(" in str(error) and "an await is missing" in str(error) for error in errors)
 
 
 def test_a_reward_that_swallows_its_cancellation_does_not_hold_the_command(

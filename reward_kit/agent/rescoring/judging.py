@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.evaluation_config import EvaluationConfig
 from reward_kit.agent.judge import call_reward, names_argument, takes_async_faces
 from reward_kit.agent.metrics import is_success
@@ -70,7 +71,8 @@ async def rescore(
             async with limit:
                 return await judge.again(outcome)
 
-        rollouts = await asyncio.gather(*map(judged, _final(logged)))
+        with own_tasks_guarded():
+            rollouts = await asyncio.gather(*map(judged, _final(logged)))
         done = Rescoring(log, config, tuple(rollouts), _planned(logged), time.perf_counter() - started)
         if eval_id is None:
             return done
@@ -178,13 +180,13 @@ def _config(
     log: Path, dataset: str | Path | None, task_dir: str | Path | None, eval_id: str | None
 ) -> EvaluationConfig:
     """The configuration of the evaluation, with the dataset that is to be read now."""
-    options = resumed_options({"resume": log.stem, "output_dir": str(log.parent.parent)})
-    options |= {"resume": None, "eval_id": eval_id or log.stem}
+    given: dict[str, Any] = {"resume": log.stem, "output_dir": str(log.parent.parent)}
     if dataset is not None or task_dir is not None:
-        options |= {
+        given |= {
             "dataset": None if dataset is None else str(dataset),
             "task_dir": None if task_dir is None else str(task_dir),
         }
+    options = resumed_options(given) | {"resume": None, "eval_id": eval_id or log.stem}
     return EvaluationConfig(**options)
 
 

@@ -165,15 +165,15 @@ def first_difference(before: list[Observation], now: list[Observation]) -> CallD
 
 def _difference(old: Observation, new: Observation) -> tuple[str, str, str] | None:
     if (old.name, parse_arguments(old.arguments)) != (new.name, parse_arguments(new.arguments)):
-        return "call", *_apart(f"{old.name} {old.arguments}", f"{new.name} {new.arguments}")
+        return "call", *apart(f"{old.name} {old.arguments}", f"{new.name} {new.arguments}")
     if old.content != new.content:
-        return "observation", *_apart(old.content, new.content)
+        return "observation", *apart(old.content, new.content)
     if old.changes is not None and new.changes is not None and old.changes != new.changes:
-        return "changes", *_apart(str(old.changes), str(new.changes))
+        return "changes", *apart(str(old.changes), str(new.changes))
     return None
 
 
-def _apart(before: str, now: str) -> tuple[str, str]:
+def apart(before: str, now: str) -> tuple[str, str]:
     """Both texts from shortly before the first character that differs, shortened."""
     same = next(
         (at for at, (one, other) in enumerate(zip(before, now, strict=False)) if one != other),

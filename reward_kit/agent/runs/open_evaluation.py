@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.results import RowResult, row_results
+from reward_kit.agent.runs.differences import check_same
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
-from reward_kit.agent.runs.resume import check_same, finished_outcomes, make_header, more_than_asked
+from reward_kit.agent.runs.resume import finished_outcomes, make_header, more_than_asked
 from reward_kit.agent.schedule import Job, plan
 from reward_kit.agent.tally import Tally
 
@@ -45,7 +46,7 @@ class OpenEvaluation:
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
             header = make_header(config, tasks, asked)
             if logged.headers:
-                check_same(header, logged)
+                check_same(header, logged, tasks, folder.root)
                 folder.sweep(tasks)
             for earlier in logged.headers:
                 for known in earlier.get("toolsets", ()):

@@ -1,9 +1,10 @@
-"""Continuing an evaluation: what must be the same, what may differ, and what is done already."""
+"""Continuing an evaluation: what it was begun with, and what is done already."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 LATEST = "latest"
 EXPLANATIONS = ".explanations"
 """The end of the name, without the suffix, of what lies beside a log: judgements of ``--explain``."""
+PROMPTS = "prompts/"
+"""What tells the fingerprints of a bundle's prompts from those of fields."""
 
 
 @dataclass(slots=True)
@@ -71,10 +74,11 @@ def make_header(config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Map
             schemas = registry.get_openai_tools()
             tools[id(registry)] = _fingerprint(schemas)
             toolsets[tools[id(registry)]] = schemas
-        fields = {name: value for name, value in task.row.reward_fields().items() if name != "n_rollouts"}
+        fields = row_fields(task.row.reward_fields())
         rows[task.row.id] = {
             "n_rollouts": n_rollouts[task.row.id],
-            "row": _fingerprint([fields, dict(task.user_prompts)] if task.user_prompts else fields),
+            "row": row_fingerprint(fields, task.user_prompts),
+            "fields": field_fingerprints(fields, task.user_prompts),
             "seed": task.seed.key[:16],
             "tools": tools[id(registry)],
             "parallel_tool_calls": registry.parallel_tool_calls,
@@ -89,29 +93,6 @@ def make_header(config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Map
         if path is not None and Path(path).exists():
             configuration[name] = str(Path(path).resolve())  # resuming works from any folder
     return Header(config.eval_id, configuration, rows, dict(sorted(code.items())), versions(), toolsets)
-
-
-def check_same(header: Header, logged: LoggedEvaluation) -> None:
-    """Raise ``UsageError`` that shows the differences if results of ``header`` do not belong with those of
-    the log.
-
-    Rows may be added and left out, and more rollouts asked for; every other difference would mix results.
-    """
-    differences = [*_configuration_differences(header, logged.headers[0]["configuration"])]
-    for earlier in logged.headers:
-        differences += _row_differences(header, earlier["rows"])
-        differences += [
-            f"{module} has changed"
-            for module, fingerprint in header.code.items()
-            if earlier["code"].get(module, fingerprint) != fingerprint
-        ]
-    if differences:
-        shown = "\n".join(f"  {difference}" for difference in dict.fromkeys(differences))
-        raise UsageError(
-            f"cannot be continued, because results would be mixed:\n{shown}",
-            place=f"evaluation {header.eval_id}",
-            remedy="\nUndo the changes, or start a new evaluation (another --eval-id, no --resume).",
-        )
 
 
 def finished_outcomes(logged: LoggedEvaluation, root: Path) -> dict[tuple[str, int], RolloutOutcome]:
@@ -167,13 +148,17 @@ def stored_logs(evals: Path) -> list[Path]:
 
 
 def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``--resume``: those the evaluation was started with, and over them what is given now."""
+    """The options of ``--resume``: those the evaluation was started with, and over them what is given now.
+
+    Raises ``UsageError`` where its dataset or bundle was moved and nothing given says to where.
+    """
     evals = Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals"
     path = find_evaluation(evals, given["resume"])
     headers = read_log(path).headers
     if not headers:
         raise UsageError("has no whole line, so nothing can be continued", place=str(path))
     stored = headers[-1]["configuration"]
+    _check_not_moved(path.stem, stored, given)
     kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list where none were given
     merged = {
@@ -200,6 +185,29 @@ _OF_ONE_RUN = frozenset(
 )
 
 
+def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` if a path of the bundle is gone: the options that go on with it elsewhere."""
+    paths = {name: stored[name] for name in ("dataset", "task_dir") if stored.get(name)}
+    gone = [name for name, path in paths.items() if name not in given and _is_gone(path)]
+    if not gone:
+        return
+    # all of them: rescore takes both from the command line, or none
+    options = [
+        f"{OPTIONS[name].flag} {'NEW_PATH' if name in gone else shlex.quote(str(given.get(name) or path))}"
+        for name, path in paths.items()
+    ]
+    raise UsageError(
+        f"there is no {paths[gone[0]]} any more, which it was begun with",
+        place=f"evaluation {eval_id}",
+        remedy=f"If it was moved, name its new place: {' '.join(options)}.",
+    )
+
+
+def _is_gone(path: str) -> bool:
+    """Whether there was a file or folder; what is relative is an installed bundle, or within another path."""
+    return Path(path).is_absolute() and not Path(path).exists()
+
+
 def _known(evals: Path) -> str:
     names = [log.stem for log in stored_logs(evals)]
     if not names:
@@ -208,40 +216,28 @@ def _known(evals: Path) -> str:
     return f"There are: {', '.join(names[-5:])}{others}."
 
 
-def _configuration_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
-    differences = []
-    for name, option in OPTIONS.items():
-        if not option.fixed or name not in earlier:
-            continue
-        before, now = (_canonical(value.get(name)) for value in (earlier, header.configuration))
-        if before != now:
-            differences.append(f"{option.flag} was {before}, is {now}")
-    return differences
+def row_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a row's fields that the result of a rollout may depend on."""
+    return {name: value for name, value in fields.items() if name != "n_rollouts"}
 
 
-def _row_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
-    differences = []
-    for row_id, before in earlier.items():
-        now = header.rows.get(row_id)
-        if now is None:
-            continue
-        differences += [
-            f"row {row_id}: {what}"
-            for part, what in (("row", "its fields have changed"), ("seed", "its seed has changed"))
-            if before[part] != now[part]
-        ]
-        if before["tools"] != now["tools"]:
-            differences.append(
-                f"row {row_id}: the names, descriptions or parameters of its tools have changed"
-            )
-    return differences
+def row_fingerprint(fields: Mapping[str, Any], user_prompts: Mapping[str, str]) -> str:
+    """What a row is recognised by; ``user_prompts`` are those of its bundle."""
+    return _fingerprint([fields, dict(user_prompts)] if user_prompts else fields)
+
+
+def field_fingerprints(fields: Mapping[str, Any], user_prompts: Mapping[str, str]) -> dict[str, str]:
+    """The same of each field, to tell which has changed, and of each prompt: ``prompts/user.txt``."""
+    files = {f"{PROMPTS}{name}.txt": text for name, text in user_prompts.items()}
+    return {name: _fingerprint(value)[:8] for name, value in {**fields, **files}.items()}
 
 
 def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """The same text for the same JSON value."""
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -1,0 +1,202 @@
+"""An evaluation that cannot go on says which rows and files are no longer the same, and in what."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle, flight_bundle
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.errors import UsageError
+
+POLICY = "You are an agent.\n" + "Rule. " * 100
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.write("policy.md", POLICY)
+    rows(made)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture(params=["fingerprints of fields", "none, as in logs of before"])
+def finished(bundle: Bundle, request: pytest.FixtureRequest) -> EvaluationResult:
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    if request.param.startswith("none"):
+        rewrite(result, lambda header: [row.pop("fields") for row in header["rows"].values()])
+    return result
+
+
+def rows(bundle: Bundle, *changes: dict[str, Any]) -> None:
+    """Rows a, b and c, each with its share of ``changes``."""
+    bundle.rows(
+        *(
+            {"id": row_id, "actions": GOLD, "n_rollouts": 1, "system_prompt": "file:policy.md", **change}
+            for row_id, change in zip("abc", (*changes, {}, {}, {}), strict=False)
+        )
+    )
+
+
+def rewrite(result: EvaluationResult, change: Any, *, keep: int | None = None) -> None:
+    """Change the header of a log, and keep the first rollouts only."""
+    header, *rest = result.log_path.read_text().splitlines()
+    plain = json.loads(header)
+    change(plain)
+    result.log_path.write_text("\n".join([json.dumps(plain), *rest[:keep], ""]))
+
+
+def refused(bundle: Bundle) -> list[str]:
+    """The differences that are told, one a line."""
+    with pytest.raises(UsageError) as raised:
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert raised.value.remedy is not None
+    assert "Undo the changes, or start a new evaluation" in raised.value.remedy
+    first, *lines = raised.value.fault.splitlines()
+    assert first == "cannot be continued, because results would be mixed:"
+    return [line.removeprefix("  ") for line in lines]
+
+
+def test_nothing_changed_is_no_difference(bundle: Bundle, finished: EvaluationResult) -> None:
+    again = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert [one.id for one in again.outcomes] == [one.id for one in finished.outcomes]
+
+
+def test_a_field_is_told_as_it_was_and_is(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {}, {"sim_user_prompt": "You are Bob, a traveller."})
+    (line,) = refused(bundle)
+    assert line == (
+        "row b: its fields have changed: sim_user_prompt was 'You are Alice, a traveller.', "
+        "is 'You are Bob, a traveller.'"
+    )
+
+
+def test_fields_come_and_go(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {"level": 3, "sim_user_prompt": None})
+    added, removed = refused(bundle)
+    assert added == "row a: its fields have changed: level was not given, is 3"
+    assert removed == (
+        'row a: its fields have changed: sim_user_prompt was "You are Alice, a traveller.", '
+        "is not given any more"
+    )
+
+
+def test_what_rows_have_in_common_is_told_once(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {"max_steps": 7, "level": 3}, {"level": 3}, {"level": 3})
+    assert refused(bundle) == [
+        "row a: its fields have changed: max_steps was 30, is 7",
+        "row a: its fields have changed: level was not given, is 3 (also in 2 more rows)",
+    ]
+
+
+def test_a_long_value_is_told_around_the_difference(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("policy.md", f"{POLICY}Be brief. {POLICY}")
+    (line,) = refused(bundle)
+    assert line == (
+        "row a: its fields have changed: system_prompt (file:policy.md) was '.... Rule. Rule. Rule.', "
+        f"is '.... Rule. Rule. Rule. Be brief. You are an agent. {'Rule. ' * 4}Rule....' "
+        "(also in 2 more rows)"
+    )
+
+
+def test_white_space_that_changed_is_told(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("policy.md", POLICY.replace("\n", "\n\n"))
+    (line,) = refused(bundle)
+    assert "system_prompt (file:policy.md) has other white space" in line
+
+
+def test_a_changed_seed_is_named_and_how_to_see_it(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("seed.sql", f"{SEED}INSERT INTO flights(id) VALUES (2);")
+    seed_sql, seed = refused(bundle)
+    assert seed_sql.startswith("row a: its fields have changed: seed_sql (file:seed.sql) was ")
+    found = re.fullmatch(
+        r"row a: its seed has changed \(flight_task/seed\.sql\); to see how: reward-kit (.*) "
+        r"\(also in 2 more rows\)",
+        seed,
+    )
+    assert found is not None
+    command = [sys.executable, "-m", "reward_kit", *shlex.split(found[1])]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("flights #2: inserted")
+
+
+def test_a_seed_that_reads_the_clock_is_another_one_each_day(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reward_kit.agent.bundles import seed
+
+    class Yesterday(seed.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls(2025, 5, 19, 12, tzinfo=tz)
+
+    bundle.write("seed.sql", f"{SEED}UPDATE flights SET depart = datetime('now');")
+    with monkeypatch.context() as then:
+        then.setattr(seed, "datetime", Yesterday)
+        result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    noon = Yesterday.now(seed.timezone.utc).timestamp()
+    rewrite(result, lambda header: header.update(created=noon))
+    (line,) = [line for line in refused(bundle) if "its seed has" in line]
+    assert line == (
+        "row a: its seed has changed (flight_task/seed.sql): it reads the clock, which gave 2025-05-19; "
+        "a field `now` gives a row its time (also in 2 more rows)"
+    )
+
+
+def test_what_differs_in_the_tools_is_told_by_their_names(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("tools.py", TOOLS.replace("List flights", "Find flights"))
+    tools, module = refused(bundle)
+    assert re.fullmatch(
+        "row a: the names, descriptions or parameters of its tools have changed: "
+        r"description of search_flights was 'List flights.*', is 'Find flights.*' \(also in 2 more rows\)",
+        tools,
+    )
+    assert module == "flight_task/tools.py has changed"
+
+
+def test_a_changed_reward_is_no_reason_to_play_again(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("reward.py", f"{REWARD}\n# changed\n")
+    assert refused(bundle) == ["flight_task/reward.py has changed"]
+    with pytest.raises(UsageError, match=r"judged by the reward of now with: reward-kit rescore mine$"):
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("tools.py", f"{TOOLS}\n# changed\n")
+    with pytest.raises(UsageError) as raised:
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert "rescore" not in str(raised.value)
+
+
+def test_a_changed_prompt_of_the_user_is_told_as_a_file(bundle: Bundle, finished: EvaluationResult) -> None:
+    (bundle.folder / "prompts").mkdir()
+    bundle.write("prompts/user.txt", "You are {instruction}.")
+    (line,) = refused(bundle)
+    name = "user.txt" if '"fields"' in finished.log_path.read_text().splitlines()[0] else "user*.txt"
+    assert line == f"row a: flight_task/prompts/{name} has changed (also in 2 more rows)"
+
+
+def test_without_rollouts_the_names_of_fields_are_told(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    rewrite(result, lambda header: None, keep=0)
+    rows(bundle, {"max_steps": 7, "level": 3})
+    assert refused(bundle) == [
+        "row a: its fields have changed: max_steps",
+        "row a: its fields have changed: level",
+    ]
+    rewrite(result, lambda header: [row.pop("fields") for row in header["rows"].values()])
+    assert refused(bundle) == ["row a: its fields have changed"]
+
+
+def test_of_very_many_differences_the_first_are_told(bundle: Bundle) -> None:
+    names = [f"row{number}" for number in range(40)]
+    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1} for name in names))
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1, "own": name} for name in names))
+    lines = refused(bundle)
+    assert (len(lines), lines[-1]) == (31, "and 10 more differences")
