@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.users import User
     from reward_kit.models import EvaluateResult, RewardOutput
 
-__all__ = ["FinishedRollout", "RolloutLimits", "run_rollout"]
+__all__ = ["FinishedRollout", "RolloutLimits", "judged", "run_rollout"]
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ async def run_rollout(
             await database.break_off()
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
-        result, error = await _judged(rollout, gold_database, limits)
+        result, error = await judged(rollout, gold_database, limits)
         gold = gold_database.changes() if gold_database is not None else None
     except BaseException:
         database.close()
@@ -302,9 +302,10 @@ def _reason_of(error: ModelError, speaker: Role) -> StopReason:
     return "infrastructure_error"
 
 
-async def _judged(
+async def judged(
     rollout: Rollout, gold_database: Database | None, limits: RolloutLimits
 ) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
+    """What the reward returned, or why there is nothing; None and None where it is not asked."""
     if rollout.stop_reason in UNJUDGED_STOPS:
         return None, None
     judging = partial(judge, rollout, gold_database=gold_database, timeout=limits.reward_timeout)

@@ -27,6 +27,11 @@ class Job:
     task: Task
     index: int
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Row id and index: what tells it from all others of its evaluation."""
+        return self.task.row.id, self.index
+
 
 def chosen_tasks(tasks: Sequence[Task], config: EvaluationConfig) -> list[Task]:
     """The tasks that the configuration asks for, in the order in which they run.

@@ -82,7 +82,8 @@ class InProcess:
 
     async def run(self) -> None:
         participants = self._participants
-        await participants.open()
+        if self._jobs:
+            await participants.open()
         self._progress.started(self._tally)
         concurrency = 1 if participants.interactive else self._config.max_concurrency
         self._saver.expect(min(concurrency, len(self._jobs)))

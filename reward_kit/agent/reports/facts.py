@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.evaluation_config import DEFAULTS
 from reward_kit.agent.metrics import mean
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
@@ -158,6 +160,16 @@ def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
     yield "", _instance(example, example.trouble)
+    yield "", f"tried again by: {_resuming(result)}"
+
+
+def _resuming(result: EvaluationResult) -> str:
+    """The command that goes on with an evaluation."""
+    command = ["reward-kit", "agent-eval", "--resume", result.eval_id]
+    output_dir = result.configuration.get("output_dir", DEFAULTS["output_dir"])
+    if output_dir != DEFAULTS["output_dir"]:
+        command += ["--output-dir", str(output_dir)]
+    return shlex.join(command)
 
 
 def _instance(outcome: RolloutOutcome, what: str) -> str:

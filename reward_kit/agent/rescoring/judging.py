@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
@@ -14,10 +15,12 @@ from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
 from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
 from reward_kit.agent.rescoring.written import write_evaluation
+from reward_kit.agent.reward_retries import judged_with_retries
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import resumed_options
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.runs.stored_evaluation import find_stored
+from reward_kit.agent.shown_rollout import copied
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.bundle import Task, TaskBundle
+    from reward_kit.models import EvaluateResult, RewardOutput
 
 AT_A_TIME = 8
 REWARD_TIMEOUT = 300.0
@@ -64,7 +68,7 @@ async def rescore(
     logged = _read(log)
     config = _config(log, dataset, task_dir, eval_id)
     with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
-        judge = _Judge(bundle, log.parent.parent, timeout, warn)
+        judge = _Judge(bundle, log.parent.parent, timeout, config.retries, warn)
         limit = asyncio.Semaphore(AT_A_TIME)
 
         async def judged(outcome: RolloutOutcome) -> Rejudged:
@@ -88,12 +92,15 @@ def _told(error: Exception, outcome: RolloutOutcome) -> str:
 class _Judge:
     """Finds the reward and the row of a rollout, and calls the one on the other."""
 
-    def __init__(self, bundle: TaskBundle, root: Path, timeout: float, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, bundle: TaskBundle, root: Path, timeout: float, retries: int, warn: Callable[[str], None]
+    ) -> None:
         self._tasks = {task.row.id: task for task in bundle.tasks}
         self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
         self._dataset = bundle.dataset
         self._root = root
         self._timeout = timeout
+        self._retries = retries
         self._warn = warn
         self._warned: set[str] = set()
 
@@ -103,8 +110,8 @@ class _Judge:
         try:
             with load_rollout(self._root / outcome.file) as record:
                 reward, record.fields = self._found(record)
-                arguments = record.reward_arguments(is_async=takes_async_faces(reward))
-                result = await call_reward(reward, arguments, timeout=self._timeout)
+                judging = partial(self._judged, record, reward)
+                result = await judged_with_retries(judging, self._retries)
                 plain = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
                 now = _judged_outcome(outcome, record, float(result.score), str(plain.get("reason") or ""))
         except (RewardKitError, *DAMAGED) as error:
@@ -113,6 +120,14 @@ class _Judge:
             )
             return Rejudged(outcome, replace(now, failure_step=None, turn_of_success=None))
         return Rejudged(outcome, now, plain, record.fields)
+
+    async def _judged(
+        self, record: RolloutRecord, reward: Callable[..., Any]
+    ) -> EvaluateResult | RewardOutput:
+        arguments = record.reward_arguments(is_async=takes_async_faces(reward))
+        return await call_reward(
+            reward, {**arguments, "messages": copied(record.messages)}, timeout=self._timeout
+        )
 
     def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded where it is no longer there."""

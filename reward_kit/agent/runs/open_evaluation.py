@@ -9,8 +9,8 @@ from reward_kit.agent.results import RowResult, row_results
 from reward_kit.agent.runs.differences import check_same
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
-from reward_kit.agent.runs.resume import finished_outcomes, make_header, more_than_asked
-from reward_kit.agent.schedule import Job, plan
+from reward_kit.agent.runs.resume import finished_outcomes, make_header, more_than_asked, outcomes_to_judge
+from reward_kit.agent.schedule import plan
 from reward_kit.agent.tally import Tally
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class OpenEvaluation:
-    """``jobs`` are left to be run; ``earlier`` are the outcomes that the log holds from before,
-    ``broken_off`` what attempts have used that were broken off then, ``seconds_before`` is how long these
-    runs took. ``warning``: more is there than is asked for.
+    """``jobs`` are left to be run, and ``unjudged`` are over, but their reward failed. ``broken_off`` is what
+    attempts have used that were broken off before, ``seconds_before`` how long these runs took. ``warning``:
+    more is there than is asked for.
 
     Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
     """
@@ -39,7 +39,7 @@ class OpenEvaluation:
         with ExitStack() as opened:
             opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
             logged = read_log(path) if path.exists() else LoggedEvaluation()
-            self.earlier = logged.outcomes
+            self._earlier = {outcome.file: outcome for outcome in logged.outcomes}
             self.broken_off = logged.broken_off
             self.seconds_before = logged.seconds
             self._finished = finished_outcomes(logged, folder.root)
@@ -51,13 +51,27 @@ class OpenEvaluation:
             for earlier in logged.headers:
                 for known in earlier.get("toolsets", ()):
                     header.toolsets.pop(known, None)
-            self.jobs: list[Job] = plan(tasks, asked, self._finished)
+            unjudged = outcomes_to_judge(logged, folder.root, self._finished)
+            left = plan(tasks, asked, self._finished)
+            self.jobs = [job for job in left if job.place not in unjudged]
+            self.unjudged = [(job, unjudged[job.place]) for job in left if job.place in unjudged]
             self._planned = _planned(asked, self._finished)
             self.warning = more_than_asked(asked, self._finished)
             self.log = EvaluationLog(path, keep=logged.whole)
             opened.callback(self.log.close)
             self.log.append(header.to_json("resumed" if logged.headers else "evaluation"))
             self._close = opened.pop_all()
+
+    @property
+    def earlier(self) -> list[RolloutOutcome]:
+        """What the log holds from before, each rollout that was judged again as it is judged now."""
+        return list(self._earlier.values())
+
+    def judged_again(self, outcome: RolloutOutcome) -> None:
+        """One of the ``unjudged``, as it is judged now: a line of the log says so."""
+        self._earlier[outcome.file] = outcome
+        if outcome.judged:
+            self._finished[outcome.row_id, outcome.index] = outcome
 
     def tally(self) -> Tally:
         """The running numbers, with what is done already counted in."""

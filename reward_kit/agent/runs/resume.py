@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.option_values import key_values
+from reward_kit.agent.outcome import REWARD_ERROR
 from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
+from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.agent.versions import versions
-from reward_kit.errors import UsageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -98,13 +100,35 @@ def make_header(config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Map
 def finished_outcomes(logged: LoggedEvaluation, root: Path) -> dict[tuple[str, int], RolloutOutcome]:
     """The rollouts that need not be run again, by row id and index.
 
-    Those that could not be judged are run again, and so is one whose trajectory is gone or torn.
+    Those that could not be judged are run again (or judged again: ``outcomes_to_judge``), and so is one whose
+    trajectory is gone or torn.
     """
     finished = {}
     for outcome in logged.outcomes:
         if outcome.judged and outcome.final and is_whole_json(root / outcome.file):
             finished[outcome.row_id, outcome.index] = outcome
     return finished
+
+
+def outcomes_to_judge(
+    logged: LoggedEvaluation, root: Path, finished: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], RolloutOutcome]:
+    """The rollouts that are over but for their reward, which failed, and whose final state was kept."""
+    last = {(outcome.row_id, outcome.index): outcome for outcome in logged.outcomes if outcome.final}
+    return {
+        place: outcome
+        for place, outcome in last.items()
+        if place not in finished and outcome.unjudged_reason == REWARD_ERROR and _is_kept(root / outcome.file)
+    }
+
+
+def _is_kept(trajectory: Path) -> bool:
+    """Whether a trajectory can be read, and the final state beside it is there."""
+    try:
+        database = load_rollout(trajectory).database
+    except StorageError:
+        return False
+    return database is not None and trajectory.with_name(database).is_file()
 
 
 def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:
