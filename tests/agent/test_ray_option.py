@@ -18,8 +18,12 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from reward_kit.agent import agent_eval
 from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.executors.ray_cluster import RayCluster
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
+from reward_kit.agent.executors.worker_processes import ProcessDiedError
+from reward_kit.agent.schedule import Job
+from reward_kit.agent.tally import Tally
 from reward_kit.errors import UsageError
 
 
@@ -135,3 +139,50 @@ def test_only_settings_of_models_and_telemetry_leave_this_machine(monkeypatch: p
     sent = forwarded_environment()
     assert set(settings) <= sent.keys()
     assert "kept" not in sent.values()
+
+
+class Dying(RayCluster):
+    """Its actors die as they are told to: each after so many of its rollouts have begun (None: it lives)."""
+
+    def __init__(self, *begun_before_death: int | None) -> None:
+        self.played: list[tuple[str, int]] = []
+        self.given_up: list[tuple[str, int]] = []
+        self._deaths = iter(begun_before_death)
+        self._config = EvaluationConfig(dataset="x", retries=0)
+        self._tally = Tally("x", planned=2)
+        self._environment = {}
+
+    def _bases(self) -> list[str]:
+        return []
+
+    async def _one_actor(self, setup: Any, places: Any, left: Any, begun: dict[Any, float]) -> None:
+        deadly = next(self._deaths)
+        if deadly is not None:
+            begun.update(dict.fromkeys(places[:deadly], 0.0))
+            raise ProcessDiedError("it was killed")
+        self.played += places
+        for place in places:
+            del left[place]
+
+    async def _give_up(self, job: Job, attempt: int, why: str) -> None:
+        self.given_up.append(job.place)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "given_up"),
+    [
+        ([2, 2, 0, None, None], []),  # the third before the rollout that was under suspicion began
+        ([2, 2, 1, 0, None], [("a", 0)]),
+        ([2, 2, 0, 1, 1], [("a", 0), ("a", 1)]),
+        ([1, 1, None, None], []),
+    ],
+)
+async def test_a_rollout_that_had_not_begun_is_not_to_blame(
+    deaths: list[int | None], given_up: list[tuple[str, int]], bundle: Bundle
+) -> None:
+    bundle.rows({"id": "a", "n_rollouts": 2})
+    with TaskBundle.load(str(bundle.dataset)) as loaded:
+        cluster = Dying(*deaths)
+        await cluster._see_through([Job(loaded.tasks[0], 0), Job(loaded.tasks[0], 1)], 2)
+    assert cluster.given_up == given_up
+    assert {*cluster.given_up, *cluster.played} == {("a", 0), ("a", 1)}

@@ -160,8 +160,8 @@ class RayCluster(WorkerProcesses):
                             remedy="Run without --ray to see why.",
                         ) from None
                 deaths.update(begun.keys())
-                if alone and deaths[alone[0]] > max(1, self._config.retries):
-                    place = alone[0]
+                place = next(iter(begun), None) if alone else None  # None: it did not get to it
+                if place is not None and deaths[place] > max(1, self._config.retries):
                     await self._give_up(left.pop(place), deaths[place] - 1, f"its actor died: {death}")
             else:
                 if not alone:
