@@ -36,11 +36,14 @@ _WITHOUT = {
 """What 0 is often meant to say."""
 
 
-_BY_NAME = "Name it by its import path, module:factory (__main__:factory in a notebook or the script itself)."
+_BY_NAME = (
+    "Give it to agent_eval() or run_evaluation() as {name}=, or name it by its import path, module:factory "
+    "(__main__:factory in a notebook or the script itself)."
+)
 _OWN_MODEL = "Give a model of your own as models={{{role!r}: model}}."
 _FOR_OBJECTS = {
-    "--agent": _BY_NAME,
-    "--user": _BY_NAME,
+    "--agent": _BY_NAME.format(name="agent"),
+    "--user": _BY_NAME.format(name="user"),
     "--model": _OWN_MODEL.format(role="agent"),
     "--sim-model": _OWN_MODEL.format(role="user"),
 }
