@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from reward_kit.agent.bundles.breakage import broken_off
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from reward_kit.agent.bundles.loop_guard import GuardedTask
+
+T = TypeVar("T")
 
 STDERR = 2
 SHOW_CURSOR = "\x1b[?25h"
@@ -117,3 +119,15 @@ def _say_at_once(text: str) -> None:
         if os.isatty(STDERR):
             text = f"{SHOW_CURSOR}\n{text}"
         os.write(STDERR, f"{text}\n".encode(errors="replace"))
+
+
+async def seen_through(saving: asyncio.Future[T]) -> T:
+    """What ``saving`` gives, waited for to the end even if the evaluation is interrupted meanwhile."""
+    try:
+        return await asyncio.shield(saving)
+    except asyncio.CancelledError:
+        while not saving.done():
+            with suppress(asyncio.CancelledError):  # they come more than once
+                await asyncio.wait({saving})
+        saving.exception()  # seen: this was cancelled by the same fault, or by a person
+        raise

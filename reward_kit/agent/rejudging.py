@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.history import History
+from reward_kit.agent.interruption import seen_through
 from reward_kit.agent.limits import RolloutLimits
 from reward_kit.agent.orchestrator import FinishedRollout, judged
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of
@@ -22,7 +23,7 @@ from reward_kit.agent.schedule import run_jobs
 from reward_kit.agent.tally import note
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Executor
 
     from reward_kit.agent.bundles.task import Task
@@ -120,7 +121,7 @@ class Rejudging:
             )
             again = self._record(finished, record, gold)
         saved = outcome_of(again, file=outcome.file, final=True, tool_faults=outcome.tool_faults)
-        await _seen_through(asyncio.to_thread(self._save, again, saved))
+        await seen_through(asyncio.ensure_future(asyncio.to_thread(self._save, again, saved)))
         return saved
 
     def _record(
@@ -158,15 +159,3 @@ def restored(record: RolloutRecord, task: Task, database: Database, limits: Roll
     rollout.stop_reason = record.stop_reason  # type: ignore[assignment]  # one of them
     rollout.stop_detail = record.stop_detail
     return rollout
-
-
-async def _seen_through(saving: Coroutine[object, object, None]) -> None:
-    """Wait to the end, even if the evaluation is interrupted meanwhile."""
-    task = asyncio.ensure_future(saving)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):  # they come more than once
-                await asyncio.wait({task})
-        raise

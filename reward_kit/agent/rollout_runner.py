@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.interruption import seen_through
 from reward_kit.agent.limits import FirstAnswers
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
@@ -156,12 +156,8 @@ class RolloutRunner:
         write_down = partial(self._written_down, finished, row, gold, attempt, left, quick=quick)
         saving = self._saver.save(write_down, is_quick=quick)
         try:
-            return await asyncio.shield(saving)
+            return await seen_through(saving)
         except (Exception, asyncio.CancelledError):
-            while not saving.done():
-                with suppress(asyncio.CancelledError):  # they come more than once
-                    await asyncio.wait({saving})
-            # seen: this was cancelled by the same fault, or by a person
             if saving.exception() is not None:
                 self._broken_off.add(broken_off(finished.rollout.usage))
             raise
