@@ -238,6 +238,7 @@ def test_an_address_where_nothing_is(bundle: Bundle, player: Player) -> None:
     assert ran.returncode == 2, said
     assert "Error: --ray 127.0.0.1:1: the Ray cluster cannot be reached" in said
     assert "Traceback" not in said
+    assert not Path("runs").exists()  # nothing was begun
 
 
 def test_what_the_nodes_cannot_do_is_refused(cluster: Cluster, bundle: Bundle, player: Player) -> None:

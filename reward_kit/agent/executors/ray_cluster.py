@@ -96,10 +96,7 @@ class RayCluster(WorkerProcesses):
     def _connect(self) -> None:
         if self._ray.is_initialized():
             return  # by the program that calls this, which goes on using it
-        address = self._config.ray
-        if address == DEFAULT:
-            address = os.environ.get(ADDRESS)
-        address = address or LOCAL
+        address = _address(self._config)
         more: dict[str, Any] = {}
         if address == LOCAL:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -112,12 +109,9 @@ class RayCluster(WorkerProcesses):
         level = noise.level
         noise.setLevel(logging.ERROR)
         try:
-            _check_address(address)
             self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:
-            raise RewardKitError(
-                f"the Ray cluster cannot be reached: {one_line(fault_line(error))}", place=f"--ray {address}"
-            ) from error
+            raise _unreachable(address, error) from error
         finally:
             noise.setLevel(level)
         self._connected = True
@@ -255,7 +249,9 @@ class RayCluster(WorkerProcesses):
 
 
 def check_ray(config: EvaluationConfig, participants: Participants) -> None:
-    """Raise ``UsageError`` for what cannot be shared out to actors, and where Ray is not installed."""
+    """Raise ``UsageError`` for what cannot be shared out to actors, and where Ray is not installed;
+    ``RewardKitError`` where no cluster is.
+    """
     from reward_kit.agent.local_models import LocalModel
 
     if participants.recordings is not None:
@@ -267,7 +263,23 @@ def check_ray(config: EvaluationConfig, participants: Participants) -> None:
             "--ray does not go with a model that lies on this machine",
             remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
         )
-    _ray()
+    address = _address(config)
+    if not _ray().is_initialized():
+        try:
+            _check_address(address)
+        except OSError as error:
+            raise _unreachable(address, error) from error
+
+
+def _address(config: EvaluationConfig) -> str:
+    """Where the cluster is, or ``LOCAL``."""
+    return (os.environ.get(ADDRESS) if config.ray == DEFAULT else config.ray) or LOCAL
+
+
+def _unreachable(address: str, error: Exception) -> RewardKitError:
+    return RewardKitError(
+        f"the Ray cluster cannot be reached: {one_line(fault_line(error))}", place=f"--ray {address}"
+    )
 
 
 def _ray() -> Any:
