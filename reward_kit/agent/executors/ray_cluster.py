@@ -70,7 +70,7 @@ class RayCluster(WorkerProcesses):
     ) -> None:
         super().__init__(config, opened, participants, tally, progress)
         self._ray = _ray()
-        self._jobs = {(job.task.row.id, job.index): job for job in opened.jobs}
+        self._jobs = {job.place: job for job in opened.jobs}
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._connected = False
         self._shipment: Any = None
@@ -130,7 +130,7 @@ class RayCluster(WorkerProcesses):
 
     async def _see_through(self, jobs: Sequence[Job], concurrency: int) -> None:
         """Have all of ``jobs`` played, by one actor after the other where they die."""
-        left = {(job.task.row.id, job.index): job for job in jobs}
+        left = {job.place: job for job in jobs}
         deaths: Counter[Place] = Counter()
         failed_starts = 0
         while left and self._tally.may_start:

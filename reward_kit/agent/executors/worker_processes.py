@@ -125,7 +125,7 @@ class WorkerProcesses:
 
     async def _see_through(self, jobs: Sequence[Job], concurrency: int) -> None:
         """Have all of ``jobs`` played, by one process after the other where they die."""
-        left = {(job.task.row.id, job.index): job for job in jobs}
+        left = {job.place: job for job in jobs}
         suspects: list[Place] = []
         deaths: Counter[Place] = Counter()
         while left and self._tally.may_start:

@@ -224,7 +224,7 @@ def test_a_restored_rollout_knows_what_the_played_one_knew(bundle: Bundle) -> No
     from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.database import Database
     from reward_kit.agent.limits import RolloutLimits
-    from reward_kit.agent.rejudging import restored
+    from reward_kit.agent.rescoring.on_resume import restored
 
     break_judge()
     result = evaluate(bundle, "first", {"a": [1]}, usage=USAGE)
