@@ -23,7 +23,6 @@ from reward_kit.agent.own_models import call_timeouts
 from reward_kit.agent.participants import Participants, check_asked_user, find_participants
 from reward_kit.agent.plugins import name_of
 from reward_kit.agent.redaction import redact
-from reward_kit.agent.rescoring.on_resume import Rejudging
 from reward_kit.agent.results import EvaluationResult, Status, passes_of, usage_of
 from reward_kit.agent.runs.atomic_file import readable_json, write_file
 from reward_kit.agent.runs.broken_off import BrokenOff
@@ -224,7 +223,10 @@ class Evaluation:
 
         async def work() -> None:
             await executor.run()
-            await Rejudging(self.config, opened, participants, tally, self._progress).run()
+            if opened.unjudged:
+                from reward_kit.agent.rescoring.on_resume import Rejudging
+
+                await Rejudging(self.config, opened, participants, tally, self._progress).run()
             if self._explainer is not None:
                 over = [one for row in opened.row_results(executor.outcomes) for one in row.outcomes]
                 await self._explainer.explain(

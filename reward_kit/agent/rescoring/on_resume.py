@@ -67,8 +67,6 @@ class Rejudging:
         faulty base.
         """
         unjudged = self._opened.unjudged
-        if not unjudged:
-            return
         note(self._progress, f"{count(len(unjudged), 'rollout')} whose reward had failed: judged again")
         with ThreadPoolExecutor(1, thread_name_prefix="evaluation-files") as files:
             await self._judge_all(unjudged, files)

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.results import RowResult, row_results
-from reward_kit.agent.runs.differences import check_same
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
 from reward_kit.agent.runs.evaluation_log import EvaluationLog, LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import finished_outcomes, make_header, more_than_asked, outcomes_to_judge
@@ -46,6 +45,8 @@ class OpenEvaluation:
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
             header = make_header(config, tasks, asked)
             if logged.headers:
+                from reward_kit.agent.runs.differences import check_same
+
                 check_same(header, logged, tasks, folder.root)
                 folder.sweep(tasks)
             for earlier in logged.headers:
