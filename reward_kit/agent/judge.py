@@ -42,12 +42,12 @@ async def judge(
     A ``def`` reward runs in a thread of its own, so that one that waits for a network does not hold up other
     rollouts, and holds the sync read-only database; an ``async def`` reward holds the async one. A function
     gets only the arguments it names, unless it takes ``**kwargs``. ``gold_database`` may be that of many
-    rollouts: each reward holds a fork of it. Raises ``RewardError`` if it raises, returns something else than
-    a finite score, or takes longer than ``timeout`` seconds.
+    rollouts: each reward reads it over a connection of its own. Raises ``RewardError`` if it raises, returns
+    something else than a finite score, or takes longer than ``timeout`` seconds.
     """
     reward = rollout.task.reward
     is_async = takes_async_faces(reward)
-    gold = None if gold_database is None else gold_database.fork()
+    gold = None if gold_database is None else gold_database.reader()
     given = {
         **copied(rollout.row.reward_fields()),
         "messages": copied(rollout.messages),

@@ -482,12 +482,12 @@ def test_a_reward_gets_the_same_lines_from_a_rollout_and_from_its_record(
 SEATS = """
 from reward_kit.agent import ToolRegistry
 
-R = ToolRegistry("seats")
+R = ToolRegistry("seats", database="{mode}")
 
 
-@R.tool(parameters={"seats": int})
+@R.tool(parameters={{"seats": int}})
 async def leave_seats(seats, db):
-    await db.execute("UPDATE flights SET seats_available = :seats", {"seats": seats})
+    await db.execute("UPDATE flights SET seats_available = :seats", {{"seats": seats}})
 """
 ASKS_MUCH = """
 MANY = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000) SELECT count(*) FROM c"
@@ -500,17 +500,17 @@ MANY = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100
 """
 
 
-@pytest.mark.parametrize("keep", ["full", "none"])
+@pytest.mark.parametrize(("mode", "keep"), [("overlay", "full"), ("overlay", "none"), ("file", "full")])
 @pytest.mark.parametrize(
     ("way", "ask"), [("def", "gold_db.execute(MANY)"), ("async def", "await gold_db.fetch_val(MANY)")]
 )
 def test_rewards_of_a_row_ask_its_gold_state_side_by_side(
-    way: str, ask: str, keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, ask: str, mode: str, keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bundle = flight_bundle(tmp_path)
     bundle.write("reward.py", ASKS_MUCH.format(way=way, ask=ask))
-    bundle.write("tools.py", SEATS)
+    bundle.write("tools.py", SEATS.format(mode=mode))
     bundle.rows({"actions": [{"name": "leave_seats", "arguments": {"seats": 3}}], "n_rollouts": 20})
     result = agent_eval(bundle.dataset, agent="gold", keep_db=keep)
     assert [(outcome.reward, outcome.error) for outcome in result.outcomes] == [(1.0, None)] * 20

@@ -167,7 +167,7 @@ class Connection:
 
     def changes(self) -> Changes:
         """The rows that differ from the base, those of an open transaction included."""
-        return self.with_driver(self._current_changes)
+        return self.with_driver(self.current_changes)
 
     def close(self) -> None:
         """Stop what is running and close; an open transaction is lost."""
@@ -332,10 +332,11 @@ class Connection:
         self._known = None
 
     def _since_total(self, driver: Driver) -> Callable[[], Changes]:
-        before = self._current_changes(driver)
-        return lambda: self._current_changes(driver).minus(before)
+        before = self.current_changes(driver)
+        return lambda: self.current_changes(driver).minus(before)
 
-    def _current_changes(self, driver: Driver) -> Changes:
+    def current_changes(self, driver: Driver) -> Changes:
+        """``changes``, for whoever has the turn."""
         if self._known is None or self._known[0] != driver.version:
             self._known = (driver.version, driver.changes())
         return self._known[1]

@@ -57,6 +57,9 @@ class State(Protocol):
     def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> State:
         """A private copy of the committed state; ``earlier`` are its changes, if they are known."""
 
+    def reader(self, earlier: Changes | None) -> State:
+        """The same for others to read, which must not be closed before them; ``earlier`` as for ``fork``."""
+
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state; returns the path written."""
 
@@ -91,18 +94,24 @@ class Content:
 
     def fork(self, seed: int | None, now: datetime | None) -> Content:
         """A private copy of the committed state."""
-        earlier = self.connection.changes() if self.connection.is_open else self._known_changes
-        state = self._settled(lambda: self.state.fork(seed, now, earlier))
-        original = None if self.original is None else self.original.fork(None, None)
-        return Content(state, self.limits, original)
+        state = self._settled(lambda driver: self.state.fork(seed, now, self._known_changes(driver)))
+        return self._akin(state)
+
+    def reader(self) -> Content:
+        """The committed state of something that nobody writes to any more, over a connection of its own.
+
+        It has to be closed before what it is of.
+        """
+        state = self._settled(lambda driver: self.state.reader(self._known_changes(driver)))
+        return self._akin(state)
 
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state."""
-        return self._settled(lambda: self.state.save(path, keep))
+        return self._settled(lambda _: self.state.save(path, keep))
 
     def image(self, keep: Keep) -> Sequence[bytes | memoryview] | None:
         """What ``save`` would write; None where it is not in memory."""
-        return self._settled(lambda: self.state.image(keep))
+        return self._settled(lambda _: self.state.image(keep))
 
     def close(self) -> None:
         """Close everything; a second time does nothing."""
@@ -113,26 +122,33 @@ class Content:
         if self.original is not None:
             self.original.close()
 
+    def _akin(self, state: State) -> Content:
+        """The content of a copy, whose changes count from where these do."""
+        # the original is a base, which may be read over more connections than one
+        original = None if self.original is None else Content(self.original.state, self.limits)
+        return Content(state, self.limits, original)
+
     def _of_state(self) -> Changes:
-        known = self._known_changes
+        known = self._known_changes(None)
         return self.connection.changes() if known is None else known
 
-    @property
-    def _known_changes(self) -> Changes | None:
-        """The changes as long as no statement was run, which needs no connection."""
+    def _known_changes(self, driver: Driver | None) -> Changes | None:
+        """The changes against the base of the state; without a ``driver`` known until something is run."""
+        if driver is not None:
+            return self.connection.current_changes(driver)
         untouched = not self.connection.is_open and not self.connection.closed
         return self.state.known_changes if untouched else None
 
-    def _settled(self, work: Callable[[], _Result]) -> _Result:
+    def _settled(self, work: Callable[[Driver | None], _Result]) -> _Result:
         """The result of ``work``, done while no statement and no transaction is on its way."""
 
         def work_outside_transactions(driver: Driver) -> _Result:
             if driver.in_transaction:
                 raise DatabaseError("a transaction is open", remedy="Do this after the tool call.")
-            return work()
+            return work(driver)
 
         if not self.connection.is_open:
-            return work()
+            return work(None)
         return self.connection.with_driver(work_outside_transactions)
 
 

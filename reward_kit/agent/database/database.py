@@ -143,6 +143,13 @@ class Database(AsyncFace, View):
         """
         return Database(self.content.fork(seed, read_moment(now)), writable=True)
 
+    def reader(self) -> Database:
+        """The same state over a connection of its own, for reading; to be closed before this database.
+
+        For a state that nobody writes to any more and many read at once.
+        """
+        return Database(self.content.reader(), writable=False)
+
     @property
     def mode(self) -> Mode:
         """How the content is kept: "overlay" (changed pages in memory) or "file" (a complete file)."""

@@ -143,6 +143,12 @@ class FileState:
             earlier=self.known_changes if earlier is None else earlier,
         )
 
+    def reader(self, earlier: Changes | None) -> FileState:
+        """The same file, which this state removes when it is closed."""
+        reader = FileState(self._base, self._file, randomness=self.randomness, now=self._now, earlier=earlier)
+        reader._cleanup.detach()
+        return reader
+
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state as a complete file, with the suffix ``.db`` if a delta was asked for."""
         target = path if keep == "full" else path.with_suffix(".db")

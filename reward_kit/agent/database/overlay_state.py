@@ -72,6 +72,10 @@ class OverlayState:
         randomness = self.randomness.copy() if self.randomness is not None else None
         return OverlayState(overlay, randomness if seed is None else Randomness(seed), earlier)
 
+    def reader(self, earlier: Changes | None) -> OverlayState:
+        """A copy, which costs next to nothing."""
+        return self.fork(None, None, earlier)
+
     def save(self, path: Path, keep: Keep) -> Path:
         """Write the committed state, complete or as what differs from the base."""
         return export(self.overlay, path) if keep == "full" else save_delta(self.overlay, path)

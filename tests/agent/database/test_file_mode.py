@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -386,3 +387,22 @@ def test_everything_but_deltas_works_without_apsw(tmp_path: Path) -> None:
         "the database is read-only here",
         f"{tmp_path / 'delta.dbd'}: cannot open the database: {no_delta}",
     ]
+
+
+def test_a_reader_copies_no_file_and_leaves_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "private"))
+    (tmp_path / "private").mkdir()
+    with Database.seed(tmp_path / "base.db", SHOP, mode="file") as base, base.fork() as db:
+        asyncio.run(db.execute("DELETE FROM orders"))
+        copies = list((tmp_path / "private").iterdir())
+        reader = db.reader()
+        other = db.reader()
+        assert reader.changes() == db.changes()
+        assert reader.read_only().execute("SELECT count(*) FROM orders").scalar_one() == 0
+        assert list((tmp_path / "private").iterdir()) == copies
+        reader.close()
+        assert other.equals(db)
+        assert other.read_only().execute("SELECT count(*) FROM orders").scalar_one() == 0
+        other.close()
+        assert db.changes()
+    assert not list((tmp_path / "private").iterdir())
