@@ -214,10 +214,8 @@ class _ForeignFactory:
     async def open(self) -> None:
         # a class whose `open` is a method of what it makes has none of its own
         opening = None if inspect.isclass(self._found) else getattr(self._found, "open", None)
-        if opening is None:
-            return
         try:
-            await opening()
+            await _called(opening)
         except RewardKitError:
             raise
         except (Exception, SystemExit) as error:
@@ -225,11 +223,18 @@ class _ForeignFactory:
 
     async def close(self) -> None:
         closing = None if inspect.isclass(self._found) else getattr(self._found, "close", None)
-        if closing is not None:
-            await closing()
+        await _called(closing)
 
     def _fault(self, fault: str) -> BundleError:
         return BundleError(fault, place=self._place)
+
+
+async def _called(hook: Any) -> None:
+    """Call a hook of a person's own, `async def` or not, if it is one."""
+    if callable(hook):
+        done = hook()
+        if inspect.isawaitable(done):
+            await done
 
 
 class _Shared:
@@ -254,7 +259,7 @@ class _Lent:
         return await self._player.respond(rollout)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("open", "close"):
+        if name in ("open", "close", "_player"):  # a copy asks for the last before it has it
             raise AttributeError(name)
         return getattr(self._player, name)
 

@@ -10,7 +10,7 @@ from reward_kit.agent.schedule import LONGEST_BACKOFF, backoff
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int)
         try:
             return await judging()
         except RewardError as error:
-            faults = list(_chain(error))
+            faults = _chain(error)
             if not any(map(_passes, faults)):
                 raise
             asked = max((_asked_pause(fault) for fault in faults), default=0.0)
@@ -39,14 +39,21 @@ async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int)
     return await judging()
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException) -> list[BaseException]:
     """What the reward raised, and what that came of: clients put errors of their own over those of others."""
-    inner = error.__cause__
-    for _ in range(LONGEST_CHAIN):
+    found: list[BaseException] = []
+    waiting = [error.__cause__]
+    while waiting and len(found) < LONGEST_CHAIN:
+        inner = waiting.pop(0)
         if inner is None:
-            return
-        yield inner
-        inner = inner.__cause__ or inner.__context__
+            continue
+        found.append(inner)
+        # also where it is hidden (`from None`), as httpx does with what the connection raised
+        waiting.append(inner.__context__ if inner.__cause__ is None else inner.__cause__)
+        group = _of(inner, "exceptions")
+        if isinstance(group, tuple | list):
+            waiting += [one for one in group if isinstance(one, BaseException)]
+    return found
 
 
 def _passes(error: BaseException) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
 from planned_agent import Planned, evaluate
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, load_rollout, run_evaluation
+from reward_kit.agent.evaluation import Evaluation
 from reward_kit.agent.reports.facts import facts_of
+from reward_kit.agent.rescoring.on_resume import Rejudging
 from reward_kit.agent.rollout import Rollout
+from reward_kit.agent.runs.evaluation_log import read_log
 
 BROKEN = "the judge is out"
 REWARD = """
@@ -141,7 +145,7 @@ def test_one_that_fails_again_stays_unjudged_and_is_judged_the_next_time(bundle:
     assert third.usage["judge"].calls == 6 + 2 + 1
 
 
-@pytest.mark.parametrize("loss", ["not kept", "database", "trajectory"])
+@pytest.mark.parametrize("loss", ["not kept", "database", "damaged database", "trajectory"])
 def test_what_is_not_there_any_more_is_played_again(bundle: Bundle, loss: str) -> None:
     break_judge("a0")
     first = evaluate(bundle, "first", {"a": [1, 1]}, keep_db="none" if loss == "not kept" else None)
@@ -149,6 +153,8 @@ def test_what_is_not_there_any_more_is_played_again(bundle: Bundle, loss: str) -
     path = first.folder / failed.file
     if loss == "database":
         path.with_suffix(".db").unlink()
+    if loss == "damaged database":
+        path.with_suffix(".db").write_bytes(b"x" * 100)
     if loss == "trajectory":
         path.write_text(path.read_text()[:100])
     break_judge()
@@ -210,6 +216,138 @@ async def test_an_interruption_loses_nothing(bundle: Bundle, monkeypatch: pytest
     log = [json.loads(line) for line in Path(resumed.log_path).read_text().splitlines()]
     lines = Counter(line["file"] for line in log if line["kind"] == "rollout")
     assert sorted(lines.values()) == [1, 2, 2, 2]
+
+
+CANCELS = """
+import asyncio
+import contextlib
+from pathlib import Path
+
+
+async def evaluate(messages, **kwargs):
+    if Path("broken").read_text():
+        raise RuntimeError("the judge is out")
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        with contextlib.suppress(RuntimeError):
+            task.cancel()
+    return {"score": 1.0}
+"""
+READS_THE_FILE = """
+import sqlite3
+from pathlib import Path
+
+
+def evaluate(messages, db, gold_db, end_goal_sql, **kwargs):
+    if Path("broken").read_text():
+        raise RuntimeError("the judge is out")
+    with sqlite3.connect(db.path) as played, sqlite3.connect(gold_db.path) as gold:
+        paid = [one.execute(end_goal_sql).fetchone()[0] for one in (played, gold)]
+    return {"score": float(paid == [1, 1] and len(db.changes()) == 1)}
+"""
+
+
+def test_each_runs_in_a_task_that_others_cannot_cancel(bundle: Bundle) -> None:
+    assert rewards_on_resume(bundle, CANCELS) == [1.0, 1.0]
+
+
+def test_a_reward_has_the_file_of_its_database(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS.replace('"flight_tools"', '"flight_tools", database="file"'))
+    assert 'database="file"' in (bundle.folder / "tools.py").read_text()
+    assert rewards_on_resume(bundle, READS_THE_FILE) == [1.0, 1.0]
+
+
+def rewards_on_resume(bundle: Bundle, reward: str) -> list[float | None]:
+    """The rewards of an evaluation that goes on, whose reward has failed before."""
+    bundle.write("reward.py", reward)
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
+    break_judge("all")
+    first = agent_eval(bundle.dataset, agent="gold", eval_id="first")
+    assert first.unjudged == {"reward_error": 2}
+    break_judge()
+    resumed = agent_eval(resume="first")
+    assert [one.id for one in resumed.outcomes] == [one.id for one in first.outcomes]
+    return [one.reward for one in resumed.outcomes]
+
+
+def test_what_its_readable_log_says_and_how_long_it_took_goes_along(bundle: Bundle) -> None:
+    break_judge("a0")
+    first = evaluate(bundle, "first", {"a": [1]}, debug=True)
+    log = (first.folder / first.outcomes[0].file).with_suffix(".log")
+    assert BROKEN in log.read_text()
+    before = read_log(first.log_path)
+    break_judge()
+    agent_eval(resume="first", debug=True)
+    assert BROKEN not in log.read_text()
+    after = read_log(first.log_path)
+    (judged_at,) = after.judged
+    assert after.seconds == before.seconds + judged_at - after.headers[-1]["created"] > before.seconds
+
+
+@pytest.mark.parametrize("moment", ["judging", "saving"])
+async def test_what_a_reward_paid_counts_once_wherever_it_is_interrupted(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    bundle.write("reward.py", SLOW)
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    config = EvaluationConfig(dataset=str(bundle.dataset), agent="gold", eval_id="first")
+    break_judge("a", "0")
+    assert (await run_evaluation(config)).unjudged == {"reward_error": 1}
+    break_judge("slow" if moment == "judging" else "")
+    under_way = asyncio.Event()
+    if moment == "saving":
+        monkeypatch.setattr(Rejudging, "_save", slow_save(Rejudging._save, under_way))
+    running = Evaluation(config)
+    task = asyncio.ensure_future(running.run())
+    await (under_way.wait() if moment == "saving" else asyncio.to_thread(wait_until_judging))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    monkeypatch.undo()
+    monkeypatch.chdir(bundle.folder.parent)
+    assert running.result is not None
+    assert running.result.unjudged == ({"reward_error": 1} if moment == "judging" else {})
+    break_judge()
+    resumed = await run_evaluation(config)
+    assert [one.reward for one in resumed.outcomes] == [1.0]
+    calls = resumed.usage["judge"].calls + sum(one.calls for one in resumed.broken_off.usage.values())
+    assert calls == (3 if moment == "judging" else 2)
+    assert resumed.broken_off.rollouts == (moment == "judging")
+
+
+SLOW = """
+import asyncio
+from pathlib import Path
+
+from reward_kit.agent import Usage
+
+
+async def evaluate(messages, rollout, **kwargs):
+    rollout.count_usage(Usage(input_tokens=10, cost=0.5), model="judge/one")
+    Path("judged").write_text("begun")
+    told = Path("broken").read_text()
+    if told == "slow":
+        await asyncio.sleep(60)
+    if told:
+        raise RuntimeError("the judge is out")
+    return {"score": 1.0}
+"""
+
+
+def wait_until_judging() -> None:
+    while not Path("judged").read_text():
+        time.sleep(0.01)
+
+
+def slow_save(save: Any, under_way: asyncio.Event) -> Any:
+    """A save that says when it is under way, and takes a while."""
+    loop = asyncio.get_running_loop()
+
+    def slowly(*given: Any) -> None:
+        loop.call_soon_threadsafe(under_way.set)
+        time.sleep(0.2)
+        save(*given)
+
+    return slowly
 
 
 class Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 import threading
@@ -168,6 +169,24 @@ def test_an_object_is_opened_and_closed_once_for_all_rollouts(bundle: Bundle) ->
     kept = Kept()
     agent_eval(bundle.dataset, agent=kept, user="none", n_rollouts=3)
     assert (kept.turns, kept.events) == (3, ["check flight.booking.001", "open", "close"])
+
+
+class KeptPlainly(Kept):
+    def open(self) -> None:  # type: ignore[override]
+        self.events.append("open")
+
+    def close(self) -> None:  # type: ignore[override]
+        self.events.append("close")
+
+
+def test_opening_and_closing_need_not_wait_for_anything(bundle: Bundle) -> None:
+    kept = KeptPlainly()
+    agent_eval(bundle.dataset, agent=kept, user="none")
+    assert kept.events == ["check flight.booking.001", "open", "close"]
+    kept.open = True  # type: ignore[assignment, method-assign]
+    agent_eval(bundle.dataset, agent=kept, user="none")
+    assert kept.events[3:] == ["check flight.booking.001", "close"]
+    assert copy.copy(load_agent(kept)()).events is kept.events
 
 
 def test_an_object_that_a_name_leads_to_is_treated_alike(

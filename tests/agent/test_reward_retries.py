@@ -201,6 +201,17 @@ def ring() -> Any:
     raise one
 
 
+class FalseError(Exception):
+    """Nobody may ask whether it is true."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("no")
+
+
+def without_truth() -> Any:
+    raise ValueError("a bug") from FalseError()
+
+
 def slow() -> Any:
     import time
 
@@ -213,6 +224,7 @@ FAULTY: dict[str, Callable[[], Any]] = {
     "no score": dict,
     "an odd error": odd,
     "a ring of errors": ring,
+    "an error without truth": without_truth,
     "too slow": slow,
 }
 
@@ -236,6 +248,25 @@ async def test_a_fault_of_the_reward_itself_is_told_at_once(
 
 def hang_up() -> None:
     raise ConnectionResetError("gone")
+
+
+class SeveralError(Exception):
+    """As an ExceptionGroup, which Python has from 3.11 on."""
+
+    exceptions = (ValueError("a bug"), ConnectionResetError("gone"))
+
+
+async def test_errors_of_tasks_are_looked_through(tmp_path: Path, pauses: list[float]) -> None:
+    calls = []
+
+    def evaluate(messages: Any, **_: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise SeveralError
+        return {"score": 1.0}
+
+    finished = await judged(tmp_path, evaluate, retries=1)
+    assert (finished.reward, len(calls)) == (1.0, 2)
 
 
 async def test_what_came_of_it_is_looked_through(tmp_path: Path, pauses: list[float]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from flight_bundle import GOLD, REWARD, Bundle, Finished, flight_bundle
+from flight_bundle import GOLD, REWARD, TOOLS, Bundle, Finished, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
@@ -43,6 +43,16 @@ TIMED = """
     rows = len(db.changes())
     same = now == "2025-05-19 09:00:00" and rows == len(gold_db.changes())
     return {{"score": float(same), "reason": f"{{now}} and {{rows}} row"}}
+"""
+
+
+READS_THE_FILE = """
+import sqlite3
+
+def evaluate(messages, db, gold_db, end_goal_sql, **kwargs):
+    with sqlite3.connect(db.path) as played, sqlite3.connect(gold_db.path) as gold:
+        paid = [one.execute(end_goal_sql).fetchone()[0] for one in (played, gold)]
+    return {"score": 0.5 if paid == [1, 1] else 0.0}
 """
 
 
@@ -208,6 +218,15 @@ def test_the_clock_stands_where_the_row_says_and_changes_count_from_the_base(
     assert [outcome.reward for outcome in played.outcomes] == [1.0]
     done = asyncio.run(rescore("timed"))
     assert [(one.now.reward, one.reason) for one in done.rollouts] == [(1.0, "2025-05-19 09:00:00 and 1 row")]
+
+
+def test_a_reward_has_the_files_of_its_databases(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS.replace('"flight_tools"', '"flight_tools", database="file"'))
+    bundle.write("reward.py", READS_THE_FILE)
+    played = agent_eval(bundle.dataset, agent="gold", eval_id="files")
+    assert [outcome.reward for outcome in played.outcomes] == [0.5] * 4
+    done = asyncio.run(rescore("files"))
+    assert [one.now.reward for one in done.rollouts] == [0.5] * 4
 
 
 def test_rows_are_as_they_are_now(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:

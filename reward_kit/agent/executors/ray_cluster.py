@@ -54,7 +54,7 @@ CONNECT = 20.0
 ROOM_AFTER = 20.0
 """Seconds after which to say that an actor waits for a processor."""
 STARTS = 3
-"""How often an actor may die before its first rollout begins (a node was lost just then) in a share."""
+"""How often in succession an actor may die before its first rollout begins (a node was lost just then)."""
 
 
 class RayCluster(WorkerProcesses):
@@ -135,6 +135,7 @@ class RayCluster(WorkerProcesses):
         failed_starts = 0
         while left and self._tally.may_start:
             alone = [place for place in left if deaths[place] > 1][:1]
+            before = len(left)
             begun: dict[Place, float] = {}
             setup = {
                 "config": share_config(self._config, 1 if alone else concurrency),
@@ -146,13 +147,12 @@ class RayCluster(WorkerProcesses):
             try:
                 await self._one_actor(setup, alone or list(left), left, begun)
             except ProcessDiedError as death:
-                if not begun:
-                    failed_starts += 1
-                    if failed_starts == STARTS:
-                        raise RewardKitError(
-                            f"an actor that was to play rollouts died before it began one: {death}",
-                            remedy="Run without --ray to see why.",
-                        ) from None
+                failed_starts = failed_starts + 1 if not begun and len(left) == before else 0
+                if failed_starts == STARTS:
+                    raise RewardKitError(
+                        f"an actor that was to play rollouts died before it began one: {death}",
+                        remedy="Run without --ray to see why.",
+                    ) from None
                 deaths.update(begun.keys())
                 place = next(iter(begun), None) if alone else None  # None: it did not get to it
                 if place is not None and deaths[place] > max(1, self._config.retries):

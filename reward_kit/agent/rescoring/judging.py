@@ -124,10 +124,15 @@ class _Judge:
     async def _judged(
         self, record: RolloutRecord, reward: Callable[..., Any]
     ) -> EvaluateResult | RewardOutput:
-        arguments = record.reward_arguments(is_async=takes_async_faces(reward))
-        return await call_reward(
-            reward, {**arguments, "messages": copied(record.messages)}, timeout=self._timeout
-        )
+        """Call the reward on a record of its own: what it changes there is not there the next time."""
+        assert record.path is not None, "it was read"
+        task = self._tasks.get(record.row_id)
+        with load_rollout(record.path) as given:
+            given.fields = copied(record.fields)
+            arguments = given.reward_arguments(
+                is_async=takes_async_faces(reward), mode=task.registry.database if task else "overlay"
+            )
+            return await call_reward(reward, arguments, timeout=self._timeout)
 
     def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded where it is no longer there."""

@@ -29,12 +29,14 @@ class LoggedEvaluation:
     """What a log holds: its headers (the first, then one per resumption) and the outcomes in the order they
     came.
 
+    ``judged`` are the times at which rollouts were judged again that had been played in an earlier run.
     ``broken_off_parts`` are what its lines say of attempts that were broken off, by the id of the line.
     ``whole`` is the number of bytes up to the end of the last whole line.
     """
 
     headers: list[dict[str, Any]] = field(default_factory=list)
     outcomes: list[RolloutOutcome] = field(default_factory=list)
+    judged: list[float] = field(default_factory=list)
     broken_off_parts: dict[str, BrokenOff] = field(default_factory=dict)
     whole: int = 0
 
@@ -50,10 +52,11 @@ class LoggedEvaluation:
     def seconds(self) -> float:
         """How long its runs took together: each from its header to the end of its last rollout."""
         begun = [float(header["created"]) for header in self.headers]
+        over = [(one.started, one.started + one.seconds) for one in self.outcomes]
+        over += [(judged, judged) for judged in self.judged]
         total = 0.0
         for start, end in itertools.pairwise([*begun, math.inf]):
-            ends = [one.started + one.seconds for one in self.outcomes if start <= one.started < end]
-            total += max(ends, default=start) - start
+            total += max((ended for began, ended in over if start <= began < end), default=start) - start
         return total
 
 
@@ -207,6 +210,8 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
         _of_kinds(line, {name: _LATER[name] for name in _LATER if name in line})
         _of_kinds(line.get("metrics") or {}, dict.fromkeys(line.get("metrics") or {}, _NUMBER))
         logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
+        if "judged" in line:
+            logged.judged.append(line["judged"])
     elif line["kind"] == BROKEN_OFF:
         for usage in _of_kinds(line, _BROKEN_OFF)["usage"].values():
             _of_kinds(usage, dict.fromkeys(usage, _NUMBER))
@@ -247,6 +252,7 @@ _LATER: Mapping[str, Any] = {
     "waited_seconds": _NUMBER,
     "timed_calls": (int, type(None)),
     "metrics": (dict, type(None)),
+    "judged": _NUMBER,
 }
 
 

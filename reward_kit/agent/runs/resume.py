@@ -18,7 +18,7 @@ from reward_kit.agent.runs.atomic_file import is_whole_json
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.agent.versions import versions
-from reward_kit.errors import StorageError, UsageError
+from reward_kit.errors import DatabaseError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -123,12 +123,16 @@ def outcomes_to_judge(
 
 
 def _is_kept(trajectory: Path) -> bool:
-    """Whether a trajectory can be read, and the final state beside it is there."""
+    """Whether a trajectory and the final state beside it can be read."""
+    from reward_kit.agent.database import Database
+
     try:
         database = load_rollout(trajectory).database
-    except StorageError:
+        if database is not None:
+            Database.open(trajectory.with_name(database)).close()
+    except (StorageError, DatabaseError):
         return False
-    return database is not None and trajectory.with_name(database).is_file()
+    return database is not None
 
 
 def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import Database
+    from reward_kit.agent.database.content import Mode
 
 FORMAT = "reward-kit.rollout/1"
 
@@ -109,13 +111,14 @@ class RolloutRecord:
         """Seconds for which limits held back its model calls."""
         return sum(call.waited for call in self.model_calls)
 
-    def reward_arguments(self, *, is_async: bool = False) -> dict[str, Any]:
+    def reward_arguments(self, *, is_async: bool = False, mode: Mode = "overlay") -> dict[str, Any]:
         """The arguments that the reward got: ``evaluate(**load_rollout(path).reward_arguments())`` judges
         anew.
 
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
-        an ``async def`` reward), with the clock of the row; ``close()`` closes them. Raises ``StorageError``
-        if the final state was not kept.
+        an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of
+        the bundle's registry: rewards that need a ``db.path`` have "file". Raises ``StorageError`` if the
+        final state was not kept.
         """
         if self.database is None:
             raise StorageError(
@@ -123,11 +126,12 @@ class RolloutRecord:
                 place=str(self.path),
                 remedy="Run with --keep-db full or delta.",
             )
+        view = partial(self._view, is_async=is_async, mode=mode)
         return {
             **self.fields,
             "messages": self.messages,
-            "db": self._view(self.database, is_async=is_async),
-            "gold_db": self._view(self.gold_database, is_async=is_async) if self.gold_database else None,
+            "db": view(self.database),
+            "gold_db": view(self.gold_database) if self.gold_database else None,
             "rollout": self,
         }
 
@@ -147,7 +151,7 @@ class RolloutRecord:
     ) -> None:
         self.close()
 
-    def _view(self, name: str, *, is_async: bool) -> Any:
+    def _view(self, name: str, *, is_async: bool, mode: Mode) -> Any:
         from reward_kit.agent.database import Database
 
         if self.path is None:
@@ -155,7 +159,7 @@ class RolloutRecord:
         path = self.path.parent / name
         if not path.exists():
             raise StorageError("the database of this rollout is missing", place=str(path))
-        stored = Database.open(path)
+        stored = Database.open(path, mode=mode)
         self._opened.append(stored)
         database = stored.fork(seed=self.seed, now=self.row.clock())
         self._opened.append(database)
