@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -334,6 +336,25 @@ def test_several_may_read_write_and_clear_at_once(tmp_path: Path) -> None:
     assert [
         path for path in tmp_path.rglob("*") if path.suffix == ".tmp" or path.name.startswith(".gone")
     ] == []
+
+
+def test_a_folder_that_is_cleared_while_it_is_looked_at_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    store = AnswerStore(tmp_path, warn=told.append)
+    make, moments = Path.mkdir, iter([True])
+
+    def mkdir(folder: Path, *given: Any, **options: Any) -> None:
+        if next(moments, False):  # as where it was there for the one call of the system, and not for the next
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        make(folder, *given, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    key = f"{1:064}"
+    store.add(key, Completion({"role": "assistant", "content": "kept"}))
+    kept = store.get(key)
+    assert (told, kept and kept.message["content"]) == ([], "kept")
 
 
 def test_a_model_that_does_not_tell_what_it_is_is_not_cached(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ may share the folder, and whatever damages one file damages one answer.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -143,12 +144,20 @@ class AnswerStore:
 
 
 def _created(path: Path) -> int:
-    """A new file to write; its folder is made if need be (another process may be clearing the cache)."""
+    """A new file to write; its folder is made if need be.
+
+    Raises ``FileNotFoundError`` where another process clears the cache just then.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:  # it was there, and is gone by now
+            if path.parent.exists() and not path.parent.is_dir():
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
         return os.open(path, flags, 0o666)
 
 
