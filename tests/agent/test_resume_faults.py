@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.runs import evaluation_lock
 from reward_kit.errors import StorageError, UsageError
 
 MINUTE = 60.0
@@ -230,3 +234,19 @@ def test_changed_displays_are_refused(bundle: Bundle, tmp_path: Path, stub_llm: 
     displays.write_text(json.dumps({"messages_display": "user: Ho\nassistant: Hello"}) + "\n")
     with pytest.raises(UsageError, match=r"displays\.jsonl has changed"):
         run(bundle, **options)
+
+
+def test_a_disk_that_takes_nothing_more_is_told_where_the_evaluation_is_begun(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(evaluation_lock, "os", SimpleNamespace(**{**vars(os), "write": write}))
+    with pytest.raises(StorageError, match="the disk is full") as raised:
+        agent_eval(bundle.dataset, agent="gold", eval_id="full")
+    assert "--resume" in str(raised.value)
+    assert not list(Path("runs/evals").iterdir())
+    monkeypatch.undo()
+    monkeypatch.chdir(bundle.folder.parent)
+    assert agent_eval(bundle.dataset, agent="gold", eval_id="full").complete

@@ -138,3 +138,29 @@ def test_a_reward_that_does_not_say_what_it_takes_is_refused(agent_eval: Command
     agent_eval(*GOLD_RUN).refused(
         "task.jsonl:1", "does not say what it takes", "def evaluate(messages, *, db"
     )
+
+
+IMPORTED_MEANWHILE = """
+import gc, itertools, sys, types
+from reward_kit.agent.bundles.footing import footing
+from reward_kit.agent.bundles.ground import KeptFunctions
+
+for number in range(3000):
+    sys.modules[f"there_{number}"] = types.ModuleType("there")
+numbers = itertools.count()
+# stands in for a thread that imports: a collection may let others run
+gc.callbacks.append(lambda *_: sys.modules.setdefault(f"new_{next(numbers)}", types.ModuleType("new")))
+gc.set_threshold(200)
+for _ in range(20):
+    footing("the reward")
+    with KeptFunctions():
+        pass
+print(next(numbers) > 0)
+"""
+
+
+def test_what_is_imported_meanwhile_breaks_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_MEANWHILE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")

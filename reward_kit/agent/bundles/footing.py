@@ -125,7 +125,8 @@ def footing(called: str) -> Footing:
     _called[0] = called
     if len(_MODULES) != _looked_at:
         _looked_at = len(_MODULES)
-        _seen = {name: module for name, module in list(_MODULES.items()) if _is_whole(module)}
+        # a copy is made at once; in the midst of a list of items others may be collected, and threads import
+        _seen = {name: module for name, module in _MODULES.copy().items() if _is_whole(module)}
     handlers = (getsignal(signal.SIGINT), getsignal(signal.SIGTERM))
     return Footing(getpid(), sys.getrecursionlimit(), (sys.stdout, sys.stderr), handlers, _alarm())
 

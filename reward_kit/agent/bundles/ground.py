@@ -62,9 +62,10 @@ class KeptFunctions:
     """
 
     def __enter__(self) -> None:
-        modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in _PYTHONS]
+        known = sys.modules.copy()  # at once: threads may import
+        modules = [module for name, module in known.items() if name.partition(".")[0] in _PYTHONS]
         self._kept = [
-            (names, {name: value for name, value in names.items() if callable(value)})
+            (names, {name: value for name, value in names.copy().items() if callable(value)})
             for names in map(vars, filter(None, modules))
         ]
 

@@ -59,7 +59,7 @@ class BundleImports:
         self.folder = folder.resolve()
         self.pins: dict[str, Path] = {}
         self._entries = list(dict.fromkeys([str(self.folder.parent), str(Path.cwd())]))
-        self.before = {name.partition(".")[0] for name in sys.modules}
+        self.before = {name.partition(".")[0] for name in set(sys.modules)}
         with _lock:
             _open.append(self)
             if _PinnedFinder not in sys.meta_path:
@@ -100,7 +100,7 @@ class BundleImports:
             for entry in self._added:
                 _release(entry)
             gone = [entry for entry in self._added if entry not in sys.path]
-            for name in {name.partition(".")[0] for name in sys.modules} - self.before:
+            for name in {name.partition(".")[0] for name in set(sys.modules)} - self.before:
                 needed = any(name in other.pins for other in _open)
                 if not needed and self._brought(name, gone):
                     _forget(name)

@@ -160,7 +160,8 @@ def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
     yield "", _instance(example, example.trouble)
-    yield "", f"tried again by: {_resuming(result)}"
+    if result.status != "budget":  # then it takes a larger one, which the command line tells
+        yield "", f"tried again by: {_resuming(result)}"
 
 
 def _resuming(result: EvaluationResult) -> str:

@@ -105,11 +105,20 @@ class EvaluationLock:
                 )
             # The former holder may have removed the file after we had opened it: that lock is on nothing.
             if _is_at(descriptor, self.path):
-                note = {"pid": os.getpid(), "host": socket.gethostname()}
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps(note).encode())  # nothing was read: this is its beginning
+                self._sign(descriptor)
                 return descriptor
             os.close(descriptor)
+
+    def _sign(self, descriptor: int) -> None:
+        """Write down who has it; where that cannot be written nothing can, and it is given free."""
+        note = {"pid": os.getpid(), "host": socket.gethostname()}
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(note).encode())  # nothing was read: this is its beginning
+        except OSError as error:
+            self._descriptor = descriptor
+            self.release()
+            raise storage_error(error, self.path) from error
 
     def release(self) -> None:
         """Give the evaluation free; may be called again."""
