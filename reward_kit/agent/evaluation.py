@@ -70,6 +70,9 @@ async def run_evaluation(
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
     _check_heeded(config)
+    if config.resume and not config.eval_id:  # agent_eval and the command line have done this already
+        given = {name: getattr(config, name) for name in DEFAULTS}
+        config = make_config({name: value for name, value in given.items() if value != DEFAULTS[name]})
     return await Evaluation(config, agent=agent, user=user, progress=progress, models=models).run()
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
@@ -197,12 +198,18 @@ def _look_at(reward: Callable[..., Any]) -> _Known:
     return _Known(dict(inspect.signature(reward).parameters), Pace(), place_of(reward))
 
 
-_look_once = functools.lru_cache(maxsize=64)(_look_at)
+_looked_at: WeakKeyDictionary[Callable[..., Any], _Known] = WeakKeyDictionary()
+"""Weak, because a reward holds its module, and all that it has loaded, as long as it is held itself."""
 
 
 def _known(reward: Callable[..., Any]) -> _Known:
-    is_hashable = type(reward).__hash__ is not None  # an object of a dataclass that can be called is not
-    return _look_once(reward) if is_hashable else _look_at(reward)
+    try:
+        known = _looked_at.get(reward)
+        if known is None:
+            known = _looked_at[reward] = _look_at(reward)
+    except TypeError:  # an object of a dataclass that can be called has no hash
+        return _look_at(reward)
+    return known
 
 
 def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

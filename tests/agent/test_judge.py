@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import threading
 import time
@@ -517,3 +518,17 @@ def test_rewards_of_a_row_ask_its_gold_state_side_by_side(
     with load_rollout(tmp_path / "runs" / result.outcomes[0].file) as record:
         assert record.result is not None
         assert "seats_available: 4 -> 3" in record.result["reason"]
+
+
+def test_a_reward_is_let_go_when_its_evaluation_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.write("reward.py", "class Loaded: pass\n\nLOADED = Loaded()\n\n" + LINES)
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    for _ in range(3):
+        assert agent_eval(bundle.dataset, agent="gold").complete
+    gc.collect()
+    kept = [one for one in gc.get_objects() if type(one).__name__ == "Loaded"]
+    assert len(kept) <= 1  # an idle thread may hold on to its last one

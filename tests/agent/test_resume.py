@@ -16,7 +16,7 @@ import apsw
 import pytest
 from flight_bundle import GOLD, SEED, TOOLS, Bundle, flight_bundle
 
-from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, run_evaluation
 from reward_kit.errors import StorageError, UsageError
 
 
@@ -291,3 +291,11 @@ def test_two_processes_never_write_one_evaluation(bundle: Bundle) -> None:
         run(bundle)
     lock.release()
     assert run(bundle).score == 1.0
+
+
+async def test_a_configuration_that_resumes_has_the_options_that_were_stored(bundle: Bundle) -> None:
+    begun = EvaluationConfig(dataset=str(bundle.dataset), agent="gold", n_rollouts=1, eval_id="first")
+    first = await run_evaluation(begun)
+    resumed = await run_evaluation(EvaluationConfig(resume="first", max_concurrency=3))
+    assert [one.id for one in resumed.outcomes] == [one.id for one in first.outcomes]
+    assert (resumed.configuration["n_rollouts"], resumed.configuration["max_concurrency"]) == (1, 3)
