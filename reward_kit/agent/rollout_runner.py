@@ -15,7 +15,6 @@ from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_ro
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of, tool_faults_of
 from reward_kit.agent.runs.broken_off import broken_off
-from reward_kit.agent.runs.gold_state import replay_row_gold
 from reward_kit.agent.runs.group_commit import Finished
 from reward_kit.agent.runs.parcels import NewFile, Parcel
 from reward_kit.agent.schedule import Job, backoff, rollout_seed
@@ -105,7 +104,7 @@ class RolloutRunner:
         seed = self._participants.recorded_seed(job.task.row.id, job.index)
         if seed is None:
             seed = rollout_seed(self._config.seed, job.task.row.id, job.index, attempt)
-        gold = await self._gold_for(job, row, seed)
+        gold = await row.gold_for(job.task, seed)
         try:
             finished = await self._played(job, row, gold, attempt, seed)
             outcome = await self._saved(finished, row, gold, attempt, left)
@@ -141,12 +140,6 @@ class RolloutRunner:
             self._broken_off.add(broken_off(usage))
             raise finished.setup_error
         return finished
-
-    async def _gold_for(self, job: Job, row: RowState, seed: int) -> GoldState | None:
-        """The row's gold state, or one of the rollout's own where random numbers are part of it."""
-        if row.gold is None or row.gold.shared:
-            return row.gold
-        return await replay_row_gold(job.task, row.base, seed=seed)
 
     async def _saved(
         self, finished: FinishedRollout, row: RowState, gold: GoldState | None, attempt: int, left: _Retries

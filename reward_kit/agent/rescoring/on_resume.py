@@ -25,7 +25,6 @@ from reward_kit.agent.rollout import Rollout
 from reward_kit.agent.runs.atomic_file import write_file
 from reward_kit.agent.runs.broken_off import BrokenOffLines
 from reward_kit.agent.runs.broken_off import broken_off as broken_off_of
-from reward_kit.agent.runs.gold_state import replay_row_gold
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.agent.runs.row_states import RowStates
 from reward_kit.agent.schedule import run_jobs
@@ -142,9 +141,8 @@ class Rejudging:
         with ExitStack() as opened:
             stored = opened.enter_context(Database.open(path.with_name(record.database), mode=row.base.mode))
             database = opened.enter_context(stored.fork(seed=record.seed, now=task.row.clock()))
-            gold = row.gold
-            if gold is not None and not gold.shared:
-                gold = await replay_row_gold(task, row.base, seed=record.seed)
+            gold = await row.gold_for(task, record.seed)
+            if gold is not None and gold is not row.gold:
                 opened.callback(gold.database.close)
             rollout = restored(record, task, database, self._limits)
             before = len(rollout.model_calls)

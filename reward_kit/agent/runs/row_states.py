@@ -35,6 +35,12 @@ class RowState:
     gold: GoldState | None
     keep: Keep | None
 
+    async def gold_for(self, task: Task, seed: int) -> GoldState | None:
+        """``gold``, or one of the rollout's own (to be closed) where random numbers are part of it."""
+        if self.gold is None or self.gold.shared:
+            return self.gold
+        return await replay_row_gold(task, self.base, seed=seed)
+
 
 class RowStates:
     """Opens bases and replays gold actions when a row's first rollout starts; closes them after its last."""
