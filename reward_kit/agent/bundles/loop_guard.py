@@ -14,8 +14,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_player: ContextVar[object | None] = ContextVar("_player", default=None)
-"""For whom the present code runs: a rollout's episode, its reward; None for this package's own."""
+
+class _Player:
+    """For whom code runs on a loop: a rollout's episode, its reward.
+
+    What runs in a thread of its own may have a loop of its own, as an evaluation does that an agent plays.
+    """
+
+    __slots__ = ("loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+
+_player: ContextVar[_Player | None] = ContextVar("_player", default=None)
+"""For whom the present code runs; None for this package's own."""
+
+
+def _player_on(loop: asyncio.AbstractEventLoop) -> _Player | None:
+    player = _player.get()
+    return player if player is not None and player.loop is loop else None
 
 
 class loop_kept_running:  # noqa: N801 - a context manager; one made of a generator takes a microsecond more
@@ -30,10 +48,10 @@ class loop_kept_running:  # noqa: N801 - a context manager; one made of a genera
     def __enter__(self) -> None:
         loop: Any = asyncio.get_running_loop()
         if "stop" not in getattr(loop, "__dict__", {"stop": None}):  # a loop written in C has none
-            loop.stop = _stop_unless_playing(loop.stop)
-        player, self._task = _player.get(), None
+            loop.stop = _stop_unless_playing(loop)
+        player, self._task = _player_on(loop), None
         if player is None:
-            player, task = object(), asyncio.current_task()
+            player, task = _Player(loop), asyncio.current_task()
             if isinstance(task, GuardedTask) and task.owner is None:
                 self._task, task.owner = task, player
         self._token = _player.set(player)
@@ -54,9 +72,11 @@ class loop_kept_running:  # noqa: N801 - a context manager; one made of a genera
                 delattr(self._loop, name)
 
 
-def _stop_unless_playing(stop: Callable[[], None]) -> Callable[[], None]:
+def _stop_unless_playing(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    stop = loop.stop
+
     def stop_unless_playing() -> None:
-        if _player.get() is not None:
+        if _player_on(loop) is not None:
             raise RuntimeError("a rollout cannot stop the event loop, which others need")
         stop()
 
@@ -70,13 +90,15 @@ class GuardedTask(asyncio.Task[T]):
     ``is_cancelled`` says whether one of them did.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T], **options: Any) -> None:
-        self.owner = _player.get()
+    def __init__(
+        self, work: Coroutine[Any, Any, T], *, loop: asyncio.AbstractEventLoop, **options: Any
+    ) -> None:
+        self.owner = _player_on(loop)
         self.is_cancelled = False
-        super().__init__(work, **options)
+        super().__init__(work, loop=loop, **options)
 
     def cancel(self, msg: Any = None) -> bool:
-        _refuse_others(self.owner)
+        _refuse_others(self.owner, self.get_loop())
         self.is_cancelled = True
         return super().cancel(msg)
 
@@ -85,7 +107,7 @@ class GuardedFuture(asyncio.Future[None]):
     """A task that waits for it is guarded meanwhile, whoever made that task."""
 
     def cancel(self, msg: Any = None) -> bool:
-        _refuse_others(None)
+        _refuse_others(None, self.get_loop())
         return super().cancel(msg)
 
     def end(self, _: object = None) -> None:
@@ -94,8 +116,8 @@ class GuardedFuture(asyncio.Future[None]):
             self.set_result(None)
 
 
-def _refuse_others(owner: object | None) -> None:
-    player = _player.get()
+def _refuse_others(owner: _Player | None, loop: asyncio.AbstractEventLoop) -> None:
+    player = _player_on(loop)
     if player is not None and player is not owner:
         raise RuntimeError("a rollout cannot cancel the tasks of others")
 
@@ -105,24 +127,37 @@ def guarded_task(work: Coroutine[Any, Any, T]) -> GuardedTask[T]:
     return GuardedTask(work, loop=asyncio.get_running_loop())
 
 
+class _TaskFactory:
+    """Of a loop on which evaluations run: one or several that overlap."""
+
+    def __init__(self) -> None:
+        self.evaluations = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        if _player_on(loop) is None:
+            return GuardedTask(work, loop=loop, **options)
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+        note_task(task)
+        return task
+
+
 @contextmanager
 def own_tasks_guarded() -> Iterator[None]:
     """Tasks of this package's own that are made meanwhile are guarded, those of a call are noted by its
     ``Awaits``.
     """
     loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
-
-    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-        if _player.get() is None:
-            return GuardedTask(work, loop=loop, **options)
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
-        note_task(task)
-        return task
-
-    if before is None:  # somebody else's is left alone
-        loop.set_task_factory(make)
+    factory: Any = loop.get_task_factory()
+    if factory is None:
+        factory = _TaskFactory()
+        loop.set_task_factory(factory)
+    if not isinstance(factory, _TaskFactory):  # somebody else's is left alone
+        yield
+        return
+    factory.evaluations += 1
     try:
         yield
     finally:
-        loop.set_task_factory(before)
+        factory.evaluations -= 1
+        if factory.evaluations == 0 and loop.get_task_factory() is factory:
+            loop.set_task_factory(None)
