@@ -20,6 +20,7 @@ from reward_kit.agent.garbage import rare_collections
 from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.own_models import call_timeouts
+from reward_kit.agent.own_progress import own_progress
 from reward_kit.agent.participants import Participants, check_asked_user, find_participants
 from reward_kit.agent.plugins import name_of
 from reward_kit.agent.redaction import redact
@@ -31,7 +32,7 @@ from reward_kit.agent.runs.open_evaluation import OpenEvaluation
 from reward_kit.agent.runs.resume import find_evaluation, resumed_options
 from reward_kit.agent.schedule import chosen_tasks
 from reward_kit.agent.storage import RunsFolder
-from reward_kit.agent.tally import NoProgress, Progress, Tally, note, teller
+from reward_kit.agent.tally import Progress, Tally, note, teller
 from reward_kit.agent.tau_bench.recorded_run import RecordedRun, recorded_run
 from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.agent.versions import versions
@@ -156,7 +157,7 @@ class Evaluation:
         self._recorded: RecordedRun | None = None
         self._explainer: Explainer | None = None
         self._without_price: list[str] = []
-        self._progress = _checked_progress(progress)
+        self._progress = own_progress(progress)
         self._warn = warn
 
     async def run(self, *, killed: Callable[[], str] | None = None) -> EvaluationResult:
@@ -250,9 +251,9 @@ class Evaluation:
             raise
         finally:
             await executor.close()
-            self._progress.closed(tally)
             self.result = self._result(opened, participants, executor, tally, status, reason)
             self._write(self.result, may_fail=status == "stopped")
+            self._progress.closed(tally)
         return self.result
 
     def _check_executor(self, participants: Participants) -> None:
@@ -333,19 +334,6 @@ class Evaluation:
         """Write the results; an error that is on its way already (a full disk) is not hidden by another."""
         with suppress(*([StorageError] if may_fail else [])):
             write_file(result.results_path, readable_json(result.to_json()))
-
-
-def _checked_progress(progress: Progress | None) -> Progress:
-    """What is told how far the evaluation is; ``UsageError`` where it lacks a method."""
-    if progress is None:
-        return NoProgress()
-    for name in ("started", "ended", "closed"):
-        if not callable(getattr(progress, name, None)):
-            raise UsageError(
-                f"progress has no method {name}",
-                remedy="It has started(tally), ended(outcome, tally) and closed(tally).",
-            )
-    return progress
 
 
 @contextmanager
