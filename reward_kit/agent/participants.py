@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.model_clients.choice import find_models
 from reward_kit.agent.own_models import checked_models
-from reward_kit.agent.plugins import is_own, prepared
+from reward_kit.agent.plugins import is_own, prepared, trial_of
 from reward_kit.agent.providers import Gates
 from reward_kit.errors import BundleError, UsageError
 
@@ -204,7 +204,7 @@ def uses_model(spec: str) -> bool:
 def _check_agent(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
     from reward_kit.agent.agents.replay import ReplayAgent
 
-    agent = participants.make_agent()
+    agent = trial_of(participants.make_agent)
     if getattr(agent, "needs_model", False) and not config.model:
         raise UsageError(
             f"the agent {participants.agent_spec} needs a model",
@@ -218,7 +218,7 @@ def _check_agent(participants: Participants, tasks: Sequence[Task], config: Eval
 
 def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
     for name, make in participants.make_user.items():
-        user = make()
+        user = trial_of(make)
         if user is None:
             continue
         if getattr(user, "needs_model", False) and not config.sim_model:
@@ -236,8 +236,9 @@ def _drop_silent_users(participants: Participants) -> None:
     from reward_kit.agent.users import load_user
     from reward_kit.agent.users.replay import ReplayUser
 
+    users = {name: trial_of(make) for name, make in participants.make_user.items()}
     for row_id, name in participants.user_specs.items():
-        user = participants.make_user[name]()
+        user = users[name]
         if isinstance(user, ReplayUser) and not user.recordings.with_user(row_id):
             participants.user_specs[row_id] = NO_USER
             participants.make_user.setdefault(NO_USER, load_user(NO_USER))

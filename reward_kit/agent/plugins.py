@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reward_kit.agent.bundles.imports import no_bytecode_kept
 from reward_kit.agent.faults import fault_line
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout import Rollout
 
 
+_T = TypeVar("_T")
 _OWN = re.compile(r"(?!replay:)[\w.]+:[\w.()]+")
 
 
@@ -186,8 +187,19 @@ class _ForeignFactory:
         self._found = found
         self._spec = spec
         self._place = place
+        self._trial: Any = None
 
     def __call__(self) -> Any:
+        tried, self._trial = self._trial, None
+        return self._made() if tried is None else tried
+
+    def trial(self) -> Any:
+        """The one that the first rollout gets, to be checked before."""
+        if self._trial is None:
+            self._trial = self._made()
+        return self._trial
+
+    def _made(self) -> Any:
         try:
             made = self._found()
         except RewardKitError:
@@ -222,6 +234,7 @@ class _ForeignFactory:
             raise self._fault(f"{self._spec} cannot be opened: {fault_line(error)}") from error
 
     async def close(self) -> None:
+        await _called(getattr(self._trial, "close", None))  # no rollout got it
         closing = None if inspect.isclass(self._found) else getattr(self._found, "close", None)
         await _called(closing)
 
@@ -235,6 +248,11 @@ async def _called(hook: Any) -> None:
         done = hook()
         if inspect.isawaitable(done):
             await done
+
+
+def trial_of(make: Callable[[], _T]) -> _T:
+    """One that ``make`` makes, to be checked: a person's own costs too much to be thrown away."""
+    return cast("_T", make.trial()) if isinstance(make, _ForeignFactory) else make()
 
 
 class _Shared:
@@ -280,6 +298,12 @@ def _checked(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
             raise BundleError(f"{spec} is {type(found).__name__}, {_CANNOT_RESPOND}", place=place)
         return _ForeignFactory(_Shared(found), spec, place)
     function = _as_function(found)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BundleError(
+            f"{spec} is a generator",
+            place=place,
+            remedy=f"A function answers one turn of the {kind} with return; it is called for each.",
+        )
     if takes_a_rollout(function):
         return lambda: FunctionPlayer(function)
     if inspect.iscoroutinefunction(function):

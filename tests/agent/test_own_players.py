@@ -8,7 +8,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
@@ -187,6 +187,49 @@ def test_opening_and_closing_need_not_wait_for_anything(bundle: Bundle) -> None:
     agent_eval(bundle.dataset, agent=kept, user="none")
     assert kept.events[3:] == ["check flight.booking.001", "close"]
     assert copy.copy(load_agent(kept)()).events is kept.events
+
+
+class Costly(Kept):
+    """Notes each that is made, and each that is closed."""
+
+    made: ClassVar[list[Costly]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+
+@pytest.mark.parametrize("role", ["agent", "user"])
+def test_one_is_made_for_each_rollout_and_closed_after_it(bundle: Bundle, role: str) -> None:
+    Costly.made.clear()
+    bundle.rows(*({"id": f"row.{number}"} for number in range(5)))
+    players = {"agent": "gold", "user": "none", role: Costly}
+    if role == "user":
+        players["agent"] = waiting
+    agent_eval(bundle.dataset, **players, n_rollouts=2, max_steps=1)
+    assert len(Costly.made) == 10
+    assert all(one.events.count("close") == 1 for one in Costly.made)
+
+
+def test_one_that_no_rollout_gets_is_closed_as_well(bundle: Bundle) -> None:
+    agent_eval(bundle.dataset, agent=Costly, user="none", eval_id="one")
+    Costly.made.clear()
+    agent_eval(agent=Costly, resume="one")
+    assert [one.events for one in Costly.made] == [["check flight.booking.001", "close"]]
+
+
+def test_a_generator_is_refused_before_anything_runs(bundle: Bundle) -> None:
+    def lines(rollout: Any) -> Any:
+        yield "Hi"
+
+    async def later(rollout: Any) -> Any:
+        yield "Hi"
+
+    for generator in (lines, later):
+        with pytest.raises(
+            BundleError, match=r"is a generator\. A function answers one turn of the agent with"
+        ):
+            agent_eval(bundle.dataset, agent=generator, user="none")
 
 
 def test_an_object_that_a_name_leads_to_is_treated_alike(
