@@ -121,7 +121,7 @@ class _ResultModel(_ReadsLikeDict, BaseModel):  # type: ignore[misc]  # iterates
 
 
 class MetricResult(_ResultModel):
-    """One component of a result: a score in [0, 1] and why.
+    """One component of a result: a score in [0, 1] and why; in a dict of metrics a number stands for both.
 
     ``success=`` is accepted as the older name of ``is_score_valid`` (``None`` means not said).
     """
@@ -139,6 +139,8 @@ class MetricResult(_ResultModel):
             return {**value.to_dict(), "reason": value.reason or ""}
         if isinstance(value, dict) and value.get("success") is not None:
             return {"is_score_valid": value["success"], **value}
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"score": value, "reason": ""}
         return value
 
     @property

@@ -123,6 +123,14 @@ class TestEvaluateResult:
         with pytest.raises(ValidationError):
             EvaluateResult()
 
+    def test_a_metric_may_be_its_score(self):
+        result = EvaluateResult(score=1, metrics={"kept": 0.5, "n": 1})
+        assert result.metrics["kept"] == MetricResult(score=0.5, reason="")
+        assert result.metrics["n"].score == 1.0
+        for wrong in (True, 1.01, "0.5", None):
+            with pytest.raises(ValidationError):
+                EvaluateResult(score=1, metrics={"kept": wrong})
+
     def test_reads_like_a_dict_over_all_fields(self):
         names = ["score", "is_score_valid", "reason", "metrics", "step_outputs", "error"]
         assert list(self.result) == list(self.result.keys()) == names
