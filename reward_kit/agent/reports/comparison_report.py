@@ -252,7 +252,7 @@ def _values(measure: Measure, rows: int) -> str:
         "unpriced" if unpriced else _value(value, unit)
         for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
     )
-    line = f"{a:>10}{b:>10}"
+    line = f"{a:>10} {b:>9}"
     return f"{line}{_difference(measure, rows)}" if measure.difference else line
 
 
@@ -272,7 +272,7 @@ def _difference(measure: Measure, rows: int) -> str:
     found = measure.difference
     assert found is not None
     unit = _shown_unit(measure)
-    text = f"{_signed(found.value, unit):>11}"
+    text = f" {_signed(found.value, unit):>10}"
     if found.interval is not None:
         low, high = (_signed(bound, unit) for bound in found.interval)
         text += f"  {low} to {high}"

@@ -150,6 +150,13 @@ def test_large_numbers_and_long_names_fit_into_the_table(bundle: Bundle) -> None
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_numbers_that_fill_their_columns_do_not_touch(bundle: Bundle) -> None:
+    scored(bundle, "one", alike({"far": -1.5e100}))
+    scored(bundle, "two", alike({"far": -2.5e100}))
+    (line,) = (line for line in lines_between("one", "two") if line.startswith("  far"))
+    assert line.split() [:3] == ["far", "-1.50e+100", "-2.50e+100"]
+
+
 def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle) -> None:
     names = [f"metric.{number:02}" for number in range(40)]
     differing = {"metric.33": 0.9, "metric.07": 0.1}
