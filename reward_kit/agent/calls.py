@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.history import encodable
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def call_line(name: str, arguments: Any, length: int | None = 1000) -> str:
 def json_text(value: Any, length: int | None = None) -> str:
     """A value as JSON in one line, for people and models; cut after ``length`` characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if length is None or len(text) <= length else f"{text[: length - 1]}…"
+    return text if length is None else cut(text, length)
 
 
 def names_of_own_tools(own: Any, bundled: list[dict[str, Any]]) -> list[str] | None:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.limits import CANCELLATION_GRACE
@@ -300,4 +301,4 @@ def _shown(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - foreign code as well
         text = f"<repr() failed: {type(error).__name__}>"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+    return f"{cut(text, 80)} ({type(value).__name__})"

@@ -86,7 +86,7 @@ class Participants:
                 continue
             try:
                 await closing()
-            except Exception as error:  # noqa: BLE001 - foreign code, and there is more to close
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; there is more to close
                 logger.warning("%s cannot be closed: %s", type(resource).__name__, fault_line(error))
 
     def _shared(self) -> list[Any]:

@@ -234,9 +234,11 @@ class _ForeignFactory:
             raise self._fault(f"{self._spec} cannot be opened: {fault_line(error)}") from error
 
     async def close(self) -> None:
-        await _called(getattr(self._trial, "close", None))  # no rollout got it
         closing = None if inspect.isclass(self._found) else getattr(self._found, "close", None)
-        await _called(closing)
+        try:
+            await _called(getattr(self._trial, "close", None))  # no rollout got it
+        finally:
+            await _called(closing)
 
     def _fault(self, fault: str) -> BundleError:
         return BundleError(fault, place=self._place)

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.history import History, Line
 from reward_kit.agent.rollout import STOP_TOKEN
 from reward_kit.agent.users.literals import IDENTIFYING, Known, Said, literals
@@ -198,5 +199,4 @@ def _line_faults(each: _Spoken) -> Iterator[UserFault]:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 120 else f"{line[:119]}…"
+    return cut(" ".join(text.split()), 120)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from reward_kit.agent.agents.text_actions import RESPOND, Action
 from reward_kit.agent.agents.text_protocol import Call, Reply, UnusableAnswerError, read_answer, step_of
 from reward_kit.agent.agents.text_transcript import answered, observed, opening, written
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError, BundleError
 
@@ -132,8 +133,7 @@ def _reply(message: Message, step: Reply) -> Message:
 
 
 def _unusable(completion: Completion, error: UnusableAnswerError) -> AgentError:
-    text = text_in(completion.message).strip()
-    shown = json.dumps(text[:SHOWN] + "…" if len(text) > SHOWN else text, ensure_ascii=False)
+    shown = json.dumps(cut(text_in(completion.message).strip(), SHOWN), ensure_ascii=False)
     return AgentError(
         f"{UNUSABLE_ANSWERS} answers in a row could not be used; the last: {error.fault} "
         f"(finish reason {completion.finish_reason}, answer {shown})",

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.faults import is_own_code, is_package_code, place_of
 from reward_kit.errors import RewardKitError
 
@@ -151,8 +152,7 @@ def _said(work: Any) -> str:
     first = next((value for name, value in given.items() if name != "self"), None)
     if type(first) is not str:
         return f"{_name(work)}()"
-    text = " ".join(first.split())
-    return f"{_name(work)}({text if len(text) <= _LONGEST_ARGUMENT else f'{text[:_LONGEST_ARGUMENT]}…'!r})"
+    return f"{_name(work)}({cut(' '.join(first.split()), _LONGEST_ARGUMENT)!r})"
 
 
 def _is_to_use_a_database(work: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.bundles.files import PREFIX, BundleFiles
 from reward_kit.agent.bundles.row_check import check_row, likely_misspelling
 from reward_kit.agent.bundles.task_row import FILE_FIELDS, MAX_ID_LENGTH, TaskRow
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.strict_json import MAX_DEPTH, finite, is_too_deep
 from reward_kit.errors import BundleError
 
@@ -228,8 +229,7 @@ def _fault_line(place: str, row_id: Any, name: str, fault: str) -> str:
 
 def _shortened(text: str) -> str:
     """A text of any length as it is shown in messages."""
-    limit = 2 * MAX_ID_LENGTH
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    return cut(text, 2 * MAX_ID_LENGTH)
 
 
 def _oddities(row: TaskRow) -> Iterator[tuple[str, str]]:

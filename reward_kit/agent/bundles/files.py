@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ class BundleFiles:
                 path.stat()  # Python 3.13 takes a loop of links for nothing at all
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error
-            shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
-            raise BundleError(f"file {shown!r} cannot be opened: {reason}") from None
+            raise BundleError(f"file {cut(name, LONGEST_SHOWN)!r} cannot be opened: {reason}") from None
         if not inside:
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
         if not exists:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -110,9 +111,8 @@ def _look_up(path: list[Any], results: Sequence[str]) -> Any:
     try:
         return _walk(json.loads(text), way)
     except (ValueError, LookupError, TypeError):
-        shown = text if len(text) <= 200 else text[:200] + "…"
         raise BundleError(
-            f"gold reference {json.dumps(path)}: action {position} answered {shown!r}"
+            f"gold reference {json.dumps(path)}: action {position} answered {cut(text, 200)!r}"
         ) from None
 
 

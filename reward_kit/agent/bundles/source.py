@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.agent.bundles.packed_bundle import SUFFIXES, is_packed, unpack
+from reward_kit.agent.cut_text import cut
 from reward_kit.errors import BundleError
 
 DATASET = "task.jsonl"
@@ -43,8 +44,7 @@ def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
     try:
         return _found(source, task_dir)
     except OSError as error:  # a name that is too long, a folder that may not be looked into
-        shown = str(error.filename or source)
-        place = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+        place = cut(str(error.filename or source), LONGEST_SHOWN)
         raise BundleError(f"cannot be opened: {error.strerror}", place=place) from None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import call_line, json_text
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.failures.alignment import Alignment, argument_differences, distance
 from reward_kit.agent.failures.rows import DifferingRows
 
@@ -23,6 +24,7 @@ NOWHERE: Distance = (sys.maxsize, 0.0)
 SHOWN_ARGUMENTS = 3
 """So many differing arguments a line names."""
 LONGEST_JSON = 120
+LONGEST_ANSWER = 200
 """Characters of a value that a line shows."""
 
 
@@ -151,9 +153,9 @@ def _blocked(want: ExpectedCall, made: ToolCall, earlier: Sequence[ToolCall]) ->
     """
     answer = f"{want.name} was {'refused' if made.status != 'ok' else 'without effect'}: {made.content}"
     if earlier:
-        detail = f"{earlier[0].name} came before {want.name}; {_cut(answer)}"
+        detail = f"{earlier[0].name} came before {want.name}; {cut(answer, LONGEST_ANSWER)}"
         return Fault("partially_completed", detail, earlier[0], want)
-    return Fault("partially_completed", _cut(answer), made, want)
+    return Fault("partially_completed", cut(answer, LONGEST_ANSWER), made, want)
 
 
 def _of_surplus(
@@ -220,7 +222,3 @@ def _difference(difference: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     return json_text(value, LONGEST_JSON)
-
-
-def _cut(text: str, length: int = 200) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -171,9 +173,7 @@ def _cut_values(value: Any) -> Any:
 
 
 def _cut(text: str, begin: int) -> str:
-    head = "…" if begin else ""
-    rest = text[begin:]
-    return head + (rest if len(rest) <= LONGEST_VALUE else f"{rest[: LONGEST_VALUE - 1]}…")
+    return ("…" if begin else "") + cut(text[begin:], LONGEST_VALUE)
 
 
 def _row(values: Any) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.providers.headers import retry_after
 from reward_kit.agent.redaction import redact, without_password
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
@@ -145,5 +146,4 @@ def headers_of(error: BaseException) -> Any:
 
 def _short(text: str) -> str:
     text = text.partition("Traceback (most recent call last)")[0]  # what LiteLLM adds of its own
-    text = _PREFIX.sub("", " ".join(text.split()))
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return cut(_PREFIX.sub("", " ".join(text.split())), LONGEST_TEXT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.participants import NO_USER, Participants
 from reward_kit.errors import ModelError
 
@@ -37,8 +38,7 @@ class ToolResults:
 
 
 def _cut(text: str) -> str:
-    shown = " ".join(text.split())
-    return repr(shown if len(shown) <= 100 else f"{shown[:97]}...")
+    return repr(cut(" ".join(text.split()), 100))
 
 
 class RecordedAgent:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -145,6 +146,5 @@ def _is_agents_fault(traceback: Any) -> bool:
 
 
 def _fault(path: Path, place: str, expected: str, value: Any) -> BundleError:
-    shown = "nothing" if value is None else json.dumps(value, default=str)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    shown = "nothing" if value is None else cut(json.dumps(value, default=str), 60)
     return BundleError(f"expected {expected}, got {shown}", place=f"{path}: ${place}")

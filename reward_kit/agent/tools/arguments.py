@@ -6,6 +6,7 @@ import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.strict_json import finite, is_too_deep
 from reward_kit.agent.tools.content import json_value
 
@@ -112,7 +113,7 @@ def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] =
             problems += [_unknown([*path, name], known) for name in error.instance if name not in known]
         else:
             rule = _RULES.get(error.validator, f"must have {error.validator}")
-            wanted = _cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
+            wanted = cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
             problems.append(f"{_place(path)} {rule} {wanted}, got {_shown(error.instance)}")
     return list(dict.fromkeys(problems))
 
@@ -154,7 +155,7 @@ def _value_at(path: Sequence[int | str], arguments: Any) -> Any:
 def _place(path: Sequence[int | str]) -> str:
     """``'passengers[0].name'``; the arguments themselves where the path is empty."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
-    return f"'{_cut(text, _SHOWN)}'" if text else "the object"
+    return f"'{cut(text, _SHOWN)}'" if text else "the object"
 
 
 def _shown(value: Any) -> str:
@@ -166,8 +167,4 @@ def _shown(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, TypeError, RecursionError):
         return names.get(type(value), type(value).__name__)
-    return f"{_cut(text, _SHOWN)} ({names.get(type(value), type(value).__name__)})"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return f"{cut(text, _SHOWN)} ({names.get(type(value), type(value).__name__)})"
