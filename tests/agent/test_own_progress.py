@@ -84,3 +84,15 @@ def test_one_that_would_have_to_be_awaited_is_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"progress\.ended is async, and nobody awaits it"):
         agent_eval(bundle.dataset, agent="gold", progress=Awaited())
     assert not Path("runs").exists()
+
+
+def test_it_is_told_of_rollouts_that_are_judged_again(bundle: Bundle) -> None:
+    reward = (bundle.folder / "reward.py").read_text()
+    bundle.write("reward.py", reward.replace("    ok =", "    open('judge').close()\n    ok ="))
+    assert agent_eval(bundle.dataset, agent="gold", n_rollouts=2, eval_id="one").unjudged
+    Path("judge").touch()
+    with pytest.raises(UsageError, match=r"progress\.ended raised test_own_progress"):
+        agent_eval(resume="one", max_concurrency=1, progress=Told("ended"))
+    told = Told()
+    assert agent_eval(resume="one", progress=told).score == 1.0
+    assert told.told == ["started", "ended", "closed"]

@@ -118,10 +118,10 @@ class Rejudging:
     ) -> None:
         """Judge one and save it; what its reward has paid for is noted also where that comes to nothing."""
         spent: dict[Role, Usage] = {}
-        saving: asyncio.Future[None] | None = None
+        saving: asyncio.Future[RolloutOutcome] | None = None
         try:
             saving = self._saving(await self._again(job.task, row, outcome, spent), outcome, files)
-            await seen_through(saving)
+            self._progress.ended(await seen_through(saving), self._tally)
         except (DatabaseError, *DAMAGED) as error:  # of what was stored
             broken_off.add(broken_off_of(spent))
             note(self._progress, f"{outcome.file} cannot be judged again: {fault_line(error)}")
@@ -179,22 +179,23 @@ class Rejudging:
         again.offered_tools = record.offered_tools
         return again
 
-    def _saving(self, record: RolloutRecord, before: RolloutOutcome, files: Executor) -> asyncio.Future[None]:
+    def _saving(
+        self, record: RolloutRecord, before: RolloutOutcome, files: Executor
+    ) -> asyncio.Future[RolloutOutcome]:
         """Have it saved in a thread; it counts as soon as it is, whether or not anybody waits for it."""
         outcome = outcome_of(record, file=before.file, final=True, tool_faults=before.tool_faults)
         saving = asyncio.get_running_loop().run_in_executor(files, self._save, record, outcome)
 
-        def saved(done: asyncio.Future[None]) -> None:
+        def saved(done: asyncio.Future[RolloutOutcome]) -> None:
             if done.cancelled() or done.exception() is not None:
                 return
             self._opened.judged_again(outcome)
             self._tally.add(outcome)
-            self._progress.ended(outcome, self._tally)
 
         saving.add_done_callback(saved)
         return saving
 
-    def _save(self, record: RolloutRecord, outcome: RolloutOutcome) -> None:
+    def _save(self, record: RolloutRecord, outcome: RolloutOutcome) -> RolloutOutcome:
         path = self._opened.folder.write_record(record, self._opened.folder.root / record.row_id)
         if self._config.debug:
             from reward_kit.agent.reports.transcript import transcript
@@ -202,6 +203,7 @@ class Rejudging:
             text = transcript(record).encode(errors="replace")
             write_file(path.with_suffix(".log"), text, durable=False)
         self._opened.log.append({"kind": "rollout", **outcome.to_json(), "judged": time.time()})
+        return outcome
 
 
 def restored(record: RolloutRecord, task: Task, database: Database, limits: RolloutLimits) -> Rollout:
