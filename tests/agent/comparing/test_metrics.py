@@ -154,7 +154,7 @@ def test_numbers_that_fill_their_columns_do_not_touch(bundle: Bundle) -> None:
     scored(bundle, "one", alike({"far": -1.5e100}))
     scored(bundle, "two", alike({"far": -2.5e100}))
     (line,) = (line for line in lines_between("one", "two") if line.startswith("  far"))
-    assert line.split() [:3] == ["far", "-1.50e+100", "-2.50e+100"]
+    assert line.split()[:3] == ["far", "-1.50e+100", "-2.50e+100"]
 
 
 def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle) -> None:
