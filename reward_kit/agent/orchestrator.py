@@ -25,6 +25,7 @@ from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.outcome import UNJUDGED_STOPS
 from reward_kit.agent.reward_retries import judged_with_retries
 from reward_kit.agent.rollout import Role, Rollout, RolloutLimits, StopReason
+from reward_kit.agent.tools.execution import is_cancelled
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
 if TYPE_CHECKING:
@@ -151,7 +152,6 @@ async def _play(
     if not episode.done():
         return rollout.refused
     if episode.cancelled():
-        rollout.stop("agent_error", "an agent, user or tool cancelled the task that it runs in")
         return rollout.refused
     if (broken := episode.exception()) is not None:
         rollout.stop("agent_error", fault_line(broken))
@@ -230,7 +230,11 @@ async def _episode(rollout: Rollout, agent: Agent, user: User | None) -> ModelSe
                 break
             speaker = "user"
             await _hear(rollout, user)
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as error:  # where it is a person's or the time's, the rollout has stopped
+        fault = "a task cancelled the one that it runs in" if is_cancelled() else fault_line(error)
+        rollout.stop("agent_error" if speaker == "agent" else "user_error", fault)
         raise
     except ModelError as error:
         rollout.stop(_reason_of(error, speaker), str(error))

@@ -12,7 +12,7 @@ from reward_kit.agent.completion import Completion, Message, Model, Usage
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import CANCELLATION_GRACE, RolloutLimits
-from reward_kit.agent.tools.execution import broke_off
+from reward_kit.agent.tools.execution import broke_off, is_cancelled
 from reward_kit.errors import AgentError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -223,7 +223,9 @@ class Rollout:
             )
             limit = self._call_timeouts.get(role)
             completion = _checked(await (call if limit is None else limit.answer(call, model.name)))
-        except Exception as raised:
+        except (Exception, SystemExit, asyncio.CancelledError) as raised:
+            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
+                raise
             error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
             self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
             if isinstance(error, ModelSetupError):
@@ -286,10 +288,11 @@ class Rollout:
             )
         )
 
-    def _broken(self, role: Role, model: Model, error: Exception) -> ModelError:
+    def _broken(self, role: Role, model: Model, error: BaseException) -> ModelError:
         """What a model of a person's own raised: neither agent nor user is at fault."""
         fault, place = f"raised {fault_line(error)}", f"model {model.name}"
-        if self._first_answers is not None and self._first_answers.broke(role, fault):
+        by_chance = isinstance(error, asyncio.CancelledError)  # an engine that has dropped the request
+        if not by_chance and self._first_answers is not None and self._first_answers.broke(role, fault):
             remedy = "It has answered no call yet, and raised this each time."
             return ModelSetupError(fault, place=place, remedy=remedy)
         return ModelError(fault, place=place)

@@ -172,6 +172,7 @@ async def test_a_rollout_out_of_time_leaves_a_hanging_server_alone(
         (KeyError("x"), "agent_error", "user_error"),
         (SystemExit(3), "agent_error", "user_error"),
         (asyncio.TimeoutError(), "agent_error", "user_error"),
+        (asyncio.CancelledError(), "agent_error", "user_error"),
     ],
 )
 async def test_a_fault_is_blamed_on_the_one_who_made_it(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class Broken(Policy):
         self.answer = answer
 
     async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer  # type: ignore[no-any-return]
 
@@ -117,6 +118,7 @@ class Broken(Policy):
     ("answer", "told"),
     [
         (RuntimeError("GPU on fire"), r"test_own_models\.py:\d+: RuntimeError: GPU on fire"),
+        (SystemExit(2), r"test_own_models\.py:\d+: SystemExit: 2"),
         ({"content": "Hi"}, "complete\\(\\) gave a dict, not a Completion"),
         ("Hi", "complete\\(\\) gave a str, not a Completion"),
         (Completion({"content": "Hi"}, None), "whose usage is a NoneType, not a Usage"),  # type: ignore[arg-type]
@@ -328,6 +330,45 @@ def test_a_model_that_has_answered_may_break_now_and_then(bundle: Bundle) -> Non
     )
     assert result.status == "complete"
     assert sum(outcome.judged for outcome in result.outcomes) == 4
+
+
+IS_TOLD_APART = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 takes it for a cancelled task in some places"
+)
+
+
+async def dropped(messages: Any) -> str:
+    """Its engine drops each second request."""
+    if next(REQUESTS) % 2 == 0:
+        request = asyncio.get_running_loop().create_future()
+        request.cancel()
+        await request
+    return "Hello."
+
+
+REQUESTS = itertools.count()
+
+
+@IS_TOLD_APART
+def test_a_request_that_is_dropped_costs_an_attempt_and_no_reward(bundle: Bundle) -> None:
+    result = agent_eval(
+        bundle.dataset,
+        models={"agent": dropped},
+        n_rollouts=3,
+        max_concurrency=1,
+        retries=1,
+        no_sim_user=True,
+    )
+    assert [outcome.reward for outcome in result.outcomes] == [0.0] * 3
+    assert {outcome.attempt for outcome in result.outcomes} == {1}
+
+
+@IS_TOLD_APART
+def test_requests_that_are_dropped_are_no_faulty_configuration(bundle: Bundle) -> None:
+    policy = Broken(asyncio.CancelledError())
+    result = agent_eval(bundle.dataset, models={"agent": policy}, n_rollouts=8, retries=0, no_sim_user=True)
+    assert result.status == "complete"
+    assert {(one.stop_reason, one.reward) for one in result.outcomes} == {("infrastructure_error", None)}
 
 
 class Hangs(Policy):

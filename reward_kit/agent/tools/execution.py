@@ -248,11 +248,11 @@ class _Deadline:
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled this task; else the tool itself raised ``CancelledError`` (3.10 cannot
-    tell).
+    """Whether somebody has cancelled this task; else its own code raised ``CancelledError`` (Python 3.10 can
+    only tell for guarded tasks).
     """
     task: Any = asyncio.current_task()
-    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+    return bool(task.cancelling()) if hasattr(task, "cancelling") else getattr(task, "is_cancelled", True)
 
 
 def is_closed(task: asyncio.Task[Any] | None) -> bool:
