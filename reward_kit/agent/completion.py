@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Protocol
 
 Message = dict[str, Any]
@@ -41,6 +43,19 @@ class Usage:
         """Input and output tokens that were used now."""
         return self.input_tokens + self.output_tokens - self.reused_tokens
 
+    def check(self) -> None:
+        """Raise ``TypeError`` for what would spoil the sums of all rollouts: no number, below 0, infinite."""
+        for value in _NUMBERS(self):
+            if value.__class__ not in _PLAIN or not 0 <= value < math.inf:
+                self._check_closely()
+                return
+
+    def _check_closely(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise TypeError(f"Usage.{one.name} is {value!r}, not a number from 0")
+
     def add(self, other: Usage) -> None:
         """Count ``other`` in."""
         self.calls += other.calls
@@ -53,6 +68,10 @@ class Usage:
         self.reused_calls += other.reused_calls
         self.reused_cost += other.reused_cost
         self.reused_tokens += other.reused_tokens
+
+
+_NUMBERS = attrgetter(*(one.name for one in fields(Usage)))
+_PLAIN = (int, float)
 
 
 @dataclass(slots=True)

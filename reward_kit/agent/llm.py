@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.model_clients.addresses import base_from_environment, check_address, needs_no_key
 from reward_kit.agent.model_clients.attempts import answered
-from reward_kit.agent.model_clients.litellm_answer import read_answer
+from reward_kit.agent.model_clients.litellm_answer import read_answer, without_secrets
 from reward_kit.agent.model_clients.litellm_errors import headers_of, model_error
 from reward_kit.agent.providers.headers import of_litellm
 from reward_kit.agent.redaction import secrets_in
@@ -159,7 +159,7 @@ class LiteLLMModel:
             answer = await asyncio.wait_for(litellm.acompletion(**request, **workarounds), self.timeout + 1.0)
             if gate is not None:
                 gate.heed(of_litellm(answer))
-            return read_answer(answer, model)
+            return without_secrets(read_answer(answer, model), secrets_in(self.model_args))
         except Exception as error:  # noqa: BLE001 - a malformed answer makes LiteLLM raise anything
             if "No module named 'mcp'" in str(error) and not workarounds:
                 # Some releases import an optional package for every call with tools, unless told otherwise.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from reward_kit.agent.cut_text import cut
+
 HIDDEN = "[hidden]"
+LONGEST_LABEL = 200
 SHORTEST = 8
 """Characters; what is shorter is no key, and would be found in ordinary words."""
 
 _ALLOWS = r"(?:key|token|secret|password|passwd|credentials?|authorization|cookie|signature)"
 _SECRET_NAME = re.compile(rf"(?:{_ALLOWS}|key[-_]?id)(?:[-_]?\d+)?$|^(?:x-)?auth", re.IGNORECASE)
+_COUNTED_NAME = re.compile(r"per_token$|^(?:bos|eos|pad|stop|end|sep|unk|mask)_token$", re.IGNORECASE)
 _PERHAPS_SECRET_NAME = re.compile(rf"{_SECRET_NAME.pattern}|{_ALLOWS}_", re.IGNORECASE)
 _SECRET_LOOK = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|fw|hf)[-_][\w\-.*]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )\S+|(?<=Basic )[\w+/=-]{8,}"
@@ -25,7 +30,7 @@ _HEADERS = re.compile(r"headers?$", re.IGNORECASE)
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting, header or variable of this name is there to allow calls, such as ``api_key``."""
-    return _SECRET_NAME.search(name) is not None
+    return _SECRET_NAME.search(name) is not None and _COUNTED_NAME.search(name) is None
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
@@ -35,6 +40,14 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
     for secret in (*_of_environment(), *secrets):
         text = text.replace(secret, HIDDEN)
     return _SECRET_LOOK.sub(HIDDEN, _PASSWORD_IN_ADDRESS.sub(f"{HIDDEN}@", text))
+
+
+@functools.lru_cache(maxsize=256)
+def label(text: str, secrets: frozenset[str] = frozenset()) -> str:
+    """A name that somebody else gives, such as that of the model which a server says has answered, as it is
+    written down: ``redact``, and at most ``LONGEST_LABEL`` characters.
+    """
+    return cut(redact(text, secrets), LONGEST_LABEL)
 
 
 def without_password(value: str) -> str:
@@ -52,8 +65,8 @@ def secrets_in(value: Any) -> frozenset[str]:
 def _found(value: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            named = _PERHAPS_SECRET_NAME.search(str(name)) or _HEADERS.search(str(name))
-            yield from _found(inner, secret=secret or named is not None)
+            named = _PERHAPS_SECRET_NAME.search(str(name)) and not _COUNTED_NAME.search(str(name))
+            yield from _found(inner, secret=secret or bool(named) or _HEADERS.search(str(name)) is not None)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _found(inner, secret=secret)

@@ -264,8 +264,10 @@ class Rollout:
         """Count a model call: its tokens and cost, and an entry of ``model_calls``.
 
         ``complete`` does this by itself; this is for agents that ask a model with a client of their own. It
-        counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given.
+        counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given. Raises
+        ``TypeError`` for a number that is negative or not finite.
         """
+        usage.check()
         usage.calls = usage.calls or 1
         self.usage.setdefault(role, Usage()).add(usage)
         if self._budget is not None:
@@ -389,6 +391,7 @@ def _checked(answer: object) -> Completion:
         if not isinstance(value, kind):
             found = type(value).__name__
             raise TypeError(f"complete() gave a Completion whose {name} is a {found}, not a {kind.__name__}")
+    answer.usage.check()
     return answer
 
 

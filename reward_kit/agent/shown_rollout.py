@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
@@ -73,9 +73,7 @@ def _checked(usage: object) -> Usage:
     """A copy, at least one call; ``TypeError`` for what would spoil the sums of all rollouts."""
     if not isinstance(usage, Usage):
         raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
-    for name, value in asdict(usage).items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise TypeError(f"Usage.{name} is {value!r}, not a number from 0")
+    usage.check()
     return replace(usage, calls=usage.calls or 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import re
 import sys
 import threading
@@ -122,6 +123,8 @@ class Broken(Policy):
         ({"content": "Hi"}, "complete\\(\\) gave a dict, not a Completion"),
         ("Hi", "complete\\(\\) gave a str, not a Completion"),
         (Completion({"content": "Hi"}, None), "whose usage is a NoneType, not a Usage"),  # type: ignore[arg-type]
+        (Completion({"content": "Hi"}, Usage(1, cost=math.nan)), "Usage.cost is nan, not a number from 0"),
+        (Completion({"content": "Hi"}, Usage(1, -1)), "Usage.input_tokens is -1, not a number from 0"),
         (Completion(None), "a Completion whose message is a NoneType, not a dict"),  # type: ignore[arg-type]
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from reward_kit.agent.evaluation_config import redacted
 from reward_kit.agent.model_cache.request_key import public_identity
-from reward_kit.agent.redaction import HIDDEN, redact, secrets_in
+from reward_kit.agent.redaction import HIDDEN, LONGEST_LABEL, label, redact, secrets_in
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,23 @@ def test_a_secret_is_in_no_log_cache_or_text(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["max_tokens", "stop_token_ids", "token_limit", "tokenizer", "keywords", "stop"]
-)
+    "name",
+    [
+        "max_tokens", "stop_token_ids", "token_limit", "tokenizer", "keywords", "stop", "eos_token",
+        "input_cost_per_token", "cache_read_input_cost_per_token",
+    ],
+)  # fmt: skip
 def test_what_shapes_an_answer_is_no_secret(name: str) -> None:
     assert redacted({name: "ordinary"}) == {name: "ordinary"}
     assert public_identity({name: "ordinary"}) == {name: "ordinary"}
+
+
+def test_a_price_per_token_is_no_secret_in_texts() -> None:
+    assert secrets_in({"input_cost_per_token": "0.0000025", "eos_token": "<|im_end|>"}) == frozenset()
+
+
+def test_a_name_that_a_server_gives_is_short_and_holds_no_key() -> None:
+    assert label("gpt-4o-mini") == "gpt-4o-mini"
+    assert label("gpt-canary-4711", frozenset({"canary-4711"})) == f"gpt-{HIDDEN}"
+    assert label("sk-abcdefgh1234") == HIDDEN
+    assert len(label("x" * 10**6)) == LONGEST_LABEL

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
+from reward_kit.agent.redaction import label
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _model_call(entry: Any, model: str) -> tuple[str, Usage, float]:
     else:
         usage.cost = float(_number(entry, "cost", _MOST_COST))
     name = _text(entry, "model")
-    return name or model, usage, float(_number(entry, "seconds", _MOST_COST))
+    return label(name) if name else model, usage, float(_number(entry, "seconds", _MOST_COST))
 
 
 def _number(entry: dict[str, Any], name: str, most: int) -> float:

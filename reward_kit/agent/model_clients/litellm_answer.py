@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from reward_kit.agent.completion import Completion, Message, Usage
+from reward_kit.agent.redaction import label
 
 _RETURNED_FIELDS = ("reasoning_content", "thinking_blocks", "reasoning_details", "reasoning_items")
 """Fields of an answer that some providers want back with the history."""
+
+
+def without_secrets(completion: Completion, secrets: frozenset[str]) -> Completion:
+    """``completion``, without keys in what is not said but told to people."""
+    completion.model = label(completion.model, secrets)
+    completion.finish_reason = label(completion.finish_reason, secrets)
+    return completion
 
 
 def read_answer(answer: Any, model: str) -> Completion:
@@ -51,12 +59,20 @@ def _usage(answer: Any) -> Usage:
     prompt_details = getattr(usage, "prompt_tokens_details", None)
     completion_details = getattr(usage, "completion_tokens_details", None)
     cost = answer._hidden_params.get("response_cost")  # noqa: SLF001 - the only place that holds the price
-    return Usage(
+    used = Usage(
         calls=1,
-        input_tokens=getattr(usage, "prompt_tokens", None) or 0,
-        cached_tokens=getattr(prompt_details, "cached_tokens", None) or 0,
-        output_tokens=getattr(usage, "completion_tokens", None) or 0,
-        reasoning_tokens=getattr(completion_details, "reasoning_tokens", None) or 0,
-        cost=cost or 0.0,
-        unpriced_calls=1 if cost is None else 0,
+        input_tokens=_tokens(usage, "prompt_tokens"),
+        cached_tokens=_tokens(prompt_details, "cached_tokens"),
+        output_tokens=_tokens(usage, "completion_tokens"),
+        reasoning_tokens=_tokens(completion_details, "reasoning_tokens"),
     )
+    told = used.input_tokens or used.output_tokens  # else nobody knows what it cost
+    if cost is None or cost < 0 or not told:
+        used.unpriced_calls = 1
+    else:
+        used.cost = cost
+    return used
+
+
+def _tokens(counts: Any, name: str) -> int:
+    return max(0, getattr(counts, name, None) or 0)

@@ -157,8 +157,18 @@ def _counts(details: Any) -> dict[str, int] | None:
     return {name: value for name, value in counts.items() if value or name in _TOTALS}
 
 
+def _name_roles(answer: Any) -> None:
+    """Some servers leave out what nobody but the assistant can be; OpenAI's client does not mind."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    for choice in choices if isinstance(choices, list) else []:
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict) and message.get("role") is None:
+            message["role"] = "assistant"
+
+
 def _read_by_litellm(answer: Any, model: str) -> Completion:
     litellm = import_litellm()
+    _name_roles(answer)
     from litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response import (
         convert_to_model_response_object,
     )

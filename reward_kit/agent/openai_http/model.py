@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.model_clients.addresses import base_from_environment
 from reward_kit.agent.model_clients.attempts import answered
+from reward_kit.agent.model_clients.litellm_answer import without_secrets
 from reward_kit.agent.model_clients.litellm_errors import model_error
 from reward_kit.agent.openai_http.answer import read_answer
 from reward_kit.agent.openai_http.endpoint import PROVIDER, Endpoint, body_arguments
@@ -102,7 +103,8 @@ class OpenAIModel:
 
     async def _attempt(self, body: bytes) -> Completion | ModelError:
         try:
-            return await read_answer(await self._post(body), self._endpoint.model)
+            completion = await read_answer(await self._post(body), self._endpoint.model)
+            return without_secrets(completion, self._secrets)
         except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
             fault = model_error(
                 error,

@@ -25,12 +25,13 @@ class NotPlain(Exception):  # noqa: N818 - an answer to a question, no fault
 
 
 def price(usage: Usage, names: tuple[str, ...]) -> float | None:
-    """US dollars for a call of the first of ``names`` (of models) that has a price; None if none has.
+    """US dollars for a call of the first of ``names`` (of models) that has a price; None if none has, or if
+    the answer did not tell its tokens.
 
-    ``usage`` has its tokens. Raises ``NotPlain`` where the table knows tiers or kinds of tokens of their own.
+    Raises ``NotPlain`` where the table knows tiers or kinds of tokens of their own.
     """
     if not usage.input_tokens and not usage.output_tokens:
-        return 0.0
+        return None
     for name in names:
         entry = _entry(name)
         if entry is None:

@@ -12,6 +12,7 @@ from reward_kit.agent.completion import Completion, Message
 from reward_kit.agent.llm import LiteLLMModel
 from reward_kit.agent.openai_http.endpoint import find_endpoint
 from reward_kit.agent.openai_http.model import OpenAIModel
+from reward_kit.agent.redaction import HIDDEN
 from reward_kit.errors import ModelError
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
@@ -102,6 +103,9 @@ ANSWERS = {
     "logprobs": body(
         says(), choices=[{"index": 0, "message": says(), "finish_reason": "stop", "logprobs": None}]
     ),
+    "no role": body({"content": "Hi"}),
+    "role is null": body({"role": None, "content": "Hi"}),
+    "nothing but the text": Answer(body=b'{"choices": [{"message": {"content": "Hi"}}]}'),
     "two choices": body(
         says(), choices=[{"index": n, "message": says(f"{n}"), "finish_reason": "stop"} for n in (0, 1)]
     ),
@@ -124,6 +128,7 @@ ANSWERS = {
     "all tokens cached": body(says(), {**USAGE, "prompt_tokens_details": {"cached_tokens": 1000}}),
     "no tokens": body(says(), {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
     "no usage": body(says(), None),
+    "fewer than no tokens": body(says(), {**USAGE, "prompt_tokens": -100_000}),
     "usage of another server": body(
         says(), {**USAGE, "prompt_cache_hit_tokens": 10, "prompt_cache_miss_tokens": 990}
     ),
@@ -208,6 +213,23 @@ async def test_an_answer_means_the_same(stub_llm: StubServer, name: str) -> None
     else:
         assert isinstance(direct, ModelError)
         assert (type(direct), direct.retryable, direct.status) == (type(slow), slow.retryable, slow.status)
+
+
+@pytest.mark.parametrize("name", ["no tokens", "no usage", "fewer than no tokens", "nothing but the text"])
+async def test_a_call_that_does_not_tell_its_tokens_is_not_free(stub_llm: StubServer, name: str) -> None:
+    for completion in (await both(stub_llm, ANSWERS[name]))[0]:
+        assert isinstance(completion, Completion)
+        assert (completion.usage.unpriced_calls, completion.usage.cost) == (1, 0.0)
+        assert completion.usage.input_tokens == 0
+
+
+async def test_a_key_in_the_name_of_the_model_is_not_passed_on(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711")
+    for completion in (await both(stub_llm, body(says(), model="for-canary-4711")))[0]:
+        assert isinstance(completion, Completion)
+        assert completion.model == f"for-{HIDDEN}"
 
 
 async def test_an_error_in_a_choice_is_no_empty_answer(stub_llm: StubServer) -> None:
