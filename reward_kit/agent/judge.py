@@ -23,7 +23,7 @@ from reward_kit.agent.worker_thread import Pace, in_thread
 from reward_kit.errors import RewardError, RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TypeGuard
 
     from pydantic import ValidationError
@@ -269,8 +269,22 @@ def _checked(result: Any, place: str) -> EvaluateResult | RewardOutput:
     if type(result.score) is not float:
         result.score = float(result.score)  # of a class of its own, for instance
     checked: EvaluateResult | RewardOutput = result
+    for name, number in _further_numbers(checked):
+        if not math.isfinite(number):
+            raise _UnfitError(
+                f"returned {name} of {number}, not a finite number",
+                place=place,
+                remedy="Leave it out where there is none: means are over the rollouts that have it.",
+            )
     compact_json(checked.to_dict() if isinstance(checked, RewardOutput) else checked.model_dump())
     return checked
+
+
+def _further_numbers(result: EvaluateResult | RewardOutput) -> Iterator[tuple[str, float]]:
+    for name, metric in result.metrics.items():
+        yield f"the metric {name!r}", metric.score
+    for step in getattr(result, "step_outputs", None) or ():
+        yield f"the base_reward of step {step.step_index!r}", step.base_reward
 
 
 def _is_of_result(error: BaseException | None) -> TypeGuard[ValidationError]:

@@ -301,6 +301,22 @@ async def test_a_score_is_a_finite_number(tmp_path: Path, score: float) -> None:
     assert "finite" in finished.error
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+async def test_metrics_and_rewards_of_steps_are_finite_numbers(tmp_path: Path, number: float) -> None:
+    async def told(result: Any) -> str:
+        def evaluate(messages: Any, **kwargs: Any) -> Any:
+            return result
+
+        finished = await judged(tmp_path, evaluate)
+        assert finished.reward is None
+        return str(finished.error)
+
+    metric = await told(RewardOutput(score=1.0, metrics={"kept": 0.5, "ratio": number}))
+    assert f"returned the metric 'ratio' of {number}, not a finite number. Leave it out" in metric
+    step = await told({"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": number}]})
+    assert f"returned the base_reward of step 2 of {number}" in step
+
+
 async def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> Any:
         return db.execute("SELECT 1 FROM nowhere")
