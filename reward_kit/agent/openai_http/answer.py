@@ -29,6 +29,8 @@ _PLAIN_USAGE = frozenset(
 _TOTALS = ("prompt_tokens", "completion_tokens")
 _PLAIN_CHOICE = frozenset({"index", "message", "finish_reason", "logprobs"})
 _PLAIN_CALL = frozenset({"id", "type", "function", "index"})
+_SAID, _THOUGHT = ("text", "output_text"), ("thinking",)
+"""Kinds of parts of a content."""
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 
@@ -157,18 +159,49 @@ def _counts(details: Any) -> dict[str, int] | None:
     return {name: value for name, value in counts.items() if value or name in _TOTALS}
 
 
-def _name_roles(answer: Any) -> None:
-    """Some servers leave out what nobody but the assistant can be; OpenAI's client does not mind."""
+def _put_into_form(answer: Any) -> None:
+    """Put right what some servers write in another way, and LiteLLM does not read.
+
+    They leave out the role, which can only be the assistant's, or give the content in parts.
+    """
     choices = answer.get("choices") if isinstance(answer, dict) else None
     for choice in choices if isinstance(choices, list) else []:
         message = choice.get("message") if isinstance(choice, dict) else None
-        if isinstance(message, dict) and message.get("role") is None:
+        if not isinstance(message, dict):
+            continue
+        if message.get("role") is None:
             message["role"] = "assistant"
+        content = message.get("content")
+        if not isinstance(content, list) or any(_kind(part) not in (*_SAID, *_THOUGHT) for part in content):
+            continue
+        said, thought = _text_of(content, _SAID), _text_of(content, _THOUGHT)
+        if said is not None and thought is not None:
+            message["content"] = said
+            if thought and not message.get("reasoning_content"):
+                message["reasoning_content"] = thought
+
+
+def _kind(part: Any) -> Any:
+    return part.get("type") if isinstance(part, dict) else None
+
+
+def _text_of(parts: list[Any], kinds: tuple[str, ...]) -> str | None:
+    """The text in the parts of these kinds; None where one has none. A thought is a text or parts itself."""
+    texts = []
+    for part in parts:
+        if _kind(part) not in kinds:
+            continue
+        text = part.get("thinking" if kinds is _THOUGHT else "text")
+        text = _text_of(text, _SAID) if isinstance(text, list) else text
+        if not isinstance(text, str):
+            return None
+        texts.append(text)
+    return "".join(texts)
 
 
 def _read_by_litellm(answer: Any, model: str) -> Completion:
     litellm = import_litellm()
-    _name_roles(answer)
+    _put_into_form(answer)
     from litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response import (
         convert_to_model_response_object,
     )

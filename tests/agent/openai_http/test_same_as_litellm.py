@@ -223,6 +223,39 @@ async def test_a_call_that_does_not_tell_its_tokens_is_not_free(stub_llm: StubSe
         assert completion.usage.input_tokens == 0
 
 
+THOUGHT = {
+    "type": "thinking",
+    "thinking": [{"type": "text", "text": "Hm. "}, {"type": "text", "text": "Yes"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "thought"),
+    [
+        ([{"type": "text", "text": "Hi, "}, {"type": "text", "text": "Ann"}], "Hi, Ann", None),
+        ([THOUGHT, {"type": "text", "text": "Hi"}], "Hi", "Hm. Yes"),
+        ([{"type": "thinking", "thinking": "Hm"}, {"type": "output_text", "text": "Hi"}], "Hi", "Hm"),
+        ([], "", None),
+    ],
+)
+async def test_content_in_parts_is_read(stub_llm: StubServer, content: Any, said: str, thought: Any) -> None:
+    """LiteLLM does not read it of servers that speak OpenAI's protocol."""
+    (_, direct), _ = await both(stub_llm, body(says(None) | {"content": content}))
+    assert isinstance(direct, Completion)
+    assert (direct.message["content"], direct.message.get("reasoning_content")) == (said, thought)
+    assert (direct.usage.input_tokens, direct.usage.cost > 0) == (1000, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [5, [{"type": "text", "text": 5}], [{"type": "text"}], {"text": "Hi"}, ["Hi"], [{"type": "image_url"}]],
+)
+async def test_content_that_is_none_is_told(stub_llm: StubServer, content: Any) -> None:
+    (_, direct), _ = await both(stub_llm, body(says(None) | {"content": content}))
+    assert isinstance(direct, ModelError)
+    assert "the answer cannot be read" in str(direct)
+
+
 async def test_a_key_in_the_name_of_the_model_is_not_passed_on(
     stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
