@@ -18,6 +18,12 @@ CANCELLATION_GRACE = 5.0
 """Seconds that an episode or a tool past its time has to clean up; then it is left behind."""
 
 
+def spent_of(spent: float, most: float) -> str:
+    """``5.02 of 5.00 USD are spent``; of less than ten cents two digits."""
+    decimals = 2 if most >= 0.1 or not most else min(12, 1 - math.floor(math.log10(most)))
+    return f"{spent:.{decimals}f} of {most:.{decimals}f} USD are spent"
+
+
 @dataclass(slots=True)
 class Budget:
     """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer.
@@ -53,7 +59,7 @@ class Budget:
         """What of it is gone: ``5.02 of 5.00 USD are spent``."""
         if self.tokens >= self.max_tokens:
             return f"{self.tokens} of {self.max_tokens:.0f} tokens are used"
-        return f"{self.spent:.2f} of {self.max_cost:.2f} USD are spent"
+        return spent_of(self.spent, self.max_cost)
 
 
 BROKEN = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from reward_kit.agent.completion import Usage
-from reward_kit.agent.limits import Budget
+from reward_kit.agent.limits import Budget, spent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class Tally:
     def used_up(self) -> str | None:
         """Which budget leaves nothing to begin another rollout with, and the option that set it."""
         if self.max_cost is not None and self.spending.spent >= self.max_cost:
-            return f"{self.spending.spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)"
+            return f"{spent_of(self.spending.spent, self.max_cost)} (--max-cost)"
         if self.max_tokens is not None and self.spending.tokens >= self.max_tokens:
             return f"{self.spending.tokens} of {self.max_tokens} tokens are used (--max-tokens)"
         return None

@@ -216,10 +216,10 @@ def _goal_fault(task: Task, base: Database) -> str | None:
 
 
 class _IdleAgent:
-    """Does nothing and says nothing of use: no reward may take that for success."""
+    """Does nothing and says nothing that a row could ask for: no reward may take that for success."""
 
     async def respond(self, rollout: Rollout) -> str:  # noqa: ARG002 - the protocol of agents
-        return "I am sorry, I cannot help with that."
+        return "…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,13 @@ def test_a_budget_says_what_of_it_is_gone() -> None:
     budget = Budget(max_cost=1.0)
     budget.count(Usage(input_tokens=50, output_tokens=10, cost=1.5, reused_cost=0.25, reused_tokens=20))
     assert (budget.exhausted, budget.state) == (True, "1.25 of 1.00 USD are spent")
+    for most, told in (
+        (0.1, "0.01 of 0.10 USD"),
+        (0.004, "0.0062 of 0.0040 USD"),
+        (5e-7, "0.00620000 of 0.00000050 USD"),
+        (0, "0.01 of 0.00 USD"),
+    ):
+        assert Budget(max_cost=most, spent=0.0062).state == f"{told} are spent"
     budget = Budget(max_tokens=40, tokens=39)
     assert not budget.exhausted
     budget.count(Usage(input_tokens=1))

@@ -215,6 +215,12 @@ def test_nothing_judged_is_no_crash_and_no_score() -> None:
     )
 
 
+def test_rollouts_without_a_judgement_that_count_as_failed_are_not_called_judged() -> None:
+    result = result_of(row_result("only", 1, [outcome("only")]))
+    result.configuration["errors_as_failures"] = True
+    assert "1 of 1 rollout passed" in shown(result)
+
+
 def test_an_unfinished_evaluation_says_so() -> None:
     result = result_of(
         row_result("only", 4, [outcome("only")]), status="budget", reason="0.30 of 0.20 USD are spent"

@@ -214,6 +214,20 @@ async def test_a_reward_that_doing_nothing_earns_is_a_warning_where_it_may_be_me
     assert "the reward does not look at 'outputs'" in second.text
 
 
+SAYS_ALL = """\
+def evaluate(messages, *, outputs, **kwargs):
+    said = " ".join(message.get("content") or "" for message in messages[1:])
+    return {"score": float(all(output in said for output in outputs))}
+"""
+
+
+@pytest.mark.parametrize("output", ["cannot", "sorry", "I", "."])
+async def test_nothing_that_a_row_may_want_said_is_said_by_doing_nothing(tmp_path: Path, output: str) -> None:
+    report = await check(tmp_path, {"actions": [], "outputs": [output]}, reward=SAYS_ALL)
+    assert report.ok
+    assert report.warnings == []
+
+
 async def test_sql_that_does_not_run_is_told_with_its_row(tmp_path: Path) -> None:
     report = await check(
         tmp_path, {"end_goal_sql": "SELECT nonsense FROM seats"}, {"end_goal_sql": ALICE_SITS}

@@ -13,6 +13,7 @@ from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.explain.explanation_file import ExplanationFile
 from reward_kit.agent.explain.verdict import Verdict, read_verdict
 from reward_kit.agent.history import text_of
+from reward_kit.agent.limits import spent_of
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
@@ -158,7 +159,7 @@ class Explainer:
         if self._unreachable >= GIVE_UP_AFTER:
             return False
         if self.max_cost is not None and self._spent >= self.max_cost:
-            self._not_judged(f"{self._spent:.2f} of {self.max_cost:.2f} USD are spent (--max-cost)")
+            self._not_judged(f"{spent_of(self._spent, self.max_cost)} (--max-cost)")
             return False
         return True
 

@@ -69,7 +69,9 @@ def classify_failure(
         fault = first_fault(tool_calls, expected, aligned, rows, stop_reason)
         fault = fault or Fault("other", _line(differences[0]))
     unsaid = missing_outputs(outputs, said)
-    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid, differences)
+    called = {call.name for call in tool_calls}
+    uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
+    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid, differences, list(uncalled))
     if user_fault is not None and kind != "infrastructure_error":
         kind = "user_error"
         detail = f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
@@ -98,6 +100,7 @@ def _kind(
     fault: Fault | None,
     unsaid: Sequence[str],
     differences: Sequence[RowDifference | str] | None,
+    uncalled: Sequence[str],
 ) -> tuple[FailureKind, str]:
     if stop_reason in _SAID_BY_STOP:
         return _SAID_BY_STOP[stop_reason], stop_detail or stop_reason
@@ -109,7 +112,8 @@ def _kind(
         return "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
     if differences is None:
         return "other", "the row has no gold actions to compare with"
-    return "other", "data and outputs are as expected, but the reward is not"
+    never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
+    return "other", f"data and outputs are as expected, but the reward is not{never}"
 
 
 def _arguments(fault: Fault | None) -> tuple[dict[str, Any], ...]:

@@ -43,11 +43,12 @@ FIRST_TURNS = 4
 
 def title_line(result: EvaluationResult) -> str:
     """Agent, model, how many passed, and whether the run came to its end."""
-    judged = sum(row.n for row in result.rows)
+    counted = sum(row.n for row in result.rows)
+    noun = "rollout" if result.configuration.get("errors_as_failures") else "judged rollout"
     passed = sum(row.c for row in result.rows)
     how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
     return (
-        f"{strategy(result)}: {passed} of {count(judged, 'judged rollout')} passed, "
+        f"{strategy(result)}: {passed} of {count(counted, noun)} passed, "
         f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
     )
 

@@ -44,6 +44,20 @@ def test_some_stops_say_it_all(reason: str) -> None:
     assert (failure.kind, failure.detail) == (reason, "because")
 
 
+def test_where_all_is_as_expected_the_calls_that_were_never_made_are_named() -> None:
+    transfer = ExpectedCall("transfer", {}, writes=False)
+    failure = classify_failure(
+        stop_reason="agent_done",
+        tool_calls=[made("get_order", {}, writes=False)],
+        expected=[LOOK, transfer, transfer],
+        differences=[],
+    )
+    assert (failure.kind, failure.detail) == (
+        "other",
+        "data and outputs are as expected, but the reward is not; never called: transfer",
+    )
+
+
 def test_the_right_tool_with_other_arguments() -> None:
     calls = [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})]
     failure = classify_failure(
