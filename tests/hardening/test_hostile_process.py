@@ -33,6 +33,15 @@ SURVIVED = {
     "empties_modules": ("def", "sys.modules.clear()", "sys.modules (put back)"),
     "empties_modules_async": ("async def", "sys.modules.clear()", "sys.modules (put back)"),
     "other_modules": ("def", "sys.modules = {}", "sys.modules (put back)"),
+    "empties_path": ("def", "sys.path[:] = []", "sys.path (put back)"),
+    "empties_path_async": ("async def", "sys.path.clear()", "sys.path (put back)"),
+    "other_path": ("def", "sys.path = 'x'", "sys.path (put back)"),
+    "no_finders": (
+        "def",
+        "sys.meta_path.clear()\nsys.path_hooks = None",
+        "sys.meta_path, sys.path_hooks (put back)",
+    ),
+    "no_path_at_all": ("def", "del sys.path", "sys.path (put back)"),
     "breaks_imports": ("def", f"{FAILS}\nbuiltins.__import__ = fails", "builtins.__import__ (put back)"),
     "breaks_json": ("def", f"{FAILS}\njson.dumps = json.loads = fails", "json.dumps, json.loads (put back)"),
     "breaks_time": (
@@ -170,7 +179,9 @@ def test_what_rewards_do_to_the_process_or_give_back_costs_their_rollout(
         f"{kind} f{number}(messages, **kwargs):\n{indented(body)}\n"
         for number, (kind, body, _) in enumerate(REWARDS.values())
     ]
-    functions.append(f"def f{len(REWARDS)}(messages, **kwargs):\n    sys.modules.clear()\n    {SCORE}\n")
+    functions.append(
+        f"def f{len(REWARDS)}(messages, **kwargs):\n    sys.modules.clear()\n    sys.path = None\n    {SCORE}\n"
+    )
     bundle.write(
         "reward.py",
         f"{IMPORTS}\nfrom reward_kit import EvaluateResult, RewardOutput\n" + "\n".join(functions),

@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ import uuid
 from _signal import getsignal  # type: ignore[import-not-found]  # the one of signal makes enums: 3 us
 from operator import itemgetter
 from os import getpid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import end_if_forked, reopen_streams
@@ -101,6 +103,18 @@ _LOOKS = [_look(_BUILTINS, _LANGUAGE), *(_look(vars(module), names) for module, 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAIN_THREAD = threading.main_thread().ident
 _MODULES = sys.modules
+_INSTALLED = {*sysconfig.get_paths().values(), str(Path(__file__).parents[3])}
+_IMPORTERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
+_SEARCHED: dict[str, list[Any]] = {
+    "path": [
+        path for path in sys.path if path in _INSTALLED or path.startswith(sysconfig.get_path("stdlib"))
+    ],
+    "meta_path": [finder for finder in sys.meta_path if getattr(finder, "__module__", "") in _IMPORTERS],
+    "path_hooks": [hook for hook in sys.path_hooks if getattr(hook, "__module__", "") in _IMPORTERS],
+}
+"""By what Python finds its own modules and those that are installed, by the name in ``sys``."""
+_searched = [[*sys.path], [*sys.meta_path], [*sys.path_hooks]]
+"""All of it, when it was last found whole."""
 _OURS = frozenset({*sys.stdlib_module_names, "reward_kit"})
 _seen: dict[str, Any] = {}
 """The modules that were there before a call,"""
@@ -146,6 +160,8 @@ def put_back(before: Footing) -> list[str]:
     broken = [] if _are_as_they_were() else _put_back_functions()
     if sys.modules is not _MODULES or len(_MODULES) < len(_seen):
         broken += _put_back_modules()
+    if not _is_searched():
+        broken += _put_back_search()
     if sys.getrecursionlimit() < before.recursion_limit:
         sys.setrecursionlimit(before.recursion_limit)
         broken.append("the recursion limit")
@@ -158,6 +174,36 @@ def put_back(before: Footing) -> list[str]:
             if callable(handler) and not callable(getsignal(number)):
                 signal.signal(number, handler)
                 broken.append(f"the handler of {number.name}")
+    return broken
+
+
+def _is_searched() -> bool:
+    """Whether imports look where they did; a bundle may have them look elsewhere as well."""
+    try:
+        if [sys.path, sys.meta_path, sys.path_hooks] == _searched:
+            return True
+        for name, entries in _SEARCHED.items():
+            present = getattr(sys, name)
+            if present.__class__ is not list:
+                return False
+            for entry in entries:
+                if entry not in present:
+                    return False
+        _searched[:] = [[*sys.path], [*sys.meta_path], [*sys.path_hooks]]
+    except:  # noqa: E722 - it is gone, or foreign code was compared
+        return False
+    return True
+
+
+def _put_back_search() -> list[str]:
+    broken = []
+    for name, entries in zip(_SEARCHED, _searched, strict=True):
+        present = getattr(sys, name, None)
+        kept = present if isinstance(present, list) else []
+        missing = [entry for entry in entries if not any(entry is other or entry == other for other in kept)]
+        if missing or kept is not present:
+            setattr(sys, name, [*kept, *missing])
+            broken.append(f"sys.{name}")
     return broken
 
 

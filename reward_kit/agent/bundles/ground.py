@@ -44,6 +44,8 @@ def kept_ground() -> Iterator[None]:
         if folder is not None and _working_directory() != folder:
             with suppress(OSError):  # it may be gone
                 os.chdir(folder)
+        if not isinstance(sys.path, list):
+            sys.path = []
         sys.path.extend(entry for entry in path if entry not in sys.path)
         for number, copy in copies.items():
             _put_back(number, copy)
