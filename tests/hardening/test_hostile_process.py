@@ -179,9 +179,8 @@ def test_what_rewards_do_to_the_process_or_give_back_costs_their_rollout(
         f"{kind} f{number}(messages, **kwargs):\n{indented(body)}\n"
         for number, (kind, body, _) in enumerate(REWARDS.values())
     ]
-    functions.append(
-        f"def f{len(REWARDS)}(messages, **kwargs):\n    sys.modules.clear()\n    sys.path = None\n    {SCORE}\n"
-    )
+    breaks = "sys.modules.clear()\n    sys.path = None"
+    functions.append(f"def f{len(REWARDS)}(messages, **kwargs):\n    {breaks}\n    {SCORE}\n")
     bundle.write(
         "reward.py",
         f"{IMPORTS}\nfrom reward_kit import EvaluateResult, RewardOutput\n" + "\n".join(functions),
