@@ -19,13 +19,14 @@ from reward_kit.agent.outcome import RolloutOutcome, total_usage, usage_to_json
 from reward_kit.agent.runs.broken_off import BrokenOff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.averages import Averages
     from reward_kit.agent.completion import Usage
     from reward_kit.agent.explain import Explanations
     from reward_kit.agent.runs.comparison import Comparison
+    from reward_kit.agent.runs.rollout_record import RolloutRecord
     from reward_kit.agent.tau_bench.agreement import Agreement
 
 FORMAT = "reward-kit.evaluation/1"
@@ -174,6 +175,17 @@ class EvaluationResult:
     def outcomes(self) -> list[RolloutOutcome]:
         """The rollouts that are over, row by row."""
         return [outcome for row in self.rows for outcome in row.outcomes]
+
+    def records(self) -> Iterator[RolloutRecord]:
+        """The trajectories of the rollouts that are over, row by row, each read from its file in its turn.
+
+        Raises ``StorageError`` for one that is not there any more.
+        """
+        from reward_kit.agent.runs.rollout_record import load_rollout
+
+        for outcome in self.outcomes:
+            with load_rollout(self.folder / outcome.file) as record:
+                yield record
 
     @property
     def planned(self) -> int:

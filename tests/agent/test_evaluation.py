@@ -20,7 +20,7 @@ from reward_kit.agent.evaluation import Evaluation
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.schedule import rollout_seed
 from reward_kit.agent.tally import Tally
-from reward_kit.errors import BundleError, UsageError
+from reward_kit.errors import BundleError, StorageError, UsageError
 
 AGENTS = '''
 import asyncio
@@ -133,6 +133,17 @@ def test_gold_from_plain_code(bundle: Bundle) -> None:
     assert result.score == 1.0
     assert (result.status, result.complete, result.planned) == ("complete", True, 4)
     assert json.loads(result.results_path.read_text()) == json.loads(json.dumps(result.to_json()))
+
+
+def test_the_trajectories_of_a_result_are_read_one_by_one(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=2)
+    records = result.records()
+    first = next(records)
+    assert (first.row_id, first.index, first.reward) == (result.rows[0].row_id, 0, 1.0)
+    assert first.reward_arguments()["db"].execute("SELECT COUNT(*) FROM bookings").scalar_one() == 1
+    Path(result.folder / result.outcomes[1].file).unlink()
+    with pytest.raises(StorageError, match="there is no such rollout file"):
+        next(records)
 
 
 def test_a_result_is_shown_in_one_line(bundle: Bundle) -> None:
