@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.bundles.dataset import FaultyBundleError, also_in_more_rows, read_dataset
 from reward_kit.agent.bundles.default_reward import end_goal_reward
-from reward_kit.agent.bundles.files import PREFIX, BundleFiles
+from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.imports import BundleImports
-from reward_kit.agent.bundles.seed import Seed, SeedSource, folder_source
-from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.bundles.row_seed import seed_source
+from reward_kit.agent.bundles.seed import Seed, SeedSource
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Reward, Task
 from reward_kit.agent.bundles.task_selection import select_tasks
@@ -134,7 +134,7 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     faults = _Faults()
     for row in rows:
         if row.seed_sql not in sources:
-            sources[row.seed_sql] = _or_error(partial(_seed_source, row, files, folder))
+            sources[row.seed_sql] = _or_error(partial(seed_source, row, files, folder))
         source = sources[row.seed_sql]
         if isinstance(source, BundleError):
             faults.add(row, "seed_sql", str(source))
@@ -151,22 +151,6 @@ def _or_error(make: Callable[[], _T]) -> _T | BundleError:
         return make()
     except BundleError as error:
         return error
-
-
-def _seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
-    if row.seed_sql is None:
-        return folder_source(folder)
-    if not row.seed_sql.startswith(PREFIX):
-        if files.has(row.seed_sql):
-            raise BundleError(
-                f"{row.seed_sql!r} is a file, not SQL", remedy=f'Write "{PREFIX}{row.seed_sql}".'
-            )
-        return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
-    path = files.resolve(row.seed_sql)
-    if path.suffix == ".py":
-        return SeedSource.of(script=SeedScript(path), origin=f"{folder.name}/{path.name}")
-    name = path.relative_to(files.folder).as_posix()
-    return SeedSource.of(files.text(row.seed_sql), origin=f"{folder.name}/{name}")
 
 
 def _tasks(

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Path, Request
+from fastapi import FastAPI, Header, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from reward_kit.agent.tools.access import LocalOrTrusted
 from reward_kit.agent.tools.content import json_value
-from reward_kit.agent.tools.sessions import DEFAULT, Sessions, TooManySessionsError
+from reward_kit.agent.tools.sessions import DEFAULT, NoSuchRowError, Sessions, TooManySessionsError
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ SessionHeader = Annotated[
     ),
 ]
 SessionPath = Annotated[str, Path(alias="id", pattern=_SESSION)]
+RowQuery = Annotated[str | None, Query(description="The id of a row of the bundle's task.jsonl.")]
 
 
 class ToolAnswer(BaseModel):
@@ -174,10 +175,10 @@ def _add_fallback(app: FastAPI, registry: ToolRegistry) -> None:
 def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
     responses: dict[int | str, dict[str, Any]] = {422: {"model": Fault}}
 
-    @app.post("/sessions/{id}/reset", tags=["sessions"], responses=responses)
-    async def reset(session: SessionPath) -> SessionChanges:
-        """Back to the seed."""
-        sessions.reset(session)
+    @app.post("/sessions/{id}/reset", tags=["sessions"], responses={**responses, 404: {"model": Fault}})
+    async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
+        """Back to the seed; with a row's id to where rollouts of that row begin: its seed, at its now."""
+        sessions.reset(session, row)
         return SessionChanges(session=session, changes=[])
 
     @app.delete("/sessions/{id}", tags=["sessions"], responses=responses, status_code=204)
@@ -212,6 +213,10 @@ def _add_fault_handlers(app: FastAPI) -> None:
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
         faults = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
         return _json({"detail": "; ".join(faults)}, status=422)
+
+    @app.exception_handler(NoSuchRowError)
+    async def no_row(_request: Request, error: NoSuchRowError) -> Response:
+        return _json({"detail": str(error)}, status=404)
 
     @app.exception_handler(TooManySessionsError)
     async def full(_request: Request, error: TooManySessionsError) -> Response:

@@ -244,6 +244,75 @@ async def test_sessions_do_not_see_each_other_and_reset_goes_back_to_the_seed(
     assert len((await client.get("/sessions/bob/changes")).json()["changes"]) == 1
 
 
+ROWS = [
+    {"id": "early", "now": "2024-05-01T10:00:00Z", "seed_sql": "file:early.sql"},
+    {"id": "late", "now": "2031-01-01T00:00:00Z"},
+]
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    said = [{"role": "user", "content": "Hi"}]
+    lines = [{"toolset": "notes.tools", "initial_messages": said, **row} for row in rows]
+    (folder / "task.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+async def note(client: httpx.AsyncClient, session: str = "default") -> Any:
+    """How many notes there are after one more, and what time it is there."""
+    headers = {"X-Session-Id": session}
+    added = await client.post("/tools/add_note", json={"text": "x"}, headers=headers)
+    clock = await client.post("/tools/clock", headers=headers)
+    return added.json()["result"]["notes"], clock.json()["result"]
+
+
+async def test_a_session_may_begin_as_the_rollouts_of_a_row_do(folder: Path) -> None:
+    registry = notes_registry(folder)
+
+    @registry.tool
+    async def clock(db):
+        return await db.fetch_val("SELECT date('now')")
+
+    (folder / "early.sql").write_text(
+        "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes(text) VALUES ('a'), ('b');"
+    )
+    write_rows(folder, *ROWS)
+    server = build_server(registry)
+    async with client_of(server.app) as client:
+        assert (await note(client))[0] == 1
+        for row, expected in (("early", (3, "2024-05-01")), ("late", (1, "2031-01-01"))):
+            reset = await client.post("/sessions/default/reset", params={"row": row})
+            assert reset.json() == {"session": "default", "changes": []}
+            assert await note(client) == expected
+        assert len((await client.get("/sessions/default/changes")).json()["changes"]) == 1
+
+        missing = await client.post("/sessions/default/reset", params={"row": "erly"})
+        assert missing.status_code == 404
+        assert missing.json()["detail"] == "task.jsonl has no row 'erly' (did you mean 'early'?)"
+        write_rows(folder, {"id": "early", "now": "soon"})
+        faulty = await client.post("/sessions/default/reset", params={"row": "early"})
+        assert faulty.status_code == 500
+        assert faulty.json()["detail"].startswith("task.jsonl:1: row 'early', field 'now'")
+        assert await note(client) == (2, "2031-01-01")  # as it was
+
+        (folder / "task.jsonl").unlink()
+        assert (await client.post("/sessions/new/reset", params={"row": "early"})).status_code == 404
+        await client.post("/sessions/default/reset")
+        assert (await note(client))[0] == 1
+    server.sessions.close()
+
+
+async def test_a_session_of_a_row_makes_no_room_for_others(folder: Path) -> None:
+    write_rows(folder, *ROWS[1:])
+    server = build_server(notes_registry(folder), max_sessions=2)
+    async with client_of(server.app) as client:
+        for session in ("default", "row"):
+            answer = await client.post(f"/sessions/{session}/reset", params={"row": "late"})
+            assert answer.status_code == 200
+        third = await client.post("/sessions/third/reset", params={"row": "late"})
+        assert third.status_code == 503
+        assert set(server.sessions._sessions) == {"default", "row"}
+    server.sessions.close()
+
+
 async def test_a_session_that_nobody_has_used_has_no_changes(client: httpx.AsyncClient) -> None:
     assert (await client.get("/sessions/new/changes")).json() == {"session": "new", "changes": []}
     assert (await client.post("/sessions/new/reset")).status_code == 200

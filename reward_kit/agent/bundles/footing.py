@@ -113,7 +113,7 @@ _SEARCHED: dict[str, list[Any]] = {
     "path_hooks": [hook for hook in sys.path_hooks if getattr(hook, "__module__", "") in _IMPORTERS],
 }
 """By what Python finds its own modules and those that are installed, by the name in ``sys``."""
-_searched = [[*sys.path], [*sys.meta_path], [*sys.path_hooks]]
+_searched: list[list[Any]] = [[*sys.path], [*sys.meta_path], [*sys.path_hooks]]
 """All of it, when it was last found whole."""
 _OURS = frozenset({*sys.stdlib_module_names, "reward_kit"})
 _seen: dict[str, Any] = {}

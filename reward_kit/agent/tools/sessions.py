@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.seed import Seed, folder_seed
 from reward_kit.agent.database import Database
+from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.agent.tools.execution import result_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.tool_registry import ToolRegistry
     from reward_kit.agent.tools.execution import ToolResult
 
@@ -35,10 +37,16 @@ class _Session:
     retired: bool = False
     pristine: bool | None = None
     """Whether it is known to be as seeded; None after each use."""
+    of_row: bool = False
+    """Whether it was begun for a row, which would be forgotten with it."""
 
 
 class TooManySessionsError(RewardKitError):
     """No session can make room for a new one."""
+
+
+class NoSuchRowError(RewardKitError):
+    """The bundle has no row of this id."""
 
 
 class Sessions:
@@ -47,8 +55,8 @@ class Sessions:
     Room for a new one is made by the session that was unused for longest among those that are as seeded;
     ``default`` stays.  Nothing that a call has written is ever dropped.
 
-    The base is seeded from the bundle's folder on ``open`` (or first use) into a temporary folder, which
-    ``close`` removes.
+    The base is seeded from the bundle's folder on ``open`` (or first use), those of rows when they are asked
+    for, into a temporary folder, which ``close`` removes.
     """
 
     def __init__(self, registry: ToolRegistry, limit: int) -> None:
@@ -56,17 +64,27 @@ class Sessions:
         self._limit = limit
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._base: Database | None = None
+        self._bases: dict[str, Database] = {}
+        self._folder: Path | None = None
 
     def open(self) -> Database:
         """The base; raises ``BundleError`` where the bundle's seed is faulty."""
         if self._base is None:
-            seed = folder_seed(self._registry.folder) if self._registry.folder else Seed("")
-            folder = tempfile.mkdtemp(prefix="reward-kit-tools-")
-            # Also when the interpreter ends: an application mounted in another is not told of the shutdown.
-            self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._base = self._seeded(
+                folder_seed(self._registry.folder) if self._registry.folder else Seed("")
+            )
+        return self._base
+
+    def _seeded(self, seed: Seed) -> Database:
+        """The base of a seed; the same one for equal seeds."""
+        if seed.key not in self._bases:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-tools-"))
+                # Also when the interpreter ends: an application inside another is not told of the shutdown.
+                self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             try:
-                self._base = Database.seed(
-                    Path(folder) / "base.db",
+                self._bases[seed.key] = Database.seed(
+                    self._folder / f"base{len(self._bases) or ''}.db",
                     seed.sql,
                     script=seed.script,
                     origin=seed.origin,
@@ -74,18 +92,24 @@ class Sessions:
                     mode=self._registry.database,
                 )
             except RewardKitError:
-                self._remove_folder()
+                self._forget_folder()
                 raise
-        return self._base
+        return self._bases[seed.key]
+
+    def _forget_folder(self) -> None:
+        """Remove the folder, once there is no base in it."""
+        if not self._bases and self._folder is not None:
+            self._remove_folder()
+            self._folder = None
 
     def close(self) -> None:
         """Forget all sessions and remove the base."""
         for name in list(self._sessions):
             self.reset(name)
-        if self._base is not None:
-            self._base.close()
-            self._base = None
-            self._remove_folder()
+        self._base = None
+        while self._bases:
+            self._bases.popitem()[1].close()
+        self._forget_folder()
 
     @contextlib.contextmanager
     def use(self, name: str) -> Iterator[Database]:
@@ -114,12 +138,41 @@ class Sessions:
         with self.use(name) as database:
             return await result_of(self._registry.call(tool, arguments, db=database))
 
-    def reset(self, name: str) -> None:
-        """Back to the seed; a call that is running keeps the state it began with, which then is dropped."""
+    def reset(self, name: str, row_id: str | None = None) -> None:
+        """Back to the seed; a call that is running keeps the state it began with, which then is dropped.
+
+        With ``row_id`` the session begins as rollouts of that row do: with its seed, at its ``now``. Raises
+        ``NoSuchRowError`` where the bundle's ``task.jsonl`` has no such row, ``BundleError`` where it is
+        faulty, ``TooManySessionsError`` as ``use``; the session then is as it was.
+        """
+        fresh = None
+        if row_id is not None:
+            row, base = self._base_of_row(row_id)
+            if name not in self._sessions:
+                self._make_room()
+            fresh = _Session(base.fork(now=row.clock()), of_row=True)
         session = self._sessions.pop(name, None)
         if session is not None:
             session.retired = True
             self._close_if_done(session)
+        if fresh is not None:
+            self._sessions[name] = fresh
+
+    def _base_of_row(self, row_id: str) -> tuple[TaskRow, Database]:
+        from reward_kit.agent.bundles.dataset import read_dataset  # not for those who never ask for one
+        from reward_kit.agent.bundles.files import BundleFiles
+        from reward_kit.agent.bundles.row_seed import seed_source
+
+        folder = self._registry.folder
+        path = folder / "task.jsonl" if folder else None
+        if folder is None or path is None or not path.is_file():
+            raise NoSuchRowError("there is no task.jsonl beside the tools")
+        files = BundleFiles(folder)
+        rows = {row.id: row for row in read_dataset(path, files).rows}
+        row = rows.get(row_id)
+        if row is None:
+            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, list(rows))}")
+        return row, self._seeded(seed_source(row, files, folder).at(row.now))
 
     async def changes(self, name: str) -> list[dict[str, Any]]:
         """The rows in which a session differs from the seed, once the call that is running is done."""
@@ -136,7 +189,7 @@ class Sessions:
         if len(self._sessions) < self._limit:
             return
         for name, session in self._sessions.items():
-            if name != DEFAULT and not session.users and _is_pristine(session):
+            if name != DEFAULT and not session.of_row and not session.users and _is_pristine(session):
                 self.reset(name)
                 return
         raise TooManySessionsError(
