@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
+LONGEST_ANSWER = 2**25
+"""Bytes of an answer, unpacked: far more than any model writes, far less than a machine has."""
 READ_BUFFER = 2**18
 """Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
 
@@ -122,7 +124,7 @@ class OpenAIModel:
 
         try:
             async with self._open_session().post(self._endpoint.url, data=body) as response:
-                answer = await response.read()
+                answer = await _body(response)
         except aiohttp.ClientError as error:
             raise UnreachableError from error
         if self._gate is not None:
@@ -145,6 +147,18 @@ class OpenAIModel:
                 auto_decompress=True,
             )
         return self._session
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    parts = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > LONGEST_ANSWER:
+            response.close()
+            raise ValueError(f"it is longer than {LONGEST_ANSWER // 2**20} MB")
+    return b"".join(parts)
 
 
 def _trusted() -> Any:

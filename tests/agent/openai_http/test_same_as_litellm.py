@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from stub_server import Answer, StubServer
 from reward_kit.agent.completion import Completion, Message
 from reward_kit.agent.llm import LiteLLMModel
 from reward_kit.agent.openai_http.endpoint import find_endpoint
-from reward_kit.agent.openai_http.model import OpenAIModel
+from reward_kit.agent.openai_http.model import LONGEST_ANSWER, OpenAIModel
 from reward_kit.agent.redaction import HIDDEN
 from reward_kit.errors import ModelError
 
@@ -254,6 +255,20 @@ async def test_content_that_is_none_is_told(stub_llm: StubServer, content: Any) 
     (_, direct), _ = await both(stub_llm, body(says(None) | {"content": content}))
     assert isinstance(direct, ModelError)
     assert "the answer cannot be read" in str(direct)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_an_answer_without_end_is_not_taken_in(stub_llm: StubServer, packed: bool) -> None:
+    answer = body(says("x" * (LONGEST_ANSWER + 1)))
+    if packed:
+        answer = Answer(body=gzip.compress(answer.body or b"", 1), headers={"Content-Encoding": "gzip"})
+    stub_llm.script("gpt-4o-mini", [answer])
+    endpoint = find_endpoint("openai/gpt-4o-mini", None, {})
+    assert endpoint is not None
+    model = OpenAIModel("openai/gpt-4o-mini", endpoint, retries=0)
+    with pytest.raises(ModelError, match="the answer cannot be read: it is longer than 32 MB"):
+        await model.complete(HELLO)
+    await model.close()
 
 
 async def test_a_key_in_the_name_of_the_model_is_not_passed_on(
