@@ -183,6 +183,18 @@ def test_links_inside_of_the_folder_are_followed(tmp_path: Path) -> None:
     assert item.text("system_prompt") == "Be kind."
 
 
+def test_names_that_other_tools_have_are_told_where_they_mean_nothing_here(tmp_path: Path) -> None:
+    first = row(seed=7, timeout=2.5, system="Be kind.")
+    warnings = read(tmp_path, f"{first}\n{row('b', seed=8)}").warnings
+    kept = "is kept as a field of your own, for the reward"
+    assert [warning.partition("row 'a', field ")[2] for warning in warnings] == [
+        f"'seed': {kept}; the random numbers of rollouts come of --seed (also in 1 more row)",
+        f"'timeout': {kept}; the time of a rollout is --timeout",
+        f"'system': {kept}; did you mean 'system_prompt'?",
+    ]
+    assert read(tmp_path, row(seed="a", timeout=None, system=["of", "mine"])).warnings == []
+
+
 def test_likely_misspellings_are_told_once_with_their_number(tmp_path: Path) -> None:
     (warning,) = read(tmp_path, "\n".join(row(f"r{i}", n_rollout=4, difficulty=i) for i in range(3))).warnings
     assert warning.startswith("task.jsonl:1: row 'r0', field 'n_rollout': is kept as a field of your own;")

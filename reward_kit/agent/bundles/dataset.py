@@ -232,11 +232,25 @@ def _shortened(text: str) -> str:
     return cut(text, 2 * MAX_ID_LENGTH)
 
 
+_ELSEWHERE: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "system": (str, "did you mean 'system_prompt'?"),
+    "prompt": (str, "did you mean 'initial_messages', or 'sim_user_prompt'?"),
+    "messages": (list, "did you mean 'initial_messages'?"),
+    "seed": (int, "the random numbers of rollouts come of --seed"),
+    "timeout": ((int, float), "the time of a rollout is --timeout"),
+    "model": (str, "the agent's model is --model"),
+}
+"""Names that other tools have for what is called otherwise here, or is no matter of a row."""
+
+
 def _oddities(row: TaskRow) -> Iterator[tuple[str, str]]:
-    for name in row.model_extra or ():
+    for name, value in (row.model_extra or {}).items():
         meant = likely_misspelling(name)
+        kind, remedy = _ELSEWHERE.get(name, (type(None), None))
         if meant:
             yield name, f"is kept as a field of your own; did you mean {meant!r}?"
+        elif remedy is not None and isinstance(value, kind):
+            yield name, f"is kept as a field of your own, for the reward; {remedy}"
     if row.system_prompt and any(message["role"] == "system" for message in row.initial_messages):
         yield "system_prompt", "the initial messages have a system message too; the model sees both"
     if not row.initial_messages and row.sim_user_prompt is None:
