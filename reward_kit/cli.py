@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 
@@ -104,7 +105,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
     if wanted:
         from reward_kit import __version__
 
-        click.echo(f"{NAME} {__version__}")
+        say(f"{NAME} {__version__}")
         context.exit()
 
 
@@ -129,7 +130,7 @@ def cli(context: click.Context, verbose: bool) -> None:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("reward_kit").setLevel(logging.DEBUG)
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        say(context.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _discard_output()
-        click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+        say(f"Error: the output cannot be written: {error.strerror}", err=True)
         return 2
     except KeyboardInterrupt:
         code = 130
@@ -207,7 +208,7 @@ def _leave_threads_behind(code: int) -> None:
 
 def _say_at_the_end(warning: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        click.echo(warning, err=True)
+        say(warning, err=True)
         sys.stdout.flush()
 
 
@@ -232,10 +233,12 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return 130
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        say(told.getvalue().removesuffix("\n"), err=True)
         return error.exit_code
     except RewardKitError as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}", err=True)
         return 2
     return code if isinstance(code, int) else 0
 
@@ -288,7 +291,7 @@ def _read_dotenv() -> None:
         try:
             load_dotenv(file, override=False)
         except (OSError, UnicodeDecodeError) as error:
-            click.echo(f"Warning: .env cannot be read: {error}", err=True)
+            say(f"Warning: .env cannot be read: {error}", err=True)
 
 
 def _discard_output() -> None:

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from reward_kit.agent.option_values import check_value, key_values, split_ids, unknown_option
+from reward_kit.agent.cut_text import cut
+from reward_kit.agent.option_values import MAX_ROLLOUTS, check_value, key_values, split_ids, unknown_option
 from reward_kit.agent.redaction import is_secret_name, secrets_in, without_password
 from reward_kit.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
+LONGEST_NAME = 200
+"""Of an evaluation: the names of its files are longer by some 50, and 255 is what file systems take."""
 REDACTED = "***"
 
 _OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
@@ -92,7 +95,7 @@ class EvaluationConfig:
     )
     n_rollouts: int | None = _option(
         None, "--n-rollouts", "--num-trials", group="Tasks", kind=int, minimum=1,
-        help="Rollouts of each row, instead of the number that the row says.",
+        maximum=MAX_ROLLOUTS, help="Rollouts of each row, instead of the number that the row says.",
     )
     seed: int = _option(
         10, "--seed", group="Tasks", kind=int, fixed=True,
@@ -305,10 +308,8 @@ class EvaluationConfig:
         self._check_together()
 
     def _check_together(self) -> None:
-        if self.eval_id is not None and (not NAME.fullmatch(self.eval_id) or self.eval_id in (".", "..")):
-            raise UsageError(
-                f"--eval-id {self.eval_id!r} is no file name", remedy="Use letters, digits, '.', '_' and '-'."
-            )
+        if self.eval_id is not None:
+            check_eval_id(self.eval_id)
         if self.task_ids == ():
             raise UsageError(
                 "--task-ids names no row", remedy="Give ids or positions from 0, or leave it out."
@@ -342,6 +343,20 @@ class EvaluationConfig:
     def secrets(self) -> frozenset[str]:
         """What is in the options and must be in no text."""
         return secrets_in([self.model_args, self.user_model_args, self.agent])
+
+
+def check_eval_id(name: str) -> None:
+    """Raise ``UsageError`` where no evaluation can have this name, which names files."""
+    if not NAME.fullmatch(name) or name in (".", ".."):
+        raise UsageError(
+            f"--eval-id {cut(name, LONGEST_NAME)!r} is no file name",
+            remedy="Use letters, digits, '.', '_' and '-'.",
+        )
+    if len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"--eval-id has {len(name)} characters, which is too long for the name of a file",
+            remedy=f"Use at most {LONGEST_NAME}.",
+        )
 
 
 def flag_of(name: str) -> str:

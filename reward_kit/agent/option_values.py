@@ -13,6 +13,8 @@ from reward_kit.errors import UnknownOptionError, UsageError
 if TYPE_CHECKING:
     from reward_kit.agent.evaluation_config import Option
 
+MAX_ROLLOUTS = 1_000_000
+"""Of one row: each is planned before the first one runs."""
 OTHER_NAMES = {
     "limit": "max_tasks",
     "epochs": "n_rollouts",
@@ -102,7 +104,7 @@ def check_value(option: Option, value: Any) -> None:
             remedy = f"Leave {flag} out for {_WITHOUT[flag]}." if flag in _WITHOUT else None
             raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
         if option.maximum is not None and value > option.maximum:
-            raise UsageError(f"{flag} must be at most {option.maximum:g}, not {value}")
+            raise UsageError(f"{flag} must be at most {option.maximum:.15g}, not {value}")
     elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
         raise UsageError(f"{flag} takes text, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
     elif option.kind is str and "\0" in str(value):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from reward_kit.agent.cut_text import tamed
 from reward_kit.agent.worker_thread import in_thread
 
 
 def show(text: str) -> None:
-    """Write a line to the terminal."""
-    sys.stdout.write(f"{text}\n")
+    """Write a line to the terminal; control characters in it are shown, not sent."""
+    sys.stdout.write(f"{tamed(text)}\n")
     sys.stdout.flush()
 
 

@@ -19,6 +19,7 @@ from reward_kit.agent.event_loop import run_in_loop
 from reward_kit.agent.redaction import redact, secrets_in
 from reward_kit.cli import installed_first
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
+from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.report_output import (
     output_for_the_report,
     print_result,
@@ -56,10 +57,10 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
             return _run(given)
     except RewardKitError:
         if given.get("debug"):
-            click.echo(redact(traceback.format_exc(), _secrets(given)), err=True)
+            say(redact(traceback.format_exc(), _secrets(given)), err=True)
         raise
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        say("Interrupted.", err=True)
         return INTERRUPTED
 
 
@@ -99,10 +100,10 @@ def _run(given: dict[str, Any]) -> int:
                 result = run_in_loop(evaluation.run(killed=lambda: _resume_hint(evaluation)))
         except (RewardKitError, KeyboardInterrupt):
             if evaluation.result is not None and evaluation.result.outcomes:
-                click.echo(_resume_hint(evaluation), err=True)
+                say(_resume_hint(evaluation), err=True)
             raise
         if result.status in ("interrupted", "budget"):
-            click.echo(_resume_hint(evaluation), err=True)
+            say(_resume_hint(evaluation), err=True)
         print_result(result, config)
         if not write_asked(result, config, evaluation.task_numbers, output):
             return FAULT
@@ -110,7 +111,7 @@ def _run(given: dict[str, Any]) -> int:
 
 
 def _warn(warning: str) -> None:
-    click.echo(f"warning: {warning}", err=True)
+    say(f"warning: {warning}", err=True)
 
 
 def _validate(config: EvaluationConfig) -> int:
@@ -124,16 +125,16 @@ def _validate(config: EvaluationConfig) -> int:
     if not report.ok:
         from reward_kit.agent.reports.wording import count
 
-        click.echo(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
+        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
         return FAULT
-    click.echo("Task bundle successfully validated.")
+    say("Task bundle successfully validated.")
     return DONE
 
 
 def _tell_finding(output: IO[str], quiet: bool, finding: Finding) -> None:
     """Print it to ``output``, even if a tool has put another stream in its place."""
     if not quiet or finding.level == "error":
-        click.echo(str(finding), file=sys.stdout if output.closed else output)
+        say(str(finding), file=sys.stdout if output.closed else output)
 
 
 def _progress(config: EvaluationConfig) -> Progress:
@@ -168,6 +169,6 @@ def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
     if config.fail_under is not None:
         first = result.pass_power.get(1)
         if first is None or first.value < config.fail_under:
-            click.echo(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
+            say(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
             return INCOMPLETE
     return DONE

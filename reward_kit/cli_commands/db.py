@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (RewardKitError, apsw.Error) as error:
-            click.echo(f"Error: {error}", err=True)
+            say(f"Error: {error}", err=True)
             sys.exit(2)
 
 
@@ -93,7 +94,7 @@ def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
             shell.cmdloop()
     except (apsw.Error, shell.Error, OSError) as error:
         if not getattr(error, "_handle_exception_saw_this", False):  # else the shell has printed it
-            click.echo(f"Error: {error}", err=True)
+            say(f"Error: {error}", err=True)
         sys.exit(1)
     except SystemExit as leave:  # .exit, .quit
         sys.exit(leave.code or int(failed))
@@ -112,7 +113,7 @@ def export(path: Path, out: Path, force: bool) -> None:
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it.")
     export(_fork(path), out)
-    click.echo(f"{out}  {out.stat().st_size} bytes")
+    say(f"{out}  {out.stat().st_size} bytes")
 
 
 @db.command()
@@ -125,15 +126,15 @@ def changes(path: Path, base: Path | None, full: bool, as_json: bool) -> None:
     found = _changes(path, base)
     if as_json:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
-        click.echo(f"[{rows}]")
+        say(f"[{rows}]")
         return
     lines, whole = found.lines(), found.lines(whole=True)
     for line in whole if full else lines:
-        click.echo(line)
+        say(line)
     if not found:
-        click.echo("no changes", err=True)
+        say("no changes", err=True)
     elif not full and lines != whole:
-        click.echo("long values are cut; --full shows them whole", err=True)
+        say("long values are cut; --full shows them whole", err=True)
 
 
 def _fork(path: Path) -> Overlay:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.cli_commands.preview import FolderListCommand, folders_option
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import RewardKitError
 from reward_kit.evaluation import create_evaluation
 
@@ -37,5 +38,5 @@ def deploy_command(args: argparse.Namespace) -> int:
     try:
         create_evaluation(args)
     except RewardKitError as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}", err=True)
     return 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def export(
             raise click.UsageError(f"--out {path} lies among the logs of evaluations")
     number = write_lines(found, path)
     for line in report_lines(found, number, path):
-        click.echo(line, err=True)
+        say(line, err=True)
     return DONE if number else EMPTY
 
 

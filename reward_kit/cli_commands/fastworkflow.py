@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.agents.fastworkflow.environment import DEFAULT_WORKFLOW, HOME_VARIABLE, FastWorkflowHome
+from reward_kit.cli_commands.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +58,8 @@ def setup(folder: Path | None, python: str | None, workflow: str, pip_arguments:
 
     home = FastWorkflowHome.find(folder)
     prepared = install(home, python, workflow, pip_arguments)
-    click.echo(f"FastWorkflow {home.version} is in {home.folder}")
-    click.echo(f"workflow: {prepared}")
+    say(f"FastWorkflow {home.version} is in {home.folder}")
+    say(f"workflow: {prepared}")
 
 
 @fastworkflow.command()
@@ -109,8 +110,8 @@ def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
 
         with TaskBundle.load(dataset) as bundle:
             asyncio.run(look(bundle.tasks))
-    click.echo(f"FastWorkflow {home.version} is ready: {home.workflow()}")
+    say(f"FastWorkflow {home.version} is ready: {home.workflow()}")
 
 
 def _warn(warning: str) -> None:
-    click.echo(f"warning: {warning}", err=True)
+    say(f"warning: {warning}", err=True)

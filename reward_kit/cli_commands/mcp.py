@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _over_http(target: str, host: str, port: int) -> None:
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
-        click.echo(f"{server.server.name}: {address} (Ctrl-C ends it)", err=True)
+        say(f"{server.server.name}: {address} (Ctrl-C ends it)", err=True)
         serve_http(server.server, listener, host)
 
 

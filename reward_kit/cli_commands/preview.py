@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from reward_kit.agent.faults import fault_line
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import RewardKitError
 from reward_kit.evaluation import preview_evaluation
 from reward_kit.preview_samples import Sample, samples_from_hugging_face, samples_from_jsonl
@@ -85,7 +86,7 @@ def preview_command(args: argparse.Namespace) -> int:
     try:
         return _preview(args)
     except (ValueError, ImportError, RewardKitError) as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}", err=True)
         return 1
 
 
@@ -141,9 +142,9 @@ def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) ->
         samples = samples_from_jsonl(args.samples, args.max_samples)
     failed = 0
     for number, sample in enumerate(samples, start=1):
-        click.echo(f"\n--- Sample {number} ---")
+        say(f"\n--- Sample {number} ---")
         failed += not _show_remote_result(f"{args.remote_url.rstrip('/')}/evaluate", sample)
-        click.echo("--- End Sample ---")
+        say("--- End Sample ---")
     return 1 if failed or not samples else 0
 
 
@@ -164,13 +165,11 @@ def _show_remote_result(endpoint: str, sample: Sample) -> bool:
         response.raise_for_status()
         result = EvaluateResult.model_validate(response.json())
     except (requests.RequestException, ValueError) as error:
-        click.echo(f"  Error: {endpoint}: {error}")
+        say(f"  Error: {endpoint}: {error}")
         return False
-    click.echo(f"  Score: {result.score}")
-    click.echo(f"  Reason: {result.reason or 'N/A'}")
-    click.echo(f"  Is Valid: {result.is_score_valid}")
+    say(f"  Score: {result.score}")
+    say(f"  Reason: {result.reason or 'N/A'}")
+    say(f"  Is Valid: {result.is_score_valid}")
     for name, metric in result.metrics.items():
-        click.echo(
-            f"  Metric '{name}': Score={metric.score}, Valid={metric.is_score_valid}, Reason={metric.reason}"
-        )
+        say(f"  Metric '{name}': Score={metric.score}, Valid={metric.is_score_valid}, Reason={metric.reason}")
     return True

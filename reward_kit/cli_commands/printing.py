@@ -1,14 +1,21 @@
-"""Printing the lines of a report, whatever reads them."""
+"""How commands print: whatever is in the text, and whatever reads it."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from reward_kit.agent.cut_text import tamed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def say(text: str, *, err: bool = False, file: IO[Any] | None = None) -> None:
+    """Print one text of one or more lines; control characters in it are shown, not sent."""
+    click.echo(tamed(text), err=err, file=file)
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
@@ -17,4 +24,4 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
     for line in lines:
-        click.echo(line, file=stream)
+        say(line, file=stream)

@@ -7,8 +7,7 @@ import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import click
-
+from reward_kit.cli_commands.printing import say
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -59,19 +58,19 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     stream: Any = sys.stderr if config.json == "-" else sys.stdout
     try:
         if config.quiet:
-            click.echo(scores_line(result), file=stream)
+            say(scores_line(result), file=stream)
             if result.unjudged:
-                click.echo(_unjudged_line(result), err=True)
+                say(_unjudged_line(result), err=True)
             if result.explanations is not None and not result.explanations.complete:
                 explained = result.explanations
-                click.echo(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
+                say(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
             return
         # A stream that cannot write a character shows a substitute rather than fail after all the work.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
         print_report(result, Console(file=stream, markup=False, highlight=False, emoji=False))
         if result.agreement is not None:
-            click.echo("\n" + "\n".join(result.agreement.lines()), file=stream)
+            say("\n" + "\n".join(result.agreement.lines()), file=stream)
         stream.flush()
     except BrokenPipeError:
         raise
@@ -106,12 +105,12 @@ def write_asked(
     except OSError as error:
         return _not_written(f"standard output: {error.strerror or error}", result)
     if config.json is None and not config.quiet:
-        click.echo(f"tau-bench's layout: {target}")
+        say(f"tau-bench's layout: {target}")
     return True
 
 
 def _not_written(fault: str, result: EvaluationResult) -> bool:
-    click.echo(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
+    say(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
     return False
 
 

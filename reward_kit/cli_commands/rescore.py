@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def rescore(
             task_dir=task_dir,
             eval_id=eval_id,
             timeout=REWARD_TIMEOUT if timeout is None else timeout,
-            warn=lambda warning: click.echo(f"warning: {warning}", err=True),
+            warn=lambda warning: say(f"warning: {warning}", err=True),
         )
     )
     for line in report_lines(done):
-        click.echo(line, err=json_path == "-")
+        say(line, err=json_path == "-")
     if json_path is not None:
         write_output([readable_json(done.to_json())], json_path)
     return INCOMPLETE if done.failed else DONE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.reports.wording import count
+from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _all(folder: Path) -> list[StoredEvaluation]:
 
     found, faults = read_evaluations(folder / "evals")
     for fault in faults:
-        click.echo(f"left out: {fault}", err=True)
+        say(f"left out: {fault}", err=True)
     return found
 
 
@@ -80,7 +81,7 @@ def _serve(site: Site, named: list[StoredEvaluation], port: int) -> None:
         raise click.UsageError("name one EVALUATION; the others are a click away")
     with listen(LOOPBACK, port) as listener:
         start = f"evals/{quote(named[0].eval_id)}.html" if named else ""
-        click.echo(f"http://{LOOPBACK}:{listener.getsockname()[1]}/{start} (Ctrl-C ends it)")
+        say(f"http://{LOOPBACK}:{listener.getsockname()[1]}/{start} (Ctrl-C ends it)")
         serve(site, listener)
 
 
@@ -89,4 +90,4 @@ def _write(site: Site, evaluations: list[StoredEvaluation], out: Path) -> None:
     from reward_kit.agent.reports.wording import from_here
 
     number = sum(1 for _ in site.write(evaluations, out))
-    click.echo(f"{count(number, 'page')}, beginning with {from_here(out / INDEX)}")
+    say(f"{count(number, 'page')}, beginning with {from_here(out / INDEX)}")

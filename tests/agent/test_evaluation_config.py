@@ -84,6 +84,8 @@ def test_the_defaults_of_the_contract() -> None:
         ({"keep_db": "some"}, "--keep-db must be one of full, delta, none"),
         ({"eval_id": ".."}, "is no file name"),
         ({"eval_id": "a/b"}, "is no file name"),
+        ({"eval_id": "a" * 250}, "--eval-id has 250 characters, which is too long for the name of a file"),
+        ({"n_rollouts": 1_000_001}, "--n-rollouts must be at most 1000000, not 1000001"),
         ({"model_args": ["=1"]}, "is not KEY=VALUE"),
         ({"task_ids": ""}, "--task-ids names no row"),
         ({"task_ids": " , "}, "--task-ids names no row"),

@@ -16,6 +16,7 @@ from flight_bundle import GOLD, REWARD, TOOLS, Bundle, Finished, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.evaluation_config import LONGEST_NAME
 from reward_kit.agent.event_loop import run_from_code
 from reward_kit.agent.rescoring import rescore
 from reward_kit.agent.runs.evaluation_log import EvaluationLog
@@ -472,3 +473,28 @@ def test_what_is_no_log_is_told_in_one_line(
     assert ran.code == 2
     assert told in ran.error
     assert ran.error.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--eval-id", "../q"), "--eval-id '../q' is no file name. Use letters"),
+        (("--eval-id", ""), "--eval-id '' is no file name. Use letters"),
+        (("--eval-id", "q" * 250), "--eval-id has 250 characters, which is too long for the name of a file"),
+        (("--timeout", "nan"), "--timeout must be more than 0, not nan"),
+    ],
+)
+def test_what_no_evaluation_can_be_judged_with_is_told_in_one_line(
+    finished: EvaluationResult, command: Command, options: tuple[str, ...], told: str
+) -> None:
+    ran = command(finished.log_path, *options)
+    assert ran.code == 2
+    assert ran.error.startswith(f"Error: {told}")
+    assert len(ran.error.splitlines()) == 1
+
+
+def test_the_longest_name_that_is_taken_does_for_all_files_of_an_evaluation(bundle: Bundle) -> None:
+    played = agent_eval(bundle.dataset, agent="gold", eval_id="p" * LONGEST_NAME)
+    done = asyncio.run(rescore(played.log_path, eval_id="q" * LONGEST_NAME))
+    assert done.written is not None
+    assert done.written.results_path.is_file()

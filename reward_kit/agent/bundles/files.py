@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.cut_text import cut
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 PREFIX = "file:"
 LONGEST_SHOWN = 256
+_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
 
 
 class BundleFiles:
@@ -76,3 +80,29 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BundleError(f"is not UTF-8 text ({error.reason})", place=f"{path}:{line}") from None
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file ``path``; ``BundleError`` where what has its name is none: that is never meant
+    to count as nothing.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # a NUL character in its name
+        number = getattr(error, "errno", None)
+        is_link = os.path.islink(path)  # noqa: PTH114 - Path's own raises where a name is too long
+        if not is_link and number != errno.EACCES:
+            return False
+        if number == errno.ENOENT:
+            fault = "is a link to a file that is not there"
+        elif number == errno.ELOOP:
+            fault = "is a link that leads back to itself"
+        else:
+            fault = f"cannot be read: {getattr(error, 'strerror', error)}"
+        remedy = "Put the file there, or remove the link if the bundle is to have none."
+        raise BundleError(fault, place=str(path), remedy=remedy) from None
+    if stat.S_ISREG(mode):
+        return True
+    kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
+    remedy = "Rename it, or put the file in its place."
+    raise BundleError(f"is {kind}, expected a file", place=str(path), remedy=remedy)

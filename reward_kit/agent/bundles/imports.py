@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.bundles.files import is_file
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -80,12 +81,25 @@ class BundleImports:
             return module
 
     def exists(self, name: str) -> bool:
-        """Whether there is a module ``name``; its parent package has been imported already."""
+        """Whether there is a module ``name``; its parent package has been imported already.
+
+        Raises ``BundleError`` where its file is none, a link to nothing say.
+        """
         with _lock:
             try:
-                return importlib.util.find_spec(name) is not None
+                if importlib.util.find_spec(name) is not None:
+                    return True
             except (ModuleNotFoundError, ValueError):
-                return False
+                pass
+            self.refuse_no_file(name)
+            return False
+
+    def refuse_no_file(self, name: str) -> None:
+        """Raise ``BundleError`` where what would be the file of the module ``name`` is no file."""
+        parent, _, stem = name.rpartition(".")
+        folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else self._entries
+        for folder in folders:
+            is_file(Path(folder) / f"{stem}.py")
 
     def searched(self) -> list[str]:
         """The folders, besides the installed packages, where modules are looked for."""

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import tamed
 from reward_kit.agent.faults import fault_line, is_of_foreign_code
 from reward_kit.errors import RewardKitError
 
@@ -57,5 +58,5 @@ def tell(who: str, error: BaseException) -> bool:
     logger.debug("%s", line, exc_info=error)
     if line not in _told and sys.stderr is not None:
         _told.add(line)
-        sys.stderr.write(f"{line}\n")  # in one piece: others may write as well
+        sys.stderr.write(f"{tamed(line)}\n")  # in one piece: others may write as well
     return True

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundles.files import read_text
+from reward_kit.agent.bundles.files import is_file, read_text
 from reward_kit.agent.bundles.seed_script import SeedScript
 from reward_kit.errors import BundleError
 
@@ -93,12 +93,13 @@ def folder_source(folder: Path) -> SeedSource:
     """What the seed of a bundle's folder is made from; see ``folder_seed``."""
     folder = folder.resolve()
     sql_file, script_file = folder / SEED_SQL, folder / SEED_SCRIPT
-    for file in (sql_file, script_file):
-        if file.exists() and not file.resolve().is_relative_to(folder):
+    has_sql, has_script = is_file(sql_file), is_file(script_file)
+    for file, there in ((sql_file, has_sql), (script_file, has_script)):
+        if there and not file.resolve().is_relative_to(folder):
             raise BundleError("is a link to a file outside of the bundle's folder", place=str(file))
-    sql = read_text(sql_file) if sql_file.is_file() else ""
-    script = SeedScript(script_file) if script_file.is_file() else None
-    name = SEED_SQL if sql_file.is_file() else SEED_SCRIPT if script else "no seed"
+    sql = read_text(sql_file) if has_sql else ""
+    script = SeedScript(script_file) if has_script else None
+    name = SEED_SQL if has_sql else SEED_SCRIPT if has_script else "no seed"
     return SeedSource.of(sql, script, origin=f"{folder.name}/{name}")
 
 

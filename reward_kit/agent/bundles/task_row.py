@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from reward_kit.agent.bundles.gold_reference import reference_faults
 from reward_kit.agent.bundles.message_check import Fault, message_faults
+from reward_kit.agent.option_values import MAX_ROLLOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +36,6 @@ RESERVED_IDS = frozenset({"evals", ".bases", ".cache"})
 """Folders of the output directory that do not belong to a row."""
 
 MAX_ID_LENGTH = 128
-MAX_ROLLOUTS = 1_000_000
-"""Of one row: each is planned before the first one runs."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 _DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")

@@ -141,6 +141,7 @@ def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             fault = f"module {name!r} cannot be imported: {code_fault(error)}"
             raise BundleError(fault, remedy=_own_module(imports.folder, error.name)) from error
+        imports.refuse_no_file(error.name)
         raise _not_found(imports, name, error.name, kind) from None
     except BaseException as error:  # the border to the bundle's own code, which may exit or worse
         raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.cut_text import tamed
 from reward_kit.agent.reports.wording import count, duration, money, score, tokens
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class PlainProgress:
     def _say(self, text: str) -> None:
         stream = self._given or sys.stderr  # asked now: code of a bundle may have closed the one before
         with suppress(ValueError):
-            stream.write(" ".join(text.split("\n")) + "\n")
+            stream.write(tamed(" ".join(text.split("\n"))) + "\n")
             stream.flush()
 
 
@@ -121,7 +122,7 @@ class LiveProgress:
 
     def noted(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(text)
+            self._live.console.print(tamed(text))
 
     def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Leave the last line standing."""

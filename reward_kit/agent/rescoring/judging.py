@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.evaluation_config import EvaluationConfig, check_eval_id
 from reward_kit.agent.judge import call_reward, names_argument, takes_async_faces
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
@@ -57,6 +57,10 @@ async def rescore(
     """
     from reward_kit.agent.bundle import TaskBundle
 
+    if eval_id is not None:
+        check_eval_id(eval_id)
+    if not timeout > 0:  # nan is not more, either
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
     log = find_stored(name, output_dir)
     started = time.perf_counter()
     if eval_id is not None and log.with_name(f"{eval_id}.jsonl").exists():

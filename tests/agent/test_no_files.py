@@ -1,0 +1,78 @@
+"""What has the name of a bundle's file and is none is told, rather than taken for nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+
+from reward_kit.agent.bundle import TaskBundle
+from reward_kit.errors import BundleError
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("../not_fetched/file")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "is a link to a file that is not there. Put the file there, or remove the link": dangling,
+    "is a link that leads back to itself. Put the file there, or remove the link": loop,
+    "is a folder, expected a file. Rename it": Path.mkdir,
+    "is a named pipe, expected a file. Rename it": pipe,
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return flight_bundle(tmp_path)
+
+
+@pytest.mark.parametrize("fault", KINDS)
+@pytest.mark.parametrize("name", ["reward.py", "tools.py", "seed.sql", "seed.py"])
+def test_what_is_no_file_is_told_in_one_line(bundle: Bundle, name: str, fault: str) -> None:
+    path = bundle.folder / name
+    path.unlink(missing_ok=True)
+    KINDS[fault](path)
+    bundle.rows({"seed_sql": None, "actions": GOLD})
+    with pytest.raises(BundleError) as caught:
+        TaskBundle.load(bundle.folder)
+    (line,) = str(caught.value).splitlines()
+    assert f"{path}: {fault}" in line
+
+
+def test_the_reward_of_a_dataset_in_the_working_directory_is_looked_for_there(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bundle.folder)
+    (bundle.folder / "tools.py").rename(bundle.folder / "tools_of_this_test.py")
+    (bundle.folder / "reward.py").unlink()
+    dangling(bundle.folder / "reward.py")
+    bundle.rows({"toolset": "tools_of_this_test"})
+    with pytest.raises(BundleError, match=r"reward\.py: is a link to a file that is not there"):
+        TaskBundle.load(bundle.folder)
+
+
+def test_a_file_that_is_not_there_at_all_may_be_missing(bundle: Bundle) -> None:
+    (bundle.folder / "reward.py").unlink()
+    (bundle.folder / "seed.sql").unlink()
+    bundle.rows({"seed_sql": None})
+    with TaskBundle.load(bundle.folder) as loaded:
+        assert loaded.tasks[0].seed.sql == ""
+
+
+def test_a_link_to_a_file_of_the_folder_is_followed(bundle: Bundle) -> None:
+    (bundle.folder / "reward.py").rename(bundle.folder / "judged.py")
+    (bundle.folder / "reward.py").symlink_to("judged.py")
+    with TaskBundle.load(bundle.folder) as loaded:
+        assert loaded.tasks[0].reward.__module__ == "flight_task.reward"

@@ -1,0 +1,106 @@
+"""Control characters of a bundle are shown, not sent to the terminal; what people write stays as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, SEED, TOOLS, Bundle, Finished
+
+from reward_kit.agent import terminal
+from reward_kit.agent.cut_text import tamed
+
+FOREIGN = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\x7f\r"
+SHOWN = r"\u001b]0;title\u0007\u001b[2J\u202e\u009b31m\u007f\u000d"
+HARMLESS = "Zürich 東京駅 \U0001f468\u200d\U0001f469\u200d\U0001f467 नमस्ते"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+VALIDATE = ("-d", "task.jsonl", "--validate-only")
+
+
+def seed_in_error(bundle: Bundle) -> None:
+    bundle.write("seed.sql", f"{SEED}INSERT INTO nowhere VALUES('{FOREIGN.strip()}{HARMLESS}');\n")
+
+
+def goal_in_error(bundle: Bundle) -> None:
+    bundle.rows({"end_goal_sql": f'SELECT 1 FROM "{FOREIGN}{HARMLESS}"'})
+
+
+def action_in_error(bundle: Bundle) -> None:
+    bundle.rows({"actions": [{"name": f"{FOREIGN}{HARMLESS}", "arguments": {}}]})
+
+
+def import_in_error(bundle: Bundle) -> None:
+    bundle.write("tools.py", f"raise ValueError({FOREIGN + HARMLESS!r})")
+
+
+@pytest.mark.parametrize("broken", [seed_in_error, goal_in_error, action_in_error, import_in_error])
+def test_faults_of_a_bundle_are_told_without_control_characters(
+    bundle: Bundle, agent_eval: Callable[..., Finished], broken: Callable[[Bundle], None]
+) -> None:
+    broken(bundle)
+    ran = agent_eval(*VALIDATE, PYTHONUTF8="1")
+    text = ran.out + ran.err
+    assert ran.code == 2
+    assert RAW.search(text) is None
+    assert SHOWN.removesuffix(r"\u000d") in text
+    assert HARMLESS in text
+
+
+def test_faults_of_several_rows_keep_their_lines(bundle: Bundle, agent_eval: Callable[..., Finished]) -> None:
+    bundle.rows({"id": "a", "max_steps": 0}, {"id": "b", "max_steps": 0})
+    assert len(agent_eval(*VALIDATE).error.splitlines()) == 2
+
+
+@pytest.fixture
+def changed(bundle: Bundle, agent_eval: Callable[..., Finished]) -> Path:
+    """A database in which a table of a foreign name has changed."""
+    bundle.write(
+        "seed.sql", f"{SEED}CREATE TABLE [\x1b(0\x07\u202e\x9b{HARMLESS}](id INTEGER PRIMARY KEY, v);\n"
+    )
+    bundle.write(
+        "tools.py",
+        TOOLS
+        + """
+@R.tool(parameters={})
+def fill(db):
+    name = db.execute("SELECT name FROM sqlite_master ORDER BY rowid DESC LIMIT 1").scalar_one()
+    db.execute(f"INSERT INTO [{name}] VALUES (1, char(27) || char(155) || char(8238))")
+""",
+    )
+    bundle.rows({"actions": [*GOLD, {"name": "fill", "arguments": {}}], "n_rollouts": 1})
+    assert agent_eval("-d", "task.jsonl", "--agent", "gold", "--quiet").code == 0
+    return next(bundle.folder.glob("runs/*/roll_*.db"))
+
+
+def changes(path: Path, *options: str) -> str:
+    command = [sys.executable, "-X", "utf8", "-m", "reward_kit", "db", "changes", str(path), *options]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
+
+
+def test_changes_of_a_database_are_shown_without_control_characters(changed: Path) -> None:
+    text = changes(changed)
+    assert RAW.search(text) is None
+    assert rf"\u001b(0\u0007\u202e\u009b{HARMLESS} #1" in text
+
+
+def test_changes_as_json_say_the_same_without_control_characters(changed: Path) -> None:
+    text = changes(changed, "--json")
+    assert RAW.search(text) is None
+    row = next(row for row in json.loads(text) if HARMLESS in row["table"])
+    assert row["table"] == f"\x1b(0\x07\u202e\x9b{HARMLESS}"
+    assert row["after"]["v"] == "\x1b\x9b\u202e"
+
+
+def test_text_of_people_and_line_ends_stay() -> None:
+    assert tamed(f"{HARMLESS}\u3000駅\n\ttwo") == f"{HARMLESS}\u3000駅\n\ttwo"
+    assert tamed("a\ud800") == r"a\ud800"
+
+
+def test_a_person_at_the_terminal_reads_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show(f"agent: {FOREIGN}")
+    assert capsys.readouterr().out == f"agent: {SHOWN}\n"
