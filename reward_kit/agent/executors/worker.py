@@ -1,13 +1,13 @@
 """One of several processes that share an evaluation's rollouts. Run by ``worker_processes``.
 
-It speaks JSON lines. On stdin: first the setup (``config``, ``path``: where modules are looked for,
-``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout), later perhaps ``hold``: begin
-no more. The end of stdin ends the process. On stdout: ``begun`` (a job), ``outcome`` (a line for the log),
-``broken_off`` (what attempts have used that came to no end, also after the end of stdin), ``unpriced``
-(a model of no known price), ``note``, ``fault`` (no process can go on), ``broke`` (this one cannot: a
-rollout may be the cause), ``waiting`` (calls wait for a provider: that is not the rollouts' time), and
-``over`` when all is done. With ``rpm`` or ``tpm`` there are lines for model calls in both directions, see
-``providers.leave``.
+It speaks JSON lines; what begins otherwise means nothing. On stdin: first the setup (``config``, ``path``:
+where modules are looked for, ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout),
+later perhaps ``hold``: begin no more. The end of stdin ends the process. On stdout: ``begun`` (a job),
+``outcome`` (a line for the log), ``broken_off`` (what attempts have used that came to no end, also after the
+end of stdin), ``unpriced`` (a model of no known price), ``note``, ``fault`` (no process can go on), ``broke``
+(this one cannot: a rollout may be the cause), ``waiting`` (calls wait for a provider: that is not the
+rollouts' time), and ``over`` when all is done. With ``rpm`` or ``tpm`` there are lines for model calls
+in both directions, see ``providers.leave``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Lines:
     def tell(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line)
         with self._lock, suppress(OSError):  # nobody listens any more: the end of stdin says so as well
-            self._stream.write(f"{text}\n")
+            self._stream.write(f"\n{text}\n")  # what a tool has put there before it is a line of its own
             self._stream.flush()
 
     async def begin(self, row_id: str, index: int) -> None:
@@ -148,16 +148,19 @@ async def _tell_waiting(gates: Gates, lines: Lines) -> None:
 
 def main() -> int:
     """Read the setup, play, and tell how it ended."""
+    from reward_kit.agent.executors.left_alone import end_when_left_alone
     from reward_kit.agent.faults import fault_line
     from reward_kit.agent.interruption import hear_no_ctrl_c
     from reward_kit.agent.providers.leave import Leave
 
     hear_no_ctrl_c()
+    given = _standard_input_for_itself()
+    end_when_left_alone(given.fileno(), GRACE + 2.0)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # tools may print; standard output belongs to the lines
     sys.stdout = sys.stderr
     lines = Lines(out)
-    first = sys.stdin.readline()
+    first = given.readline()
     if not first.endswith("\n"):  # the other process died meanwhile
         return 1
     setup = json.loads(first)
@@ -167,7 +170,7 @@ def main() -> int:
     loop.set_exception_handler(_say_unless_broken)
     leave = Leave(lines.tell)
     task = loop.create_task(work(setup, lines, tally, leave))
-    threading.Thread(target=_listen, args=(loop, task, tally, leave), daemon=True).start()
+    threading.Thread(target=_listen, args=(given, loop, task, tally, leave), daemon=True).start()
     try:
         loop.run_until_complete(task)
     except RewardKitError as error:
@@ -185,6 +188,15 @@ def main() -> int:
     return 0
 
 
+def _standard_input_for_itself() -> TextIO:
+    """Standard input under another number: a tool that reads finds nothing there, and does not wait."""
+    given = os.fdopen(os.dup(0), encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return given
+
+
 def _is_out_of_files(error: BaseException | None) -> bool:
     """Whether it is for want of this process's own descriptors: others may have some."""
     while error is not None and not isinstance(error, OSError):
@@ -198,15 +210,22 @@ def _say_unless_broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
         loop.default_exception_handler(context)
 
 
-def _listen(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], tally: Tally, leave: Leave) -> None:
+def _listen(
+    given: TextIO,
+    loop: asyncio.AbstractEventLoop,
+    task: asyncio.Task[None],
+    tally: Tally,
+    leave: Leave,
+) -> None:
     """Heed what comes on stdin; at its end cancel ``task``, and end the process if that does not help."""
-    for text in sys.stdin:
-        line = json.loads(text)
-        if "hold" in line:
-            tally.max_cost = 0.0  # nothing more may begin; what runs is finished
-        elif "leave" in line:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(leave.heard, line)
+    with suppress(OSError, ValueError):  # a tool has closed it, or another file has its number
+        for text in given:
+            line = json.loads(text)
+            if "hold" in line:
+                tally.max_cost = 0.0  # nothing more may begin; what runs is finished
+            elif "leave" in line:
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(leave.heard, line)
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(task.cancel)
     time.sleep(GRACE)

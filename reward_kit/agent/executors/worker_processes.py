@@ -132,6 +132,7 @@ class WorkerProcesses:
             alone = suspects[:1]
             places = alone or list(left)
             begun: dict[Place, float] = {}
+            before = len(left)
             setup = {
                 "config": share_config(self._config, 1 if alone else concurrency),
                 "path": sys.path,
@@ -142,7 +143,7 @@ class WorkerProcesses:
             try:
                 await self._one_process(setup, left, begun)
             except ProcessDiedError as death:
-                if not begun:
+                if not begun and len(left) == before:
                     raise RewardKitError(
                         f"a process that was to play rollouts {death} before it began one",
                         remedy="Run with --workers 1 to see why.",
@@ -191,10 +192,15 @@ class WorkerProcesses:
                 await stdin.drain()
             over = False
             async for lines in said:
-                over = await self._heard([json.loads(line) for line in lines], left, begun, asker) or over
+                over = await self._heard(lines, left, begun, asker) or over
                 if not self._tally.may_start:
                     tell({"hold": True})
+                if said.damaged:  # a rollout may be in what cannot be read
+                    with suppress(ProcessLookupError):
+                        process.kill()
             code = await process.wait()
+            if said.damaged and left:
+                raise ProcessDiedError("was ended: other code wrote into what it says")
             if not over:
                 raise ProcessDiedError(_said(code))
         finally:
@@ -218,7 +224,7 @@ class WorkerProcesses:
 
         async def hear() -> None:
             async for lines in self._processes[process]:
-                self._heard_last([json.loads(line) for line in lines])
+                self._heard_last(lines)
 
         hearing = asyncio.ensure_future(hear())
         try:
@@ -346,21 +352,36 @@ class WorkerProcesses:
 
 
 class WholeLines:
-    """All whole lines that have come since the last look; what a process did not end is dropped."""
+    """All whole lines that have come since the last look; what a process did not end is dropped.
+
+    So are lines that are none of its own. ``damaged`` says that one which may have been cannot be read.
+    """
 
     def __init__(self, stream: asyncio.StreamReader) -> None:
         self._stream = stream
         self._rest = b""
+        self.damaged = False
 
     def __aiter__(self) -> WholeLines:
         return self
 
-    async def __anext__(self) -> list[bytes]:
+    async def __anext__(self) -> list[dict[str, Any]]:
         while chunk := await self._stream.read(LONGEST_READ):
             *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if lines:
-                return lines
+            read = [plain for line in lines if (plain := self._read(line)) is not None]
+            if read or self.damaged:
+                return read
         raise StopAsyncIteration
+
+    def _read(self, line: bytes) -> dict[str, Any] | None:
+        if not line.startswith(b"{"):
+            return None
+        try:
+            plain: dict[str, Any] = json.loads(line)
+        except ValueError:
+            self.damaged = True
+            return None
+        return plain
 
 
 async def _first_error(tasks: Sequence[asyncio.Future[None]]) -> None:
