@@ -21,6 +21,7 @@ from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.evaluation import Evaluation
 from reward_kit.agent.executors.ray_worker import RayWorker
+from reward_kit.agent.executors.worker_processes import WholeLines
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.evaluations_table import evaluation_cells
 from reward_kit.agent.reports.facts import facts_of
@@ -401,6 +402,19 @@ def test_a_rollout_that_could_not_be_saved_was_paid_for(
     stored = stored_result(load_evaluation("mine"))
     assert stored.outcomes == []
     assert stored.spent.calls == asked() > 0
+
+
+def test_so_it_was_with_those_that_were_told_in_the_same_breath(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = WholeLines.__anext__
+
+    async def read_late(lines: WholeLines) -> list[dict[str, Any]]:
+        await asyncio.sleep(0.5)
+        return await read(lines)
+
+    monkeypatch.setattr(WholeLines, "__anext__", read_late)
+    test_a_rollout_that_could_not_be_saved_was_paid_for(bundle, player, monkeypatch, 2)
 
 
 def log_with(path: Path, *lines: dict[str, Any]) -> Path:

@@ -88,7 +88,7 @@ class WorkerProcesses:
         self._saver = GroupCommit(opened.log, self._files)
         self._broken_off = BrokenOffLines(opened.log, self._files)
         self._processes: dict[asyncio.subprocess.Process, WholeLines] = {}
-        self._last_saves: list[asyncio.Future[RolloutOutcome]] = []
+        self._counting: set[asyncio.Future[RolloutOutcome]] = set()
         self._limits = LimitsForAll(config.rpm, config.tpm)
 
     @property
@@ -118,7 +118,7 @@ class WorkerProcesses:
     async def close(self) -> None:
         for process in list(self._processes):
             await self._end(process)
-        await asyncio.gather(*self._last_saves, return_exceptions=True)  # a full disk is no new reason to end
+        await asyncio.gather(*self._counting, return_exceptions=True)  # a full disk is no new reason to end
         self._files.shutdown(wait=True)
         self._saver.close()
         self._broken_off.close(partial(note, self._progress))
@@ -240,16 +240,25 @@ class WorkerProcesses:
         for line in lines:
             if "note" in line:
                 note(self._progress, line["note"])
-        self._last_saves += [
-            asyncio.ensure_future(self._counted(line, self._saved(line)))
-            for line in lines
-            if "outcome" in line
-        ]
+        self._counted(lines)
 
-    async def _counted(self, line: dict[str, Any], saved: asyncio.Future[RolloutOutcome]) -> RolloutOutcome:
-        """The attempt in ``line`` when it is ``saved``; one that cannot be comes to no end."""
+    def _counted(self, lines: Sequence[dict[str, Any]]) -> list[asyncio.Future[RolloutOutcome]]:
+        """Have the attempts in ``lines`` saved and counted, whoever still waits for that."""
+        counting = [asyncio.ensure_future(self._count_saved(line)) for line in lines if "outcome" in line]
+        for one in counting:
+            self._counting.add(one)
+            one.add_done_callback(self._is_counted)
+        return counting
+
+    def _is_counted(self, one: asyncio.Future[RolloutOutcome]) -> None:
+        self._counting.discard(one)
+        if not one.cancelled():
+            one.exception()  # whoever waited may be gone
+
+    async def _count_saved(self, line: dict[str, Any]) -> RolloutOutcome:
+        """The attempt in ``line``, saved; one that cannot be comes to no end."""
         try:
-            outcome = await asyncio.shield(saved)
+            outcome = await self._saved(line)
         except StorageError:
             self._break_off(broken_off(RolloutOutcome.from_json(line["outcome"]).usage))
             raise
@@ -277,10 +286,10 @@ class WorkerProcesses:
         for line in lines:  # first of all: saving takes its time
             asker.heard(line)
         self._hear_of_broken_off(lines)
-        saving = iter([self._saved(line) for line in lines if "outcome" in line])
+        counting = iter(self._counted(lines))
         for line in lines:
             if "outcome" in line:
-                outcome = await self._counted(line, next(saving))
+                outcome = await asyncio.shield(next(counting))
                 place = outcome.row_id, outcome.index
                 if outcome.final:
                     left.pop(place, None)
