@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.base_image import BaseImage
 
+_SHORT_CHAIN = 100
+
 
 class BaseFacts:
     """The schema of a base and its rows with NULL in the primary key.
@@ -58,15 +60,23 @@ def facts_of(base: BaseImage) -> BaseFacts:
 
 def has_null_key(table: Table) -> str:
     """The SQL condition for rows of ``table`` with NULL in the key."""
-    return " OR ".join(f"{quote_name(column)} IS NULL" for column in table.key)
+    return _any_of([f"{quote_name(column)} IS NULL" for column in table.key])
 
 
 def has_zero(table: Table) -> str:
     """The SQL condition for rows of ``table`` that may hold -0.0."""
     names = map(quote_name, table.loose)
-    return " OR ".join(f"(typeof({name}) = 'real' AND {name} = 0.0)" for name in names)
+    return _any_of([f"(typeof({name}) = 'real' AND {name} = 0.0)" for name in names])
 
 
 def null_key_query(table: Table) -> str:
     """The query for the rows of ``table`` with NULL in the key."""
     return select_rows(table, RowLayout(table.name, table.columns, table.key), has_null_key(table))
+
+
+def _any_of(conditions: list[str]) -> str:
+    """The conditions joined by OR, halved again and again: of 2000 columns SQLite takes no chain of 1000."""
+    if len(conditions) <= _SHORT_CHAIN:
+        return " OR ".join(conditions)
+    middle = len(conditions) // 2
+    return f"({_any_of(conditions[:middle])}) OR ({_any_of(conditions[middle:])})"

@@ -14,6 +14,8 @@ _VIRTUAL_MODULE = re.compile(r"\bUSING\s+[\"'`\[]?(\w+)", re.IGNORECASE)
 _FULL_TEXT = frozenset({"fts3", "fts4", "fts5"})
 _KEYED_BY_ROWID = frozenset({"rtree", "rtree_i32", "geopoly"})
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
+_MOST_COLUMNS = 2000
+"""Of a query, unless SQLite was built for fewer (https://sqlite.org/limits.html)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,15 @@ def _read_table(execute: Execute, name: str, *, without_rowid: bool) -> Table:
         for row in execute(f"PRAGMA main.index_xinfo({quote_name(index)})")
         if row[5]
     }
+    # sessions look rows up by the key's collation but file them by its bytes, or by a column "_rowid_"
+    recordable = bool(keys) or ("_rowid_" not in taken and len(info) < _MOST_COLUMNS)
     return Table(
         name,
         columns=tuple(row[1] for row in info if row[6] == 0),
         key=tuple(key[1] for key in keys),
         # a key without an index of its own is the rowid, which is never NULL
         nullable_key=not without_rowid and bool(indexes) and not all(key[2] for key in keys),
-        # sessions look rows up by the key's collation but file them by its bytes, or by a column "_rowid_"
-        recordable=collations <= {"BINARY"} and (bool(keys) or "_rowid_" not in taken),
+        recordable=collations <= {"BINARY"} and recordable,
         loose=tuple(row[1] for row in info if row[6] == 0 and _is_loose(row[2])),
         rowid=rowid,
     )

@@ -17,11 +17,10 @@ import apsw
 from reward_kit.agent.database.base_facts import facts_of, has_null_key, has_zero, null_key_query
 from reward_kit.agent.database.change_algebra import cancel
 from reward_kit.agent.database.changes import Changes
-from reward_kit.agent.database.overlay_diff import base_connection, overlay_changes
+from reward_kit.agent.database.overlay_diff import base_connection, faults_of_reading, overlay_changes
 from reward_kit.agent.database.row_change import RowChange
 from reward_kit.agent.database.schema import Table, quote_name, select
 from reward_kit.agent.database.table_diff import RowLayout, diff_databases, diff_rows, diff_tables
-from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
     from reward_kit.agent.database.guards import Authorizer
@@ -62,11 +61,12 @@ class SessionRecorder:
             connection.set_update_hook(_row_notes(self._written))
 
     def changes(self) -> Changes:
-        """The net changes from the base to what the connection sees now, uncommitted changes included."""
-        try:
+        """The net changes from the base to what the connection sees now, uncommitted changes included.
+
+        ``DatabaseError`` if they cannot be read.
+        """
+        with faults_of_reading():
             return self._net_changes()
-        except UnicodeDecodeError as error:
-            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
 
     def _net_changes(self) -> Changes:
         if not self._has_schema_of_base():
@@ -85,18 +85,23 @@ class SessionRecorder:
         return Changes([*kept.then(rows), *self._compare(compared), *self._null_keys(earlier, compared)])
 
     def since_start(self) -> Changes:
-        """What was changed since this began to record, in time for those rows alone."""
+        """What was changed since this began to record, in time for those rows alone.
+
+        ``DatabaseError`` if it cannot be read.
+        """
+        with faults_of_reading():
+            return self._changes_since_start()
+
+    def _changes_since_start(self) -> Changes:
         same_schema = self._has_schema_of_base()
         if same_schema and not self._touched:
             return Changes()
         try:
             if same_schema and self._sees_all():
                 return Changes(cancel(self._recorded(self._session.changeset())))
-        except UnicodeDecodeError as error:
-            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         except apsw.SchemaChangeError:
             pass  # a table was made, written to and rolled back
-        return self.changes().minus(self._earlier())
+        return self._net_changes().minus(self._earlier())
 
     def _sees_all(self) -> bool:
         """Whether the session has missed nothing."""

@@ -71,6 +71,10 @@ class _ClockVFS(ClockMethods, apsw.VFS):
     def __init__(self) -> None:
         super().__init__(_CLOCK, "")
 
+    def xFullPathname(self, name: str) -> str:
+        # apsw takes it for an error when SQLite's own method tells that there are links in the path
+        return os.path.realpath(name)
+
 
 def _spare_lookaside() -> None:
     """Keep SQLite from taking 48 KB for small allocations per connection, which is most of a fork's memory.

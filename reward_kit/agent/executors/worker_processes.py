@@ -242,7 +242,7 @@ class WorkerProcesses:
                 note(self._progress, line["note"])
         self._counted(lines)
 
-    def _counted(self, lines: Sequence[dict[str, Any]]) -> list[asyncio.Future[RolloutOutcome]]:
+    def _counted(self, lines: Sequence[dict[str, Any]]) -> list[asyncio.Task[RolloutOutcome]]:
         """Have the attempts in ``lines`` saved and counted, whoever still waits for that."""
         counting = [asyncio.ensure_future(self._count_saved(line)) for line in lines if "outcome" in line]
         for one in counting:

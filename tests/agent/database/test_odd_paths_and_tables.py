@@ -1,0 +1,106 @@
+"""Paths with links in them, and tables at the limits of what SQLite takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+from flight_bundle import GOLD, flight_bundle
+
+from reward_kit.agent import agent_eval
+from reward_kit.agent.database import Database, overlay_diff
+from reward_kit.errors import DatabaseError
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A folder that is reached through a link."""
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("disk")
+    return link
+
+
+def test_databases_lie_in_a_linked_folder(linked: Path, mode: str) -> None:
+    seed = "CREATE TABLE t (a); INSERT INTO t VALUES (1);"
+    with Database.seed(linked / "base.db", seed, mode=mode) as base, base.fork() as fork:
+        fork.sync.execute("UPDATE t SET a = 2")
+        fork.save(linked / "saved.db")
+        assert [change.op for change in fork.sync.changes()] == ["delete", "insert"]
+    with Database.open(linked / "saved.db") as saved:
+        assert saved.sync.execute("SELECT a FROM t").fetchall() == [(2,)]
+    with Database.open(linked / "base.db") as opened:
+        assert opened.sync.execute("SELECT a FROM t").fetchall() == [(1,)]
+
+
+def test_a_link_leads_to_a_database(linked: Path, mode: str) -> None:
+    Database.seed(linked / "base.db", "CREATE TABLE t (a);", mode=mode).close()
+    other = linked.parent / "other.db"
+    other.symlink_to(linked / "base.db")
+    with Database.open(other) as opened:
+        assert opened.sync.execute("SELECT * FROM t").fetchall() == []
+
+
+def test_runs_may_be_a_link(tmp_path: Path, linked: Path) -> None:
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD})
+    (bundle.folder / "runs").symlink_to(linked)
+    result = agent_eval(bundle.dataset, agent="gold", output_dir=str(bundle.folder / "runs"))
+    assert [outcome.reward for outcome in result.outcomes] == [1.0] * 4
+    assert list((tmp_path / "disk" / "evals").glob("*.json"))
+
+
+def test_temporary_files_may_lie_behind_a_link(tmp_path: Path, linked: Path) -> None:
+    bundle = flight_bundle(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "reward_kit.cli", "agent-eval", "-d", str(bundle.dataset), "--validate-only"],
+        env={"TMPDIR": str(linked), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("columns", [999, 1000, 1500, 2000])
+@pytest.mark.parametrize("kind", ["", " REAL", " INTEGER"])
+def test_tables_have_as_many_columns_as_sqlite_takes(
+    tmp_path: Path, mode: str, columns: int, kind: str
+) -> None:
+    named = ", ".join(f"c{number}{kind}" for number in range(columns))
+    seed = f"CREATE TABLE wide ({named}); INSERT INTO wide (c0) VALUES (-0.0), (1);"
+    with Database.seed(tmp_path / "base.db", seed, mode=mode) as base, base.fork() as fork:
+        fork.sync.execute(f"UPDATE wide SET c{columns - 1} = 5 WHERE c0 = 1")
+        assert [change.op for change in fork.sync.changes()] == ["delete", "insert"]
+        fork.sync.execute(f"UPDATE wide SET c{columns - 1} = NULL WHERE c0 = 1")
+        assert not fork.sync.changes()
+
+
+def test_a_key_has_a_thousand_columns(tmp_path: Path, mode: str) -> None:
+    names = [f"c{number}" for number in range(1100)]
+    seed = (
+        f"CREATE TABLE wide ({', '.join(names)}, PRIMARY KEY ({', '.join(names)}));"
+        "INSERT INTO wide (c0) VALUES (1);"
+    )
+    with Database.seed(tmp_path / "base.db", seed, mode=mode) as base, base.fork() as fork:
+        fork.sync.execute("UPDATE wide SET c1099 = 7")
+        assert [change.op for change in fork.sync.changes()]
+
+
+def test_what_sqlite_cannot_read_is_a_fault_of_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_big(*_: object, **__: object) -> None:
+        raise apsw.TooBigError("string or blob too big")
+
+    with Database.seed(tmp_path / "base.db", "CREATE TABLE t (a);") as base, base.fork() as fork:
+        fork.sync.execute("INSERT INTO t VALUES (1)")
+        monkeypatch.setattr(overlay_diff, "diff_databases", too_big)
+        monkeypatch.setattr("reward_kit.agent.database.session.diff_tables", too_big)
+        monkeypatch.setattr("reward_kit.agent.database.session.diff_rows", too_big)
+        monkeypatch.setattr("reward_kit.agent.database.session.SessionRecorder._recorded", too_big)
+        with pytest.raises(DatabaseError, match="cannot tell what was changed: string or blob too big"):
+            fork.sync.changes()
