@@ -14,6 +14,7 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -158,6 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = 130
     if argv is None:
+        _end_at_once_if_asked(code)
         _leave_threads_behind(code)
     return code
 
@@ -177,6 +179,12 @@ def installed_first() -> Iterator[None]:
             if entry in sys.path:
                 del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]
         sys.path[:0] = front
+
+
+def _end_at_once_if_asked(code: int) -> None:
+    """Heed Ctrl-C while the process ends: all is said and written, and it is no fault to tell a traceback of."""
+    with contextlib.suppress(ValueError):  # only the main thread can handle signals
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
 
 
 def _leave_threads_behind(code: int) -> None:

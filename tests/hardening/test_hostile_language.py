@@ -172,6 +172,14 @@ def test_what_is_registered_with_atexit_does_not_hold_up_the_end(agent_eval: Com
     assert "Warning: what was registered with atexit did not end" in ran.err
 
 
+def test_ctrl_c_while_the_process_ends_is_no_fault(agent_eval: Command, tools: Writer) -> None:
+    waits = "import os, signal\ndef waits():\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(600)"
+    tools(before=f"{IMPORTS}\n{waits}\natexit.register(waits)")
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert (ran.code, ran.result["score"]) == (0, 1.0)
+
+
 async def test_a_reward_that_takes_long_to_say_what_it_raised_holds_up_nobody() -> None:
     class SlowError(Exception):
         def __str__(self) -> str:
