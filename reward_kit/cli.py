@@ -182,7 +182,7 @@ def installed_first() -> Iterator[None]:
 
 
 def _end_at_once_if_asked(code: int) -> None:
-    """Heed Ctrl-C while the process ends: all is said and written, and it is no fault to tell a traceback of."""
+    """Heed Ctrl-C while the process ends: all is said and written, and there is no fault to tell."""
     with contextlib.suppress(ValueError):  # only the main thread can handle signals
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
 

@@ -313,7 +313,7 @@ def test_gold_actions_that_break_their_tool_are_told_once(bundle: Bundle, worker
 
     agent_eval(bundle.dataset, agent="gold", workers=workers, progress=Listener())
     first, *others = told
-    assert "row 'wrong': gold action 1 (lookup): Error: " in first
+    assert "row 'wrong': gold action 0 (lookup): Error: " in first
     assert "KeyError" in first
     assert len(others) < workers
 

@@ -54,7 +54,7 @@ async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState
     ]
     failed = (
         f"action {number} ({action.name}): {call.content}"
-        for number, (action, call) in enumerate(zip(task.row.actions or (), replay.calls, strict=True), 1)
+        for number, (action, call) in enumerate(zip(task.row.actions or (), replay.calls, strict=True))
         if call.status == "failed"
     )
     shared = replay.database.draws == 0
