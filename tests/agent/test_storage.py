@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sqlite3
 import stat
 import subprocess
@@ -34,6 +35,19 @@ def bundle(tmp_path: Path) -> Bundle:
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
     return agent_eval(bundle.dataset, agent="gold", output_dir=str(bundle.folder.parent / "runs"), **options)
+
+
+@pytest.mark.parametrize("name", ["runs", "runs/evals", "runs/.bases", "runs/flight.booking.001"])
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_what_lies_in_the_place_of_a_folder_is_named(
+    bundle: Bundle, name: str, make: Callable[[Path], None]
+) -> None:
+    place = bundle.folder.parent / name
+    place.parent.mkdir(exist_ok=True)
+    make(place)
+    with pytest.raises(StorageError, match=r"lies where a folder must be\. Remove it, or choose") as caught:
+        run(bundle)
+    assert str(caught.value).startswith(f"{place}")
 
 
 def record_path(result: EvaluationResult, number: int = 0) -> Path:

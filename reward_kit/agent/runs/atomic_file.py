@@ -221,6 +221,12 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
             place=str(path),
             remedy="Raise the limit (ulimit -n), or find the tool or agent that leaves them open.",
         )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StorageError(
+            "cannot be written: a file or a dangling link lies where a folder must be",
+            place=str(path if error.filename is None else error.filename),
+            remedy="Remove it, or choose another folder with --output-dir.",
+        )
     return StorageError(f"cannot be written: {error.strerror or error}", place=str(path))
 
 

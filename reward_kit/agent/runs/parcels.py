@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,8 +36,7 @@ class RowFolder:
         """Make what is not there yet; raises ``StorageError``."""
         link = self.path / "base.db"
         with as_storage_error(self.path):
-            with suppress(FileExistsError):
-                self.path.mkdir()
+            self.path.mkdir(exist_ok=True)
             try:
                 os.link(self.base, link)
             except OSError:  # it is there already, or the file system has no links
