@@ -170,7 +170,7 @@ class OverlayDriver:
         try:
             self._history.add(self._recorded())
         except DatabaseError:  # a text that cannot be read: who asks for the changes will be told
-            self._history = ChangeHistory(self._overlay, None)
+            self._history = ChangeHistory(self._overlay)
         self._forget_recording()
 
     def _forget_recording(self) -> None:
@@ -230,7 +230,7 @@ class OverlayDriver:
         if not self._reads and self._recorder is None:
             pooled = self._taken()
             self._recorder = SessionRecorder(
-                pooled.connection, self._overlay, self._history.total, pooled.judge.authorizer
+                pooled.connection, self._overlay, self._history, pooled.judge.authorizer
             )
         return True
 

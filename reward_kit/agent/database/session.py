@@ -37,22 +37,22 @@ class SessionRecorder:
     """Records what is written through ``connection`` to ``overlay``.
 
     Attach it before something is written, and to a connection whose statements were all prepared while a
-    session was there: others may delete rows unseen.  ``earlier`` gives the changes that ``overlay`` holds
-    already; if it is not given they are found out by comparing, once they are needed.  ``authorizer``, if it
-    is that of the connection, spares looking whether the schema was changed.
+    session was there: others may delete rows unseen.  ``earlier`` are the changes that ``overlay`` holds
+    already; if they are not given they are found out by comparing, once they are needed.  ``authorizer``,
+    if it is that of the connection, spares looking whether the schema was changed.
     """
 
     def __init__(
         self,
         connection: apsw.Connection,
         overlay: Overlay,
-        earlier: Callable[[], Changes] | None = None,
+        earlier: ChangeHistory | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
         self._connection = connection
         self._overlay = overlay
         self._authorizer = authorizer
-        self._earlier = earlier or compared_once(overlay)
+        self._earlier = earlier or ChangeHistory(overlay)
         self._facts = facts_of(overlay.base)
         self._touched: set[str] = set()
         self._written: dict[str, set[int]] = {name: set() for name in self._facts.watched}
@@ -71,7 +71,7 @@ class SessionRecorder:
     def _net_changes(self) -> Changes:
         if not self._has_schema_of_base():
             return self._compare_all()
-        earlier = self._earlier()
+        earlier = self._earlier.total()
         if not self._touched:
             return earlier
         try:
@@ -101,7 +101,7 @@ class SessionRecorder:
                 return Changes(cancel(self._recorded(self._session.changeset())))
         except apsw.SchemaChangeError:
             pass  # a table was made, written to and rolled back
-        return self._net_changes().minus(self._earlier())
+        return self._net_changes().minus(self._earlier.total())
 
     def _sees_all(self) -> bool:
         """Whether the session has missed nothing."""
@@ -117,7 +117,7 @@ class SessionRecorder:
         """Whether ``table`` holds rows with NULL in the key now, or did before."""
         return (
             bool(self._facts.null_keys(self._overlay.base, table))
-            or any(row.table == table.name and row.key is None for row in self._earlier())
+            or self._earlier.may_have_null_key(table.name)
             or self._is_written(table, has_null_key(table))
         )
 
@@ -236,15 +236,24 @@ class ChangeHistory:
     They are only put together when somebody asks for them: a transaction costs time for its own.
     """
 
-    def __init__(self, overlay: Overlay, earlier: Changes | None) -> None:
+    def __init__(self, overlay: Overlay, earlier: Changes | None = None) -> None:
         """``earlier`` are the changes that ``overlay`` holds already; ``None`` if they are not known."""
-        self._first = compared_once(overlay) if earlier is None else lambda: earlier
+        self._first = _compared_once(overlay) if earlier is None else lambda: earlier
         self._later: list[Changes] = []
+        self._keyless: set[str] | None = None
 
     def add(self, changes: Changes) -> None:
         """A transaction has made ``changes``."""
         if changes:
             self._later.append(changes)
+            if self._keyless is not None:
+                self._keyless |= _keyless(changes)
+
+    def may_have_null_key(self, table: str) -> bool:
+        """Whether rows of ``table``, which has a key, may be among them that have NULL in it."""
+        if self._keyless is None:
+            self._keyless = _keyless(self.total())
+        return table in self._keyless
 
     def total(self) -> Changes:
         """All of them together."""
@@ -258,7 +267,12 @@ class ChangeHistory:
         return self._first()
 
 
-def compared_once(overlay: Overlay) -> Callable[[], Changes]:
+def _keyless(changes: Changes) -> set[str]:
+    """The tables of rows that no key tells apart."""
+    return {row.table for row in changes if row.key is None}
+
+
+def _compared_once(overlay: Overlay) -> Callable[[], Changes]:
     """A function that tells the changes which ``overlay`` holds now, found by comparing when it is asked."""
     if overlay.pristine:
         return Changes

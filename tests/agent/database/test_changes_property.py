@@ -19,7 +19,7 @@ from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.overlay_diff import overlay_changes
-from reward_kit.agent.database.session import SessionRecorder
+from reward_kit.agent.database.session import ChangeHistory, SessionRecorder
 
 INTERNAL = ("sqlite_", "texts_", "boxes_", "search_")
 """Prefixes of tables that SQLite and virtual tables keep for themselves."""
@@ -45,8 +45,8 @@ class Rollout:
     @classmethod
     def of(cls, overlay: Overlay, earlier: Changes | None = None) -> Rollout:
         connection = overlay.connect()
-        told = None if earlier is None else lambda: earlier
-        return cls(overlay, connection, SessionRecorder(connection, overlay, told))
+        history = ChangeHistory(overlay, earlier)
+        return cls(overlay, connection, SessionRecorder(connection, overlay, history))
 
     def run(self, workload: list[tuple[str, list[Any]]]) -> Changes:
         for sql, parameters in workload:
@@ -59,7 +59,7 @@ class Rollout:
     def record_anew(self, earlier: Changes) -> None:
         """Go on with another recorder, as a fork does with each of its transactions."""
         self.recorder.close()
-        self.recorder = SessionRecorder(self.connection, self.overlay, lambda: earlier)
+        self.recorder = SessionRecorder(self.connection, self.overlay, ChangeHistory(self.overlay, earlier))
 
     def close(self) -> None:
         self.recorder.close()

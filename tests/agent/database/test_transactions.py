@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from pathlib import Path
 
 import pytest
 
 from reward_kit.agent.database import Database
+from reward_kit.agent.database.row_change import RowChange
 from reward_kit.errors import DatabaseError, QueryTimeoutError
 
 
@@ -65,6 +67,33 @@ async def test_each_call_tells_its_own_changes_only(db: Database) -> None:
     ]
     assert len(db.changes()) == 2
     assert db.changes(since=first.changes) != db.changes()
+
+
+async def test_a_call_does_not_go_through_what_earlier_ones_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    identity = RowChange.row_identity
+
+    def counted(row: RowChange) -> tuple[str, bytes]:
+        nonlocal compared
+        compared += 1
+        return identity(row)
+
+    seed = "CREATE TABLE bookings (id TEXT PRIMARY KEY, seat INT); INSERT INTO bookings VALUES ('a', 1);"
+    with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
+        monkeypatch.setattr(RowChange, "row_identity", counted)
+        for number in range(60):
+            async with db.tool_call() as call:
+                await db.execute("INSERT INTO bookings VALUES (:id, 2)", {"id": f"b{number}"})
+            assert [change.key for change in call.changes] == [{"id": f"b{number}"}]
+        assert compared <= 2 * 60
+        async with db.tool_call() as call:
+            await db.execute("INSERT INTO bookings VALUES (NULL, 3)")
+        async with db.tool_call() as call:
+            await db.execute("UPDATE bookings SET seat = 4 WHERE seat = 3")
+        assert [(change.op, change.key) for change in call.changes] == [("delete", None), ("insert", None)]
+        assert len(db.changes()) == 61
 
 
 async def test_changes_since_an_earlier_moment(db: Database) -> None:
