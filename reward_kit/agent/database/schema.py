@@ -125,7 +125,8 @@ def _read_table(execute: Execute, name: str, *, without_rowid: bool) -> Table:
         for row in execute(f"PRAGMA main.index_xinfo({quote_name(index)})")
         if row[5]
     }
-    # sessions look rows up by the key's collation but file them by its bytes, or by a column "_rowid_"
+    # sessions look rows up by the key's collation but file them by its bytes, or by a column "_rowid_"; where
+    # there is no key they ask for the rowid besides all columns
     recordable = bool(keys) or ("_rowid_" not in taken and len(info) < _MOST_COLUMNS)
     return Table(
         name,
