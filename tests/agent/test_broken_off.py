@@ -21,7 +21,7 @@ from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.evaluation import Evaluation
 from reward_kit.agent.executors.ray_worker import RayWorker
-from reward_kit.agent.executors.worker_processes import WholeLines
+from reward_kit.agent.executors.whole_lines import WholeLines
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.evaluations_table import evaluation_cells
 from reward_kit.agent.reports.facts import facts_of

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.lost_rollout import lost_record
 from reward_kit.agent.executors.shares import share_concurrency, share_config, share_jobs
+from reward_kit.agent.executors.whole_lines import LONGEST_READ, WholeLines
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.providers.leave import Asker, LimitsForAll
 from reward_kit.agent.record_keeping import outcome_of
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.schedule import Job
     from reward_kit.agent.tally import Progress, Tally
 
-LONGEST_READ = 2**24
 GRACE = 15.0
 """Seconds that a process has to end once it is told to."""
 PIPE_GRACE = 1.0
@@ -358,39 +358,6 @@ class WorkerProcesses:
             if self._hangs(begun):
                 process.kill()
                 return
-
-
-class WholeLines:
-    """All whole lines that have come since the last look; what a process did not end is dropped.
-
-    So are lines that are none of its own. ``damaged`` says that one which may have been cannot be read.
-    """
-
-    def __init__(self, stream: asyncio.StreamReader) -> None:
-        self._stream = stream
-        self._rest = b""
-        self.damaged = False
-
-    def __aiter__(self) -> WholeLines:
-        return self
-
-    async def __anext__(self) -> list[dict[str, Any]]:
-        while chunk := await self._stream.read(LONGEST_READ):
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            read = [plain for line in lines if (plain := self._read(line)) is not None]
-            if read or self.damaged:
-                return read
-        raise StopAsyncIteration
-
-    def _read(self, line: bytes) -> dict[str, Any] | None:
-        if not line.startswith(b"{"):
-            return None
-        try:
-            plain: dict[str, Any] = json.loads(line)
-        except ValueError:
-            self.damaged = True
-            return None
-        return plain
 
 
 async def _first_error(tasks: Sequence[asyncio.Future[None]]) -> None:
