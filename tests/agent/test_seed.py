@@ -11,6 +11,7 @@ import pytest
 
 from reward_kit.agent.bundles.seed import SeedSource, folder_seed
 from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.database.base import seed_base
 from reward_kit.errors import BundleError
 
 
@@ -108,7 +109,7 @@ def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path
         "    db.executemany('INSERT INTO t VALUES (?)', [(x,) for x in VALUES if x in SAME])\n"
     )
     tmp_path.joinpath("seed.py").write_text(source)
-    before = list(sys.path)
+    before = set(sys.path)
     assert run(SeedScript(tmp_path / "seed.py")) == [1, 2, 3]
     assert sys.path == before
     assert not [name for name in sys.modules if name.startswith("_reward_kit_seed")]
@@ -195,3 +196,36 @@ def test_a_long_error_of_a_seed_is_cut(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"seed.py:2: ValueError: x+… \[5,000,012 characters\]$") as caught:
         run(script(tmp_path, "def seed(db):\n    raise ValueError('x' * 5_000_000)\n"))
     assert len(str(caught.value)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("sql", "python", "place"),
+    [
+        ("CREATE TABLE t (a);", "db.execute('BEGIN')", "seed.py"),
+        ("BEGIN; CREATE TABLE t (a);", "pass", "seed.sql"),
+        ("", "db.execute('BEGIN')", "seed.py"),
+    ],
+)
+def test_the_part_that_leaves_a_transaction_open_is_named(
+    tmp_path: Path, sql: str, python: str, place: str
+) -> None:
+    (tmp_path / "seed.sql").write_text(sql)
+    script(tmp_path, f"def seed(db):\n    {python}\n")
+    seed = folder_seed(tmp_path)
+    with pytest.raises(BundleError, match="begun and never ended") as caught:
+        seed_base(tmp_path / "base.db", seed.sql, script=seed.script, origin=seed.origin)
+    assert str(caught.value).startswith(f"{tmp_path.name}/{place}: ")
+
+
+def test_a_script_may_clear_the_search_path(tmp_path: Path) -> None:
+    (tmp_path / "seed.sql").write_text("CREATE TABLE t (x);")
+    script(
+        tmp_path,
+        "import sys\ndef seed(db):\n    sys.path[:] = []\n    db.execute('INSERT INTO t VALUES (7)')\n",
+    )
+    before = set(sys.path)
+    seed = folder_seed(tmp_path)
+    seed_base(tmp_path / "base.db", seed.sql, script=seed.script)
+    assert set(sys.path) == before
+    with sqlite3.connect(tmp_path / "base.db") as db:
+        assert db.execute("SELECT x FROM t").fetchall() == [(7,)]

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import inspect
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -146,7 +146,8 @@ def _imported(path: Path) -> Iterator[ModuleType]:
     try:
         yield _module_from(path, f"{package}.{ENTRY}")
     finally:
-        sys.path.remove(parent)
+        with suppress(ValueError):  # the script has removed it
+            sys.path.remove(parent)
         for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
             del sys.modules[name]
 

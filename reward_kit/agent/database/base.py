@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -58,18 +58,28 @@ def seed_base(
         with contextlib.closing(file), frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
             seed = SeedConnection(file, Randomness(_RANDOM_SEED))
             _run_sql(seed, sql, origin)
+            ends_at = origin
             if script is not None:
+                if not seed.is_left_open:
+                    ends_at = getattr(script, "place", origin)
                 _run_script(seed, script, origin)
-            try:
+            with _faults_at(ends_at):
                 seed.finish()
+            with _faults_at(origin):
                 _finalise(file)
-            except DatabaseError as error:
-                raise BundleError(error.fault, place=origin, remedy=error.remedy) from error
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o444)
         temporary.replace(target)
     return target
+
+
+@contextlib.contextmanager
+def _faults_at(place: str) -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise BundleError(error.fault, place=place, remedy=error.remedy) from error
 
 
 def _run_sql(seed: SeedConnection, sql: str, origin: str) -> None:

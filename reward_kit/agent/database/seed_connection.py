@@ -111,9 +111,14 @@ class SeedConnection:
                 raise
             raise DatabaseError(f"{self._refused} is not allowed in a seed") from error.__cause__
 
+    @property
+    def is_left_open(self) -> bool:
+        """Whether the seed has begun a transaction that it has not ended yet."""
+        return self._file.in_transaction and not self._grouping
+
     def finish(self) -> None:
         """Commit and lift the guards; ``DatabaseError`` if the seed left a transaction of its own open."""
-        if self._file.in_transaction and not self._grouping:
+        if self.is_left_open:
             raise DatabaseError("a transaction is begun and never ended", remedy="Add COMMIT.")
         self._group("")
         self._file.unguard()
