@@ -109,7 +109,7 @@ def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path
         "    db.executemany('INSERT INTO t VALUES (?)', [(x,) for x in VALUES if x in SAME])\n"
     )
     tmp_path.joinpath("seed.py").write_text(source)
-    before = set(sys.path)
+    before = list(sys.path)
     assert run(SeedScript(tmp_path / "seed.py")) == [1, 2, 3]
     assert sys.path == before
     assert not [name for name in sys.modules if name.startswith("_reward_kit_seed")]
