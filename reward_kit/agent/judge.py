@@ -50,13 +50,17 @@ async def judge(
     reward = rollout.task.reward
     is_async = takes_async_faces(reward)
     gold = None if gold_database is None else gold_database.reader()
-    given = {
-        **copied(rollout.row.reward_fields()),
-        "messages": copied(rollout.messages),
-        "db": _face(rollout.database, is_async=is_async),
-        "gold_db": None if gold is None else _face(gold, is_async=is_async),
-        "rollout": (shown := ShownRollout(rollout)),
-    }
+    shown = ShownRollout(rollout)
+
+    def given() -> dict[str, Any]:
+        return {
+            **copied(rollout.row.reward_fields()),
+            "messages": copied(rollout.messages),
+            "db": _face(rollout.database, is_async=is_async),
+            "gold_db": None if gold is None else _face(gold, is_async=is_async),
+            "rollout": shown,
+        }
+
     try:
         return await call_reward(reward, given, timeout=timeout)
     finally:
@@ -77,18 +81,17 @@ def names_argument(reward: Callable[..., Any], name: str) -> bool:
 
 
 async def call_reward(
-    reward: Callable[..., Any], given: dict[str, Any], *, timeout: float | None = None
+    reward: Callable[..., Any], given: Callable[[], dict[str, Any]], *, timeout: float | None = None
 ) -> EvaluateResult | RewardOutput:
-    """Call a reward with those of the ``given`` arguments that it takes.
+    """Call a reward with those of the ``given()`` arguments that it takes.
 
-    Raises ``RewardError`` as ``judge``.
+    They are asked for when its turn has come: of many rollouts that end together, one has its arguments in
+    memory. Raises ``RewardError`` as ``judge``.
     """
     is_async, known = takes_async_faces(reward), _known(reward)
-    arguments = _accepted(reward, given)
-    call = functools.partial(reward, **arguments)
     with loop_kept_running():
         raised: list[BaseException] = []
-        running = guarded_task(_outcome(call, reward, None if is_async else known.pace, raised))
+        running = guarded_task(_outcome(reward, given, None if is_async else known.pace, raised))
     try:
         done, _ = await asyncio.wait({running}, timeout=timeout)
     finally:
@@ -106,7 +109,7 @@ async def call_reward(
 
 
 class _ToldError(RewardError):
-    """What the reward raised is told already."""
+    """What is wrong is told already."""
 
 
 class _UnfitError(_ToldError):
@@ -123,7 +126,10 @@ def _raised(error: BaseException, place: str) -> RewardError:
 
 
 async def _outcome(
-    call: Callable[[], Any], reward: Callable[..., Any], pace: Pace | None, raised: list[BaseException]
+    reward: Callable[..., Any],
+    given: Callable[[], dict[str, Any]],
+    pace: Pace | None,
+    raised: list[BaseException],
 ) -> Any:
     """The result of the reward; ``pace`` is that of a ``def`` reward.
 
@@ -148,6 +154,7 @@ async def _outcome(
         return _read(returned, place)
 
     try:
+        call = functools.partial(reward, **_accepted(reward, given()))
         with Awaits() as awaits:
             result: Any = called() if pace is None else await in_thread(called, pace=pace, in_turn=False)
             if inspect.isawaitable(result):
@@ -224,7 +231,7 @@ def _accepted(reward: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
         and (name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
     ]
     if missing:
-        raise RewardError(
+        raise _ToldError(
             f"needs {', '.join(missing)}, which the row does not give",
             place=place_of(reward),
             remedy="Add the field to the row, or give the parameter a default.",

@@ -190,7 +190,7 @@ async def test_a_reward_that_takes_long_to_say_what_it_raised_holds_up_nobody() 
         raise SlowError
 
     with pytest.raises(RewardError, match=r"took longer than 0.1 s"):
-        await call_reward(reward, {"messages": []}, timeout=0.1)
+        await call_reward(reward, lambda: {"messages": []}, timeout=0.1)
 
 
 async def test_a_task_of_another_call_still_cannot_be_cancelled(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ class GuardedTask(asyncio.Task[T]):
     ``is_cancelled`` says whether one of them did.
     """
 
+    __slots__ = ("is_cancelled", "owner")
+
     def __init__(
         self, work: Coroutine[Any, Any, T], *, loop: asyncio.AbstractEventLoop, **options: Any
     ) -> None:

@@ -136,7 +136,7 @@ class _Judge:
             arguments = given.reward_arguments(
                 is_async=takes_async_faces(reward), mode=task.registry.database if task else "overlay"
             )
-            return await call_reward(reward, arguments, timeout=self._timeout)
+            return await call_reward(reward, lambda: arguments, timeout=self._timeout)
 
     def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded where it is no longer there."""
