@@ -8,6 +8,7 @@ import gc
 import inspect
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from small_task import BOOKED, GOAL, play, small_task
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
 from reward_kit.agent import Usage, agent_eval, judge, load_rollout
 from reward_kit.agent.comparing import compare
+from reward_kit.agent.judge import call_reward
 from reward_kit.agent.limits import Budget
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
 
@@ -87,6 +89,26 @@ class Judge:
 
 async def test_a_reward_may_be_an_object_that_cannot_be_hashed(tmp_path: Path) -> None:
     assert (await judged(tmp_path, Judge(0.25))).reward == 0.25
+
+
+async def test_of_rollouts_that_end_together_one_has_its_arguments_in_memory(tmp_path: Path) -> None:
+    held: weakref.WeakSet[Counted] = weakref.WeakSet()
+    most = 0
+
+    class Counted:
+        def __init__(self) -> None:
+            nonlocal most
+            held.add(self)
+            most = max(most, len(held))
+
+    def given() -> dict[str, Any]:
+        return {"messages": [], "counted": Counted()}
+
+    def evaluate(messages: Any, counted: Any) -> dict[str, Any]:
+        return {"score": 1.0, "reason": ""}
+
+    await asyncio.gather(*(call_reward(evaluate, given) for _ in range(50)))
+    assert 0 < most < 10
 
 
 async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path) -> None:
