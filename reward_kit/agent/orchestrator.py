@@ -183,7 +183,9 @@ def _mend(rollout: Rollout, given: Mapping[str, Any]) -> None:
 
 
 def _are(values: object, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+    if not isinstance(values, list):
+        return False
+    return {*map(type, values)} <= {kind} or all(isinstance(value, kind) for value in values)
 
 
 def _is_history(value: object) -> bool:

@@ -42,10 +42,12 @@ class UserFaults:
     faulty: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def __add__(self, other: UserFaults) -> UserFaults:
-        return UserFaults(
-            self.simulated + other.simulated, self.faulty + other.faulty, self.kinds + other.kinds
-        )
+    @classmethod
+    def of(cls, outcomes: Iterable[RolloutOutcome]) -> UserFaults:
+        """Those of ``outcomes``."""
+        simulated = [outcome.user_faults for outcome in outcomes if outcome.user_faults is not None]
+        kinds = Counter(kind for faults in simulated for kind in set(faults))
+        return cls(len(simulated), sum(map(bool, simulated)), kinds)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,19 +73,17 @@ class RowResult:
     @property
     def unjudged(self) -> Counter[str]:
         """Rollouts without a reward, by reason."""
-        return Counter(outcome.unjudged_reason for outcome in self.outcomes if outcome.unjudged_reason)
+        return _unjudged(self.outcomes)
 
     @property
     def failures(self) -> Counter[str]:
         """Judged failures, by class."""
-        return Counter(outcome.failure for outcome in self.outcomes if outcome.failure and outcome.judged)
+        return _failures(self.outcomes)
 
     @property
     def user_faults(self) -> UserFaults:
         """What the simulated user did wrong in these rollouts."""
-        simulated = [outcome.user_faults for outcome in self.outcomes if outcome.user_faults is not None]
-        kinds = Counter(kind for faults in simulated for kind in set(faults))
-        return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
+        return UserFaults.of(self.outcomes)
 
     @property
     def turns_of_success(self) -> list[int]:
@@ -194,7 +194,7 @@ class EvaluationResult:
     @property
     def failures(self) -> Counter[str]:
         """Judged failures, by class."""
-        return sum((row.failures for row in self.rows), Counter())
+        return _failures(self.outcomes)
 
     @property
     def failure_breakdown(self) -> dict[str, dict[str, float]]:
@@ -208,7 +208,7 @@ class EvaluationResult:
     @property
     def user_faults(self) -> UserFaults:
         """What the simulated users did wrong."""
-        return sum((row.user_faults for row in self.rows), UserFaults())
+        return UserFaults.of(self.outcomes)
 
     @property
     def success_within_turns(self) -> dict[int, float]:
@@ -218,7 +218,7 @@ class EvaluationResult:
     @property
     def unjudged(self) -> Counter[str]:
         """Rollouts without a reward, by reason."""
-        return sum((row.unjudged for row in self.rows), Counter())
+        return _unjudged(self.outcomes)
 
     @property
     def complete(self) -> bool:
@@ -269,6 +269,14 @@ class EvaluationResult:
             **({"compared_with": self.compared_with.to_json()} if self.compared_with is not None else {}),
             "rows": [row.to_json() for row in self.rows],
         }
+
+
+def _unjudged(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
+    return Counter(outcome.unjudged_reason for outcome in outcomes if outcome.unjudged_reason)
+
+
+def _failures(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
+    return Counter(outcome.failure for outcome in outcomes if outcome.failure and outcome.judged)
 
 
 def row_result(

@@ -102,7 +102,10 @@ class FileProcess:
 
 
 READY = b"ready\n"
-PROGRAM = f"import sys; sys.path.append(sys.argv[1]); from {__name__} import main; main()"
+PROGRAM = (
+    f"import os, sys; sys.path.append(sys.argv[1]); from {__name__} import main; main(); "
+    "os._exit(0)  # the run waits for the end, and Python's takes 20 ms"
+)
 
 
 def _start() -> subprocess.Popen[bytes]:

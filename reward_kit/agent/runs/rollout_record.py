@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from reward_kit.agent.history import History, Line
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from reward_kit.agent.bundles.task_row import Action, TaskRow
@@ -185,8 +187,16 @@ _LATER = frozenset({"user_faults", "offered_tools"})
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots; unlike ``dataclasses.asdict`` nothing is copied."""
-    return {name: getattr(value, name) for name in value.__slots__}
+    """The fields of a dataclass with slots and more than one of them.
+
+    Unlike with ``dataclasses.asdict`` nothing is copied.
+    """
+    return dict(zip(value.__slots__, _values(value.__class__)(value), strict=True))
+
+
+@cache
+def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return attrgetter(*kind.__slots__)
 
 
 def load_rollout(path: str | Path) -> RolloutRecord:
