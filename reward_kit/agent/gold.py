@@ -46,13 +46,15 @@ async def replay_gold_calls(task: Task, base: Database, *, seed: int | None = No
 
     Calls that a tool refuses change nothing and are passed over. Skipped are terminal and unknown tools, and
     calls that refer to a result which is not there: they belong to what an agent does, not to where the data
-    ends up. With the rollout's ``seed`` random ids come out as in the rollout.
+    ends up. With the rollout's ``seed`` random ids come out as in the rollout. Raises ``StorageError`` where
+    the disk does not hold what they write.
     """
     database = base.fork(seed=seed, now=task.row.clock())
     calls: list[GoldCall] = []
     try:
         for action in task.row.actions or ():
             calls.append(await _replay(task, action, database, [call.content for call in calls]))
+            database.check()
     except BaseException:
         database.close()
         raise

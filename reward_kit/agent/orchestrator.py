@@ -80,8 +80,8 @@ async def run_rollout(
     """Play rollout ``index`` of ``task`` on a fork of ``base``, and judge it.
 
     Faults of agent, user, models and reward are told in the result and never raised; what is raised are
-    faults of ``base`` (``DatabaseError``) and cancellation. Without ``gold_database`` a row's actions are
-    replayed here, with the rollout's seed.
+    faults of ``base`` (``DatabaseError``) or of the disk (``StorageError``), and cancellation. Without
+    ``gold_database`` a row's actions are replayed here, with the rollout's seed.
     """
     limits = limits or RolloutLimits()
     started = time.time()
@@ -96,6 +96,7 @@ async def run_rollout(
             await _let_go(agent, user)
         if not database.is_idle:  # a tool did not heed its end: others need the database
             await database.break_off()
+        database.check()
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
         result, error = await judged(rollout, gold_database, limits)

@@ -13,7 +13,7 @@ from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import CANCELLATION_GRACE, RolloutLimits
 from reward_kit.agent.tools.execution import broke_off, is_cancelled
-from reward_kit.errors import AgentError, ModelError, ModelSetupError
+from reward_kit.errors import AgentError, ModelError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,6 +185,10 @@ class Rollout:
             self._record_call(call, call_id)
         if result.terminal:
             self.stop("terminal_tool", name)
+        try:
+            self.database.check()
+        except StorageError as error:  # the run ends for it; this rollout at once
+            self.stop("infrastructure_error", str(error))
         self._check_running()
         return result.content
 

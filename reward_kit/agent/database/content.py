@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.connection import Driver
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.guards import Limits
+    from reward_kit.errors import StorageError
 
 Mode = Literal["overlay", "file"]
 Keep = Literal["full", "delta"]
@@ -50,6 +51,13 @@ class State(Protocol):
     @property
     def known_changes(self) -> Changes | None:
         """Those that it held when it was made, where they are known and nobody else writes to it."""
+
+    @property
+    def lost(self) -> StorageError | None:
+        """Why it does not hold what was written to it."""
+
+    def note_fault(self, error: BaseException) -> None:
+        """Remember ``error`` if it says that what was written is lost."""
 
     def open_driver(self, limits: Limits) -> Driver:
         """Connect."""

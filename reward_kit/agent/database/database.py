@@ -171,6 +171,15 @@ class Database(AsyncFace, View):
         randomness = self.content.state.randomness
         return 0 if randomness is None else randomness.position
 
+    def note_fault(self, error: BaseException) -> None:
+        """Heed what a tool raised: it may have come of the disk; see ``check``."""
+        self.content.state.note_fault(error)
+
+    def check(self) -> None:
+        """Raise ``StorageError`` if what was written is lost: the disk of a file is full or broken."""
+        if self.content.state.lost is not None:
+            raise self.content.state.lost
+
     @property
     def sync(self) -> SyncDatabase:
         """The same database for ``def`` functions, in whichever thread they run."""

@@ -21,7 +21,7 @@ from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -45,7 +45,7 @@ class FileDriver:
     """The connection of one file, guarded; see ``Driver`` for what it is asked to do.
 
     ``earlier`` are the changes of the file against ``base``, if they are known.  ``writable`` is false
-    for a base.
+    for a base.  ``note_fault`` is told what SQLite raised.
     """
 
     begin_sql = "BEGIN IMMEDIATE"
@@ -60,8 +60,10 @@ class FileDriver:
         randomness: Randomness | None = None,
         now: datetime | None = None,
         earlier: Changes | None = None,
+        note_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self._base = base
+        self._note_fault = note_fault
         self._path = path
         self._limits = limits
         self._connection = open_file(path) if writable else open_unchanging(path)
@@ -201,6 +203,8 @@ class FileDriver:
 
     def _translate(self, error: Exception) -> Exception:
         message = str(error)
+        if self._note_fault is not None:
+            self._note_fault(error)
         if message == "interrupted":
             return self.judge.interrupted()
         if "one statement at a time" in message:

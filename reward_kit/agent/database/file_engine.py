@@ -13,15 +13,24 @@ from reward_kit.agent.database.file_driver import LOCK_SECONDS
 from reward_kit.agent.database.sqlite_functions import install_functions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
 
     from reward_kit.agent.database.determinism import Randomness
 
 
-def make_engine(file: Path, base: Path, randomness: Randomness | None, now: datetime | None) -> AsyncEngine:
+def make_engine(
+    file: Path,
+    base: Path,
+    randomness: Randomness | None,
+    now: datetime | None,
+    *,
+    note_fault: Callable[[BaseException], None],
+) -> AsyncEngine:
     """An engine whose connections have the settings, the random numbers and the clock of the fork.
 
+    ``note_fault`` is told what its statements raise.
     No connection stays open between two uses: an idle one would keep a thread, and perhaps a lock.
     """
     url = URL.create("sqlite+aiosqlite", database=str(file))
@@ -35,6 +44,10 @@ def make_engine(file: Path, base: Path, randomness: Randomness | None, now: date
         for pragma in ("synchronous=OFF", f"foreign_keys={foreign_keys}"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def note(context: Any) -> None:
+        note_fault(context.original_exception)
 
     return engine
 

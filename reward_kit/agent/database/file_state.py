@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import Randomness
+from reward_kit.agent.database.disk import MAKE_ROOM, fault_of_disk
 from reward_kit.agent.database.file_driver import FileDriver, copy_content, open_file, open_unchanging
 from reward_kit.agent.database.publish import share_or_copy, temporary_beside
 from reward_kit.errors import DatabaseError, StorageError
@@ -44,6 +45,7 @@ class FileState:
         earlier: Changes | None = None,
     ) -> None:
         self.randomness = randomness
+        self.lost: StorageError | None = None
         self._base = base
         self._file = file
         self._now = now
@@ -51,6 +53,7 @@ class FileState:
         self._driver: FileDriver | None = None
         self._engine: AsyncEngine | None = None
         self._shared = False
+        self._growth = 0
         self._cleanup = weakref.finalize(self, _remove_folder, file)
 
     @classmethod
@@ -83,7 +86,9 @@ class FileState:
         if self._engine is None:
             from reward_kit.agent.database.file_engine import make_engine
 
-            self._engine = make_engine(self._file, self._base, self.randomness, self._now)
+            self._engine = make_engine(
+                self._file, self._base, self.randomness, self._now, note_fault=self.note_fault
+            )
         self._share()
         return self._engine
 
@@ -102,8 +107,14 @@ class FileState:
         """Those that the copy held when it was made; None where others may have written to it."""
         return None if self._shared else self._earlier
 
+    def note_fault(self, error: BaseException) -> None:
+        """Remember if the private file has lost what was written to it, for want of room on the disk."""
+        if self._file is not None and self.lost is None:
+            self.lost = fault_of_disk(error, self._file, self._growth)
+
     def open_driver(self, limits: Limits) -> FileDriver:
         """Connect."""
+        self._growth = limits.max_growth_bytes
         try:
             self._driver = FileDriver(
                 self._file or self._base,
@@ -113,6 +124,7 @@ class FileState:
                 randomness=self.randomness,
                 now=self._now,
                 earlier=self.known_changes,
+                note_fault=self.note_fault,
             )
         except (OSError, sqlite3.Error) as error:
             place = str(self._file or self._base)
@@ -133,7 +145,9 @@ class FileState:
                 self._copy_to(file)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise StorageError(f"cannot copy the database: {error.strerror}", place=str(file)) from error
+            raise StorageError(
+                f"cannot copy the database: {error.strerror}", place=str(folder.parent), remedy=MAKE_ROOM
+            ) from error
         inherited = self.randomness.copy() if self.randomness is not None else None
         return FileState(
             self._base,

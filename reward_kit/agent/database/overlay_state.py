@@ -29,6 +29,7 @@ class OverlayState:
 
     mode: Mode = "overlay"
     path: Path | None = None
+    lost: None = None
 
     def __init__(
         self, overlay: Overlay, randomness: Randomness | None = None, earlier: Changes | None = None
@@ -59,6 +60,9 @@ class OverlayState:
     def base_size(self) -> int:
         """Bytes of the base."""
         return self.overlay.base.size
+
+    def note_fault(self, error: BaseException) -> None:
+        """Nothing is written to a disk here."""
 
     def open_driver(self, limits: Limits) -> OverlayDriver:
         """What runs statements; it connects when the first one comes."""

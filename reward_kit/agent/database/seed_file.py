@@ -6,6 +6,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.database.disk import may_be_of_disk
 from reward_kit.agent.database.sqlite_functions import install_functions
 from reward_kit.agent.database.statement import Answer
 from reward_kit.errors import DatabaseError, QueryTimeoutError, StorageError
@@ -30,8 +31,6 @@ _PRAGMAS = (
 _STEPS_BETWEEN_LOOKS = 100_000
 STATEMENT_SECONDS = 600.0
 """How long one statement of a seed may take: far above any real one, so that one without an end has one."""
-_OUT_OF_SPACE_OR_BROKEN = {10, 13, 14}
-"""SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN."""
 
 
 class SeedFile(Protocol):
@@ -183,8 +182,7 @@ class _SqliteSeedFile:
 
 
 def _fault(path: Path, message: str, code: int) -> DatabaseError | StorageError:
-    # before Python 3.11 sqlite3 tells no code
-    if code & 0xFF in _OUT_OF_SPACE_OR_BROKEN or message in ("database or disk is full", "disk I/O error"):
+    if may_be_of_disk(message, code):
         return StorageError(
             f"cannot write the base in {path.parent}: {message}", remedy="No part of it was kept."
         )

@@ -96,6 +96,7 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
     except _ToldError as told:
+        _note_fault(db, told.__cause__)
         return replace(told.result, arguments=given)
     except ToolError as error:
         return ToolResult(content_of(_error_text(error)), "refused", given)
@@ -111,6 +112,7 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
             raise
         return _failed(tool, given, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
+        _note_fault(db, error)
         return _failed(tool, given, error)
     changes = None if call is None else call.changes
     raised = f"it broke {', '.join(broken)} (put back)" if broken else None
@@ -296,6 +298,12 @@ def _told(tool: Tool, error: BaseException) -> ToolResult:
     if isinstance(error, ToolError):
         return ToolResult(content_of(_error_text(error)), "refused")
     return _failed(tool, None, error)
+
+
+def _note_fault(db: Any, error: BaseException | None) -> None:
+    note = getattr(db, "note_fault", None)
+    if note is not None and error is not None:
+        note(error)
 
 
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:

@@ -1,0 +1,149 @@
+"""A disk that has no room for the working copies of mode "file": the run ends, and no rollout pays for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+
+from reward_kit.agent.database import Database, Limits
+from reward_kit.errors import DatabaseError, StorageError
+
+ROOM = 200_000
+"""Bytes that a file may have; logs and trajectories have fewer."""
+TOOLS = f"""
+import sqlite3
+
+from reward_kit.agent import ToolRegistry
+from reward_kit.errors import DatabaseError
+
+R = ToolRegistry("notes", database="file")
+SQL = "INSERT INTO notes VALUES (zeroblob({2 * ROOM}))"
+
+
+@R.tool(parameters={{}})
+async def raises(db):
+    await db.execute(SQL)
+
+
+@R.tool(parameters={{}})
+async def tells(db):
+    try:
+        await db.execute(SQL)
+    except DatabaseError as error:
+        return f"no luck: {{error}}"
+
+
+@R.tool(parameters={{}})
+async def by_engine(db):
+    from sqlalchemy import text
+    from sqlalchemy.exc import OperationalError
+
+    try:
+        async with db.engine.begin() as connection:
+            await connection.execute(text(SQL))
+    except OperationalError:
+        return "no luck"
+
+
+@R.tool(parameters={{}})
+def by_path(db):
+    with sqlite3.connect(db.path) as connection:
+        connection.execute(SQL)
+"""
+AGENT = """
+class Filler:
+    async def respond(self, rollout):
+        await rollout.call_tool(rollout.row.tool, {})
+        return "Done"
+"""
+REWARD = """
+def evaluate(messages, *, db, **kwargs):
+    return {"score": float(db.execute("SELECT count(*) FROM notes").scalar_one()), "reason": ""}
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.write("tools.py", TOOLS)
+    made.write("reward.py", REWARD)
+    made.write("seed.sql", "CREATE TABLE notes (text);")
+    (tmp_path / "filler.py").write_text(AGENT)
+    return made
+
+
+def run(bundle: Bundle, *options: str, limited: bool) -> subprocess.CompletedProcess[str]:
+    def limit() -> None:
+        if limited:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+
+    command = (
+        f"-m reward_kit agent-eval --agent filler:Filler --no-sim-user --eval-id mine -d {bundle.dataset}"
+    )
+    return subprocess.run(
+        [sys.executable, *command.split(), *options],
+        cwd=bundle.folder.parent,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--workers", "2"]])
+@pytest.mark.parametrize("tool", ["raises", "tells", "by_engine", "by_path"])
+def test_it_ends_the_run_and_is_no_rollouts_fault(bundle: Bundle, tool: str, options: list[str]) -> None:
+    bundle.rows({"tool": tool, "n_rollouts": 3})
+    full = run(bundle, *options, limited=True)
+    assert full.returncode == 2, full.stderr
+    assert "the working copy of a database cannot be written: File too large. Make room there" in full.stderr
+    log = bundle.folder.parent / "runs" / "evals" / "mine.jsonl"
+    assert not any(json.loads(line)["kind"] == "rollout" for line in log.read_text().splitlines())
+    again = run(bundle, *options, limited=False)
+    assert again.returncode == 0, again.stderr
+    assert "3 of 3 judged rollouts passed" in again.stdout
+
+
+def test_gold_actions_that_find_no_room_end_the_run(bundle: Bundle) -> None:
+    bundle.rows({"tool": "raises", "actions": [{"name": "raises", "arguments": {}}]})
+    full = run(bundle, limited=True)
+    assert full.returncode == 2
+    assert "the working copy of a database cannot be written" in full.stderr
+
+
+async def test_a_database_that_is_full_by_its_own_limit_is_its_tools_fault(tmp_path: Path) -> None:
+    limits = Limits(max_growth_bytes=1 << 16)
+    seed = "CREATE TABLE notes (text);"
+    with Database.seed(tmp_path / "base.db", seed, mode="file", limits=limits) as base, base.fork() as fork:
+        with pytest.raises(DatabaseError, match="full"):
+            await fork.execute(f"INSERT INTO notes VALUES (zeroblob({1 << 20}))")
+        fork.check()
+
+
+async def test_what_a_tool_does_to_its_own_file_is_its_fault(tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "base.db", "CREATE TABLE t (a);", mode="file") as base, base.fork() as fork:
+        assert fork.path is not None
+        for error in (sqlite3.OperationalError("unable to open database file"), KeyError("disk I/O error")):
+            fork.note_fault(error)
+        fork.check()
+
+
+async def test_a_disk_without_so_much_room_as_a_database_may_take_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database.seed(tmp_path / "base.db", "CREATE TABLE t (a);", mode="file") as base, base.fork() as fork:
+        await fork.execute("INSERT INTO t VALUES (1)")
+        usage = type("Usage", (), {"free": 1 << 20})
+        monkeypatch.setattr("reward_kit.agent.database.disk.shutil.disk_usage", lambda _: usage)
+        fork.note_fault(sqlite3.OperationalError("database or disk is full"))
+        with pytest.raises(StorageError, match="No space left on device"):
+            fork.check()
