@@ -250,3 +250,12 @@ def test_a_disk_that_takes_nothing_more_is_told_where_the_evaluation_is_begun(
     monkeypatch.undo()
     monkeypatch.chdir(bundle.folder.parent)
     assert agent_eval(bundle.dataset, agent="gold", eval_id="full").complete
+
+
+def test_what_only_has_the_name_of_a_log_is_none(bundle: Bundle) -> None:
+    whole = agent_eval(bundle.dataset, agent="gold", eval_id="whole")
+    (whole.log_path.parent / "folder.jsonl").mkdir()
+    (whole.log_path.parent / "zlink.jsonl").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"no evaluation 'folder'\. There are: whole\."):
+        agent_eval(resume="folder")
+    assert agent_eval(resume="latest").eval_id == "whole"

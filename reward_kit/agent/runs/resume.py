@@ -166,7 +166,7 @@ def find_evaluation(evals: Path, name: str) -> Path:
 
 def stored_logs(evals: Path) -> list[Path]:
     """The logs of all evaluations in a folder ``evals``, by name."""
-    logs = sorted(evals.glob("*.jsonl"))
+    logs = sorted(log for log in evals.glob("*.jsonl") if log.is_file())
     names = {log.stem for log in logs}
     return [
         log
