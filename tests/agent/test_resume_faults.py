@@ -259,3 +259,38 @@ def test_what_only_has_the_name_of_a_log_is_none(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"no evaluation 'folder'\. There are: whole\."):
         agent_eval(resume="folder")
     assert agent_eval(resume="latest").eval_id == "whole"
+
+
+FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+
+lock = EvaluationLock(Path("mine.lock"))
+child = os.fork()
+if not child:
+    lock.release()  # as at the end of the evaluation, should the child come to it
+    time.sleep(600)
+print(child, flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_tool_has_forked_holds_no_lock_when_its_run_is_killed(bundle: Bundle, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(StorageError, match=f"another process \\({process.pid} on "):
+            evaluation_lock.EvaluationLock(tmp_path / "mine.lock")
+        process.stdin.close()
+        process.wait(MINUTE)
+        os.kill(child, 0)  # it is still there
+        evaluation_lock.EvaluationLock(tmp_path / "mine.lock").release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()

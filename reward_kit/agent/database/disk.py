@@ -21,6 +21,8 @@ _SAID = {
     "unable to open database file": _CANNOT_OPEN,
 }
 MAKE_ROOM = "Make room there or set TMPDIR, then continue with --resume: what is finished is kept."
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+_CLOSE_FILES = "Raise the limit (ulimit -n), or find the tool or agent that leaves files open."
 _LONGEST_CHAIN = 5
 
 
@@ -48,11 +50,13 @@ def fault_of_disk(error: BaseException, file: Path, growth: int) -> StorageError
             probe.write(b"x")
             probe.flush()
     except OSError as found:
-        return StorageError(
+        told = StorageError(
             f"the working copy of a database cannot be written: {found.strerror or found}",
             place=str(folder),
-            remedy=MAKE_ROOM,
+            remedy=_CLOSE_FILES if found.errno in _OUT_OF_FILES else MAKE_ROOM,
         )
+        told.__cause__ = found
+        return told
     return None
 
 

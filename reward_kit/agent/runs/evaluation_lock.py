@@ -37,6 +37,18 @@ else:
         return True
 
 
+_held: set[EvaluationLock] = set()
+
+
+def _left_to_the_parent() -> None:
+    """In a process that a tool or reward has forked: it may outlive this one, and would hold its locks."""
+    while _held:
+        _held.pop().forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left_to_the_parent)
+
 PATIENCE = 0.2
 """Seconds that a lock may be held by somebody who only looks whether it is."""
 
@@ -79,6 +91,7 @@ class EvaluationLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = self._acquire()
+        _held.add(self)
 
     def _acquire(self) -> int:
         while True:
@@ -122,12 +135,20 @@ class EvaluationLock:
 
     def release(self) -> None:
         """Give the evaluation free; may be called again."""
+        if self._descriptor >= 0:
+            with suppress(
+                PermissionError
+            ):  # of Windows, which removes no open file: what is left locks nothing
+                self.path.unlink(missing_ok=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the file and leave it there."""
+        _held.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
-            return
-        with suppress(PermissionError):  # of Windows, which removes no open file: what is left locks nothing
-            self.path.unlink(missing_ok=True)
-        os.close(descriptor)
+        if descriptor >= 0:
+            with suppress(OSError):  # a tool has closed it
+                os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
