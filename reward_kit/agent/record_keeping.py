@@ -43,7 +43,7 @@ def find_faults(finished: FinishedRollout, user_spec: str) -> list[UserFault] | 
         missing.append(finished.reward)  # what is missing, the reward alone knows
     return find_user_faults(
         lines=rollout.lines,
-        instruction=rollout.row.reward_fields().get("sim_user_prompt"),
+        instruction=rollout.row.text("sim_user_prompt"),
         tool_calls=rollout.tool_calls,
         stop_reason=rollout.stop_reason,
         expected=missing,

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.runs.atomic_file import (
     as_storage_error,
-    compact_json,
     readable_json,
     sync_folder,
     temporary_beside,
@@ -152,7 +151,7 @@ def keep_of(asked: str | None, base: Database) -> Keep | None:
 
 def record_file(record: RolloutRecord, folder: Path) -> NewFile:
     """A trajectory as a file in ``folder``."""
-    return NewFile(folder / record_name(record), (compact_json(record.to_json()),))
+    return NewFile(folder / record_name(record), (record.encoded(),))
 
 
 def record_name(record: RolloutRecord) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import weakref
 from pathlib import Path
 
@@ -46,11 +47,15 @@ def test_more_rarely_within_and_as_before_afterwards(
 
 
 class Held:
-    """Garbage that only a collection frees: few objects, much memory."""
+    """Garbage that only a collection frees: few objects, much memory.
+
+    Mapped, so that it is not taken from what the process has kept of earlier tests' memory.
+    """
 
     def __init__(self) -> None:
         self.itself = self
-        self.much = b"x" * (4 << 20)
+        self.much = mmap.mmap(-1, 4 << 20)
+        self.much.write(b"x" * (4 << 20))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing tells how much memory is in use")

@@ -19,6 +19,8 @@ from flight_bundle import GOLD, SEED, Bundle, flight_bundle
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.calls import ModelCall
+from reward_kit.agent.completion import Usage
 from reward_kit.agent.evaluation import EvaluationResult
 from reward_kit.agent.runs.atomic_file import compact_json, json_bytes, link_or_copy, write_file
 from reward_kit.agent.runs.parcels import NewFile, Parcel, save_parcels
@@ -277,6 +279,16 @@ def test_what_json_does_not_know_becomes_its_text(encode: Callable[[Any], bytes]
         "path": "a/b",
         "of_row": {"3": "c"},
     }
+
+
+def test_a_record_is_encoded_as_its_plain_values_are(bundle: Bundle) -> None:
+    with load_rollout(record_path(run(bundle))) as record:
+        assert record.tool_calls
+        assert record.model_calls == []
+        record.model_calls.append(ModelCall("agent", 1, 1, "m", "stop", Usage(calls=1, cost=0.5), 0.0, 1.0))
+        assert json.loads(record.encoded()) == record.to_json()
+        record.tool_calls[0].content = "half \ud83d of a pair"  # only Python's own encoder takes it
+        assert json.loads(record.encoded()) == record.to_json()
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:

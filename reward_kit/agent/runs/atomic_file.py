@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.temporary_name import temporary_name
@@ -169,13 +170,19 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """``value`` as UTF-8 JSON; what JSON does not know becomes its text."""
+    """``value`` as UTF-8 JSON; dataclasses become objects, what else JSON does not know becomes its text."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=str).encode()
+        return json.dumps(value, ensure_ascii=False, default=_plain).encode()
     except (
         UnicodeEncodeError
     ):  # half of a surrogate pair, as models sometimes write: only escapes can hold it
-        return json.dumps(value, default=str).encode()
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    return str(value)
 
 
 def compact_json(value: Any) -> bytes:
@@ -188,15 +195,15 @@ def compact_json(value: Any) -> bytes:
         return json_bytes(value)
 
 
-def readable_json(fields: Mapping[str, Any]) -> bytes:
+def readable_json(members: Mapping[str, Any]) -> bytes:
     """An object with a line for each field, and for each item of a field that is a list of objects.
 
     ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
     """
     parts = []
-    for name, value in fields.items():
+    for name, value in members.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = b"[\n  " + b",\n  ".join(map(json_bytes, value)) + b"\n ]"
+            text = b"[\n  " + b",\n  ".join(map(compact_json, value)) + b"\n ]"
         else:
             text = json_bytes(value)
         parts.append(json_bytes(name) + b": " + text)

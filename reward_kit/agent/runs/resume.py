@@ -266,7 +266,10 @@ def _fingerprint(value: Any) -> str:
 
 def canonical(value: Any) -> str:
     """The same text for the same JSON value."""
-    return json.dumps(value, sort_keys=True, default=str)
+    return _encode(value)
+
+
+_encode = json.JSONEncoder(sort_keys=True, default=str).encode  # ``json.dumps`` would make one each time
 
 
 def _code(folder: Path) -> dict[str, str]:
@@ -274,8 +277,8 @@ def _code(folder: Path) -> dict[str, str]:
     found = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
-            continue
+        if not isinstance(file, str) or not file.endswith(".py") or folder.name not in file:
+            continue  # most modules, told from their names alone
         path = Path(file)
         if folder in path.parents and "site-packages" not in path.relative_to(folder).parts:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.calls import ModelCall, ToolCall
 from reward_kit.agent.completion import Message, Usage
 from reward_kit.agent.history import History, Line
+from reward_kit.agent.runs.atomic_file import compact_json
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -175,6 +176,10 @@ class RolloutRecord:
         plain["tool_calls"] = [as_json(call) for call in self.tool_calls]
         plain["model_calls"] = [{**as_json(call), "usage": as_json(call.usage)} for call in self.model_calls]
         return plain
+
+    def encoded(self) -> bytes:
+        """The same as the bytes of a file: the encoder itself takes the calls apart, which is quicker."""
+        return compact_json({name: getattr(self, name) for name in (*_PLAIN, *_LISTS)})
 
 
 _LISTS = ("usage", "messages", "tool_calls", "model_calls")
