@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from reward_kit.agent.temporary_folder import temporary_folder
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     Raises ``BundleError`` for a file that is damaged, would write outside of the folder, holds links or
     devices, or is larger than the limits once unpacked.
     """
-    folder = Path(tempfile.mkdtemp(prefix="reward-kit-bundle-"))
+    folder = temporary_folder("bundle")
     try:
         members = _zip_members(path) if zipfile.is_zipfile(path) else _tar_members(path)
         _write(members, folder, max_bytes, max_files)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 import weakref
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.database.changes import Changes
@@ -16,10 +14,12 @@ from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.disk import MAKE_ROOM, fault_of_disk
 from reward_kit.agent.database.file_driver import FileDriver, copy_content, open_file, open_unchanging
 from reward_kit.agent.database.publish import share_or_copy, temporary_beside
+from reward_kit.agent.temporary_folder import temporary_folder
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -135,7 +135,7 @@ class FileState:
 
     def fork(self, seed: int | None, now: datetime | None, earlier: Changes | None) -> FileState:
         """A copy of the committed state, with its own random numbers and clock if they are given."""
-        folder = Path(tempfile.mkdtemp(prefix="reward-kit-"))
+        folder = temporary_folder("database")
         file = folder / "rollout.db"
         try:
             if self._file is None:

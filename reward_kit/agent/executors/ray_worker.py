@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import platform
 import shutil
-import sys
 import tempfile
 import threading
 import zipfile
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.worker import Lines, work
@@ -25,16 +22,16 @@ from reward_kit.agent.faults import fault_line
 from reward_kit.agent.providers.leave import Leave
 from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
 from reward_kit.agent.tally import Tally
+from reward_kit.agent.temporary_folder import temporary_folder
 from reward_kit.agent.versions import versions
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.executors.ray_shipment import Shipment
 
-_FOLDERS = f"reward-kit-ray-{platform.node()}-"
-"""Followed by the number of a process, which means nothing in another container."""
 WAIT = 1.0
 """Seconds that the driver is kept waiting while there is nothing to say."""
 GRACE = 10.0
@@ -145,8 +142,7 @@ class RayWorker:
     """
 
     def __init__(self) -> None:
-        _sweep()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}{os.getpid()}-"))
+        self._folder = temporary_folder("ray")
         self._loop = asyncio.new_event_loop()
         self._lines: TakenLines | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -225,26 +221,6 @@ class RayWorker:
         os.chdir(tempfile.gettempdir())
         shutil.rmtree(self._folder, ignore_errors=True)
         return [] if self._lines is None else self._lines.rest()
-
-
-def _sweep() -> None:
-    """Remove the folders of actors of this node that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
-        process = folder.name.removeprefix(_FOLDERS).partition("-")[0]
-        if process.isdigit() and not _runs(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    if sys.platform == "win32":
-        return True  # os.kill would end it
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another person's
-        return True
-    return True
 
 
 def _done(future: asyncio.Future[None]) -> None:

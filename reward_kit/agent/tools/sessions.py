@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.seed import Seed, folder_seed
 from reward_kit.agent.database import Database
+from reward_kit.agent.temporary_folder import temporary_folder
 from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.agent.tools.execution import result_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.tool_registry import ToolRegistry
@@ -79,7 +79,7 @@ class Sessions:
         """The base of a seed; the same one for equal seeds."""
         if seed.key not in self._bases:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-tools-"))
+                self._folder = temporary_folder("tools")
                 # Also when the interpreter ends: an application inside another is not told of the shutdown.
                 self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             try:

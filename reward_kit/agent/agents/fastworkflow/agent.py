@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from reward_kit.agent.agents.fastworkflow.settings import (
     worker_environment,
 )
 from reward_kit.agent.agents.fastworkflow.workers import Patience, Worker, WorkerPool
+from reward_kit.agent.temporary_folder import temporary_folder
 from reward_kit.errors import AgentError, ModelError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class FastWorkflow:
 
         workflow = self._home.workflow()
         assert workflow is not None, "the preflight says so otherwise"
-        folder = Path(tempfile.mkdtemp(prefix="reward-kit-fastworkflow-"))
+        folder = temporary_folder("fastworkflow")
         self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
         self._door = ToolDoor()
         await self._door.open()
