@@ -14,11 +14,15 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class Deadline:
-    """``seconds`` (None: for ever) from now until ``passed`` is done. Close it when it no longer matters."""
+    """``seconds`` (None: for ever) from now until ``passed`` is done, which says why the rollout has to end.
+
+    Close it when it no longer matters.
+    """
 
     def __init__(self, seconds: float | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.passed: asyncio.Future[None] = self._loop.create_future()
+        self.passed: asyncio.Future[str] = self._loop.create_future()
+        self._seconds = seconds
         self._left = seconds
         self._held = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -37,6 +41,11 @@ class Deadline:
         self._held -= 1
         if self._held == 0:
             self._run()
+
+    def end(self, why: str) -> None:
+        """Let it pass now."""
+        if not self.passed.done():
+            self.passed.set_result(why)
 
     def close(self) -> None:
         """Forget the time."""
@@ -60,8 +69,14 @@ class Deadline:
     def _pass(self) -> None:
         self._timer = None
         self._left = None
-        if not self.passed.done():
-            self.passed.set_result(None)
+        self.end(f"not over after {self._seconds:g} s")
+
+
+def end_rollout(why: str) -> None:
+    """End the time of the rollout that this runs for, if any."""
+    deadline = _current.get()
+    if deadline is not None:
+        deadline.end(why)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ async def run_rollout(
 async def _play(
     rollout: Rollout, agent: Agent, user: User | None, timeout: float | None
 ) -> ModelSetupError | None:
-    """Let the episode run until someone stops it or its time is up.
+    """Let the episode run until someone stops it or its time is up, or that of a tool which does not end.
 
     It runs in a task of its own, so that an agent that swallows its cancellation cannot hold up the rest.
     While a model call waits for its provider (``providers``), the time stands still.
@@ -136,7 +136,7 @@ async def _play(
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not episode.done():
-            rollout.stop("timeout", f"not over after {timeout:g} s")
+            rollout.stop("timeout", deadline.passed.result())
             episode.cancel()
             await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
     except asyncio.CancelledError:

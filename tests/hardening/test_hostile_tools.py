@@ -150,14 +150,21 @@ while True:
 """
 SHORT_GRACE = """\
 import importlib
-for _name in ("gold", "orchestrator", "rollout"):
+for _name in ("gold", "orchestrator", "rollout", "tools.execution"):
     importlib.import_module(f"reward_kit.agent.{_name}").CANCELLATION_GRACE = 0.5
 """
 CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "tool 'deaf' did not finish within 1 s, nor when it was cancelled"),
+        (["--timeout", "1.2"], "not over after 1.2 s"),
+    ],
+)
 def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
-    agent_eval: Command, tools: Writer, bundle: Bundle
+    agent_eval: Command, tools: Writer, bundle: Bundle, options: list[str], told: str
 ) -> None:
     bodies = {"deaf": DEAF, "cancels": CANCELS_ITSELF, "sound": "return 'fine'"}
     written = [
@@ -171,11 +178,14 @@ def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
             for name in bodies
         )
     )
-    ran = agent_eval(*GOLD_RUN, "--timeout", "2", timeout=100)
+    ran = agent_eval(*GOLD_RUN, *options, timeout=100)
     ran.tidy()
     stops = {}
     for name in bodies:
         (path,) = bundle.folder.glob(f"runs/{name}/roll_*.json")
-        stops[name] = json.loads(path.read_text())["stop_reason"]
+        record = json.loads(path.read_text())
+        stops[name] = record["stop_reason"]
+        if name == "deaf":
+            assert record["stop_detail"] == told
     assert (stops["deaf"], stops["cancels"]) == ("timeout", "agent_error")
     assert stops["sound"] not in ("timeout", "agent_error", "infrastructure_error")

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import loop_kept_running
+from reward_kit.agent.deadline import end_rollout
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.interruption import is_ctrl_c
+from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
@@ -87,10 +89,10 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     try:
         given, text = read_arguments(arguments)
         check = tool.check
-        values = await _checked_beside(check, text, timeout) if check.runs_own_code else check(text)
+        values = await _checked_beside(tool, text, timeout) if check.runs_own_code else check(text)
         if tool.injected:
             values.update(_injections(tool, db, rollout))
-        async with _transaction(tool, db) as call, _Deadline(timeout):
+        async with _transaction(tool, db) as call, _Deadline(timeout, tool.name):
             value, content = await _returned(tool, values, broken)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
@@ -119,10 +121,10 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=raised)
 
 
-async def _checked_beside(check: Check, text: str, timeout: float | None) -> dict[str, Any]:
+async def _checked_beside(tool: Tool, text: str, timeout: float | None) -> dict[str, Any]:
     """The arguments, by a check that may take any time: in a thread, and within the time of the call."""
-    async with _Deadline(timeout):
-        return await in_thread(lambda: check(text), pace=check.pace)
+    async with _Deadline(timeout, tool.name):
+        return await in_thread(lambda: tool.check(text), pace=tool.check.pace)
 
 
 async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tuple[Any, str]:
@@ -215,12 +217,16 @@ class _OutOfTimeError(Exception):
 
 
 class _Deadline:
-    """``asyncio.timeout`` as Python 3.11 has it, for 3.10 as well."""
+    """``asyncio.timeout`` as Python 3.11 has it, for 3.10 as well.
 
-    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task")
+    A tool that goes on when its time is over ends the rollout.
+    """
 
-    def __init__(self, seconds: float | None) -> None:
+    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task", "_tool")
+
+    def __init__(self, seconds: float | None, tool: str) -> None:
         self._seconds = seconds
+        self._tool = tool
         self._expired = False
         self._handle: asyncio.TimerHandle | None = None
 
@@ -236,6 +242,11 @@ class _Deadline:
     def _expire(self) -> None:
         self._expired = True
         self._task.cancel()
+        self._handle = asyncio.get_running_loop().call_later(CANCELLATION_GRACE, self._give_up)
+
+    def _give_up(self) -> None:
+        limit = f"within {self._seconds:g} s"
+        end_rollout(f"tool {self._tool!r} did not finish {limit}, nor when it was cancelled")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
