@@ -43,6 +43,9 @@ GRACE = 3.0
 GRACE_AT_EXIT = 30.0
 """Seconds that what was registered with ``atexit`` has: libraries send there what they have gathered."""
 
+_is_own_process = False
+"""Whether this process is there for the command line alone."""
+
 __getattr__ = lazy_names(
     __name__,
     {
@@ -92,7 +95,7 @@ class _LazyGroup(click.Group):
         home = _COMMANDS.get(cmd_name)
         if home is None:
             return None
-        with installed_first():
+        with installed_first(), ended_by_ctrl_c():
             module = importlib.import_module(f"reward_kit.cli_commands.{home.module}")
         command: click.Command = getattr(module, home.function)
         return command
@@ -136,7 +139,9 @@ def cli(context: click.Context, verbose: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (``sys.argv`` without ``argv``); gives the exit code."""
+    global _is_own_process
     if argv is None:
+        _is_own_process = threading.current_thread() is threading.main_thread()
         gc.set_threshold(RARELY)
         atexit.register(_leave_memory_to_the_system)
     _read_dotenv()
@@ -162,6 +167,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         _end_at_once_if_asked(code)
         _leave_threads_behind(code)
     return code
+
+
+@contextlib.contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Around imports: Ctrl-C ends the process at once.
+
+    Python's own way may tell of an import that it broke off, in a traceback, or lose the interruption in it.
+    """
+    if not _is_own_process or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        os.write(2, b"Interrupted.\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from reward_kit.agent.bundles.ground import KeptFunctions, kept_ground
 from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.event_loop import run_in_loop
 from reward_kit.agent.redaction import redact, secrets_in
-from reward_kit.cli import installed_first
+from reward_kit.cli import ended_by_ctrl_c, installed_first
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
 from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.report_output import (
@@ -84,9 +84,10 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 
 def _run(given: dict[str, Any]) -> int:
-    from reward_kit.agent.evaluation import Evaluation, make_config
-    from reward_kit.agent.local_models import shown_on
-    from reward_kit.agent.runs.output_file import check_target
+    with ended_by_ctrl_c():
+        from reward_kit.agent.evaluation import Evaluation, make_config
+        from reward_kit.agent.local_models import shown_on
+        from reward_kit.agent.runs.output_file import check_target
 
     config = make_config(given)
     check_target("--json", config.json)

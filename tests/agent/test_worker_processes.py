@@ -168,6 +168,22 @@ def test_no_more_begin_once_the_money_is_spent(bundle: Bundle, player: Callable[
     assert result.usage["agent"].cost == 0.5 * len(result.outcomes)
 
 
+def test_a_process_that_is_killed_before_it_begins_is_replaced(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRST_PROCESS", str(os.getpid()))
+    (bundle.folder / "tools.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "killed = len([*Path().glob('killed_*')])\n"
+        "if os.environ['FIRST_PROCESS'] != str(os.getpid()) and killed < 2:\n"
+        "    Path(f'killed_{os.getpid()}').touch()\n"
+        "    os.kill(os.getpid(), 9)\n" + (bundle.folder / "tools.py").read_text()
+    )
+    result = agent_eval(bundle.dataset, agent=player("books"), user="none", workers=2)
+    assert len([*Path().glob("killed_*")]) >= 2
+    assert (len(result.outcomes), result.complete) == (9, True)
+
+
 def test_a_process_that_cannot_begin_is_told_once(
     bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

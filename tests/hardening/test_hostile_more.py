@@ -213,6 +213,9 @@ ON_THE_PROCESS = [
     "builtins.open = None",
     "time.time = None",
     "os.fsync = None",
+    "os.write = lambda *a: 0",
+    "sys.path[:] = [5]",
+    "sys.stdout.detach()",
     "threading.excepthook = None",
     "sys.stdout = None",
     "sys.stderr = None",
@@ -221,10 +224,29 @@ ON_THE_PROCESS = [
     "os.close(2)",
     "os.chdir('/')",
 ]
+ANOTHER_OUTPUT = """\
+class Output:
+    closed = False
+    def write(self, text): raise KeyboardInterrupt
+    def flush(self): raise SystemExit
+sys.stdout = Output()
+"""
 ON_THE_LOOP = [
     "asyncio.get_running_loop().stop()",
     "asyncio.get_running_loop().stop(); await asyncio.sleep(1)",
 ]
+
+
+@pytest.mark.parametrize("body", [ANOTHER_OUTPUT, "os.dup2(os.open(os.devnull, os.O_WRONLY), 1)"])
+def test_an_output_that_a_tool_has_put_in_the_place_of_another_gets_no_report(
+    agent_eval: Command, bundle: Bundle, tools: Writer, body: str
+) -> None:
+    tools(before="import os, sys", after=f"@R.tool(parameters={{}})\ndef bad():\n{indented(body)}\n")
+    bundle.rows({"id": "row", "actions": [*GOLD, {"name": "bad", "arguments": {}}], "n_rollouts": 2})
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert (ran.code, ran.result["status"], ran.result["score"]) == (0, "complete", 1.0), ran.err
+    assert ran.out.count("results   runs/evals/") == 1
 
 
 def test_tools_that_break_the_process_harm_no_other_rollout(

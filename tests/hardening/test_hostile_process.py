@@ -385,6 +385,40 @@ print("still here")
 """
 
 
+AT_IMPORTS = """\
+import os, signal
+from reward_kit import cli
+cli._is_own_process = {own}
+before = signal.getsignal(signal.SIGINT)
+with cli.ended_by_ctrl_c():
+    if {interrupt}:
+        os.kill(os.getpid(), signal.SIGINT)
+print(signal.getsignal(signal.SIGINT) is before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "interrupt", "code", "out", "err"),
+    [
+        (True, True, 130, "", "Interrupted.\n"),
+        (True, False, 0, "True\n", ""),
+        (False, False, 0, "True\n", ""),
+    ],
+)
+def test_ctrl_c_in_the_midst_of_imports_ends_the_command_without_a_traceback(
+    own: bool, interrupt: bool, code: int, out: str, err: str
+) -> None:
+    text = AT_IMPORTS.format(own=own, interrupt=interrupt)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_ctrl_c_in_the_midst_of_imports_is_the_affair_of_a_program_that_calls_the_command() -> None:
+    text = AT_IMPORTS.format(own=False, interrupt=True)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert "KeyboardInterrupt" in done.stderr
+
+
 def test_a_second_ctrl_c_on_the_way_out_ends_the_command_without_a_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

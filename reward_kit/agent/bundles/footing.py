@@ -35,6 +35,14 @@ def _tells_time(function: Callable[[], Any]) -> bool:
     return isinstance(function(), float)
 
 
+def _writes(function: Callable[[int, bytes], int]) -> bool:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        return function(nowhere, b"1") == 1
+    finally:
+        os.close(nowhere)
+
+
 def _opens(function: Callable[[str, int], int]) -> bool:
     os.close(function(os.devnull, os.O_RDONLY))
     return True
@@ -56,8 +64,9 @@ _NEEDED: dict[ModuleType, dict[str, Callable[[Any], Any] | None]] = {
         "getpid": lambda function: function() == getpid(),
         "stat": lambda function: function(os.devnull) is not None,
         "urandom": lambda function: len(function(1)) == 1,
+        "write": _writes,
         **dict.fromkeys(("close", "fsync", "fstat", "link", "listdir", "makedirs", "mkdir", "rename")),
-        **dict.fromkeys(("replace", "rmdir", "scandir", "unlink", "write")),
+        **dict.fromkeys(("replace", "rmdir", "scandir", "unlink")),
     },
     os.path: dict.fromkeys(("basename", "dirname", "exists", "isdir", "isfile", "join")),
     random: {"Random": lambda kind: 0 <= kind(0).random() < 1},
@@ -200,6 +209,8 @@ def _put_back_search() -> list[str]:
     for name, entries in zip(_SEARCHED, _searched, strict=True):
         present = getattr(sys, name, None)
         kept = present if isinstance(present, list) else []
+        if name == "path":
+            kept = [entry for entry in kept if isinstance(entry, str)]
         missing = [entry for entry in entries if not any(entry is other or entry == other for other in kept)]
         if missing or kept is not present:
             setattr(sys, name, [*kept, *missing])

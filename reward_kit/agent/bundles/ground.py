@@ -48,7 +48,7 @@ def kept_ground() -> Iterator[None]:
             sys.path = []
         sys.path.extend(entry for entry in path if entry not in sys.path)
         for number, copy in copies.items():
-            _put_back(number, copy)
+            _put_back(number, copy, always=not _copies)
             if copy is not None:
                 with suppress(OSError):  # somebody has closed it
                     os.close(copy)
@@ -115,12 +115,16 @@ def reopen_streams(streams: tuple[object, object]) -> list[str]:
     return reopened
 
 
-def _put_back(number: int, copy: int | None) -> bool:
-    """Whether the descriptor had been closed, and is open again."""
+def _put_back(number: int, copy: int | None, *, always: bool = False) -> bool:
+    """Whether the descriptor had been closed, and is open again.
+
+    One that leads elsewhere by now is put back too if it is to be ``always``.
+    """
     if copy is None:
         return False
     try:
-        os.fstat(number)
+        if not os.path.sameopenfile(number, copy) and always:
+            os.dup2(copy, number)
     except OSError:
         with suppress(OSError):  # the copy may be closed as well
             os.dup2(copy, number)
@@ -131,20 +135,28 @@ def _put_back(number: int, copy: int | None) -> bool:
 def _put_in_place(name: str, stream: object) -> None:
     """Put back a stream in whose place there is another, which works."""
     present = getattr(sys, name, None)
-    if present is stream or stream is None or getattr(stream, "closed", False):
+    if present is stream or stream is None or _is_closed(stream):
         return
     _replaced.append(present)  # collected, it would close the descriptor that both may write to
-    with suppress(Exception):  # it is foreign code
+    with suppress(BaseException):  # it is foreign code
         present.flush()  # type: ignore[union-attr]
     setattr(sys, name, stream)
+
+
+def _is_closed(stream: object) -> bool:
+    """Whether it takes nothing any more: it was closed, or its file was taken from it."""
+    try:
+        return bool(getattr(stream, "closed", False))
+    except Exception:  # noqa: BLE001 - a stream that was detached, or foreign code
+        return True
 
 
 def _reopen(name: str, stream: object) -> bool:
     """Put another stream in the place of one that was closed; whether that was so."""
     present = getattr(sys, name, None)
-    if stream is None or (present is not None and not getattr(present, "closed", False)):
+    if stream is None or (present is not None and not _is_closed(present)):
         return False
-    if not getattr(stream, "closed", False):
+    if not _is_closed(stream):
         setattr(sys, name, stream)
         return True
     number = _STREAMS.index(name) + 1

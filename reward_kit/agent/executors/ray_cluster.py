@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.ray_shipment import forwarded_environment, pack
 from reward_kit.agent.executors.ray_worker import RayWorker
-from reward_kit.agent.executors.shares import share_config
+from reward_kit.agent.executors.shares import STARTS, share_config
 from reward_kit.agent.executors.worker_processes import Place, ProcessDiedError, WorkerProcesses
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.providers.leave import Asker
@@ -53,8 +53,6 @@ CONNECT = 20.0
 """Seconds to reach a cluster's address."""
 ROOM_AFTER = 20.0
 """Seconds after which to say that an actor waits for a processor."""
-STARTS = 3
-"""How often in succession an actor may die before its first rollout begins (a node was lost just then)."""
 
 
 class RayCluster(WorkerProcesses):

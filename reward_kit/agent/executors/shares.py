@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.schedule import Job
 
+STARTS = 3
+"""How often in succession a process may die before its first rollout begins (it was killed just then)."""
 _OF_THE_WHOLE = (
     "clear_cache",
     "eval_id",

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.lost_rollout import lost_record
-from reward_kit.agent.executors.shares import share_concurrency, share_config, share_jobs
+from reward_kit.agent.executors.shares import STARTS, share_concurrency, share_config, share_jobs
 from reward_kit.agent.executors.whole_lines import LONGEST_READ, WholeLines
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.providers.leave import Asker, LimitsForAll
@@ -128,6 +128,7 @@ class WorkerProcesses:
         left = {job.place: job for job in jobs}
         suspects: list[Place] = []
         deaths: Counter[Place] = Counter()
+        failed_starts = 0
         while left and self._tally.may_start:
             alone = suspects[:1]
             places = alone or list(left)
@@ -143,7 +144,8 @@ class WorkerProcesses:
             try:
                 await self._one_process(setup, left, begun)
             except ProcessDiedError as death:
-                if not begun and len(left) == before:
+                failed_starts = failed_starts + 1 if not begun and len(left) == before else 0
+                if failed_starts == STARTS:
                     raise RewardKitError(
                         f"a process that was to play rollouts {death} before it began one",
                         remedy="Run with --workers 1 to see why.",
