@@ -2,88 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
-FIRST_TRIAL = 12
-"""So many more refusals with a good answer since the last than without, and it is tried what comes of asking
-again at once."""
-RECENT = 32
-"""Calls of a trial, made again at once, of which"""
-FAILED = 20
-"""so many were refused again if it has failed, or"""
-IN_A_ROW = 8
-"""one call so often. Where less than a third of the calls is refused by chance, that hardly ever happens."""
+ENOUGH = 5.0
+"""Chance is tried out where it explains what has been seen exp(5), about 150, times better than a limit."""
 UNEVEN = 0.25
-"""Part of the mean number of answers between two refusals that name a time. A limit lets about as many calls
-through each time; where it was fewer than that once, it is chance."""
-REFUSED_FOR_A_TIME = 12
-"""So many of the last ``RECENT`` calls were told to wait, if a trial has failed for that."""
-LONG = 64
-"""Calls made again at once; a trial that fails earlier is repeated only after twice as many refusals."""
+"""Part of the most calls that were let through from one of the last refusals to the next. A limit lets about
+as many through each time, or more and more; fewer calls than that pass"""
+FEWER, NO_FEWER = 2.5, -0.2
+"""by chance in about one case of three, and at a limit in one of thirty: roughly the logarithms of what the
+two say to fewer, and to as many or more. Where each so many-th call is refused, it is never fewer."""
+LESS = 0.75
+"""Part of the calls under way at the last refusals: with more, it may be that they were still too many."""
+FEWER_TOLD = 5.0
+"""The same where a refusal names the time: a limit's would have to be too short for that, which is hardly
+ever seen. From the third refusal on, as others may have used up a part of what there was at first."""
+LATELY = 4
+"""Refusals that are compared with the next one."""
+LET_THROUGH = 0.75
+"""Part of the calls made again at once that is let through by chance; by a limit, those for which it has room
+by then."""
+SINGLE, IN_SEQUENCE = 0.45, -0.9
+"""A server that answers with errors by chance does so one by one in four cases of five, an overloaded one in
+one of two: the logarithms of 0.8 / 0.5 and 0.2 / 0.5."""
 
 
 class Chance:
-    """Tries out what comes of making refused calls again at once, with no other call the slower for it.
+    """Weighs chance against a limit, of calls at once or in a time.
 
-    What has reached a limit, of calls at once or in a time, refuses them again; chance does not. A call that
-    was told when to come back waits till then in any case; in a trial no other does.
+    The weight is that of a sequential probability ratio test (A. Wald 1945), with 0 as its least
+    (E. S. Page 1954).
     """
 
-    __slots__ = ("_answers", "_between", "_isolated", "_made", "_needed", "_recent", "_told", "trying")
+    __slots__ = ("_between", "_enough", "_weight")
 
     def __init__(self) -> None:
-        self.trying = False
-        self._answers = 0
-        self._between: list[int] = []
-        self._told: deque[bool] = deque(maxlen=RECENT)
-        self._isolated = 0
-        self._made = 0
-        self._needed = FIRST_TRIAL
-        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._between: deque[tuple[int, int]] = deque(maxlen=LATELY)
+        self._weight = 0.0
+        self._enough = ENOUGH
 
-    def heeded(self, *, isolated: bool) -> bool:
-        """A refusal has been heeded; True if a trial begins. ``isolated``: an answer came since the last."""
-        self._isolated = self._isolated + 1 if isolated else max(0, self._isolated - 1)
-        self.trying = self._isolated >= self._needed
-        return self.trying
+    @property
+    def likely(self) -> bool:
+        """Whether it is worth a trial."""
+        return self._weight >= self._enough
 
-    def heeded_for_a_time(self) -> bool:
-        """The same of a refusal that names a time."""
-        answers, self._answers = self._answers, 0
-        if not answers:  # the one before named too short a time
-            return False
-        self._between.append(answers)
-        counted = self._between[1:]  # others may have used up a part of what there was at first
-        if 3 * len(counted) >= self._needed:
-            self.trying = min(counted) <= UNEVEN * sum(counted) / len(counted)
-        return self.trying
+    def refused(self, passed: int, under_way: int, *, told: bool) -> None:
+        """A call was refused, with so many under way; ``passed`` were let through since the last refusal.
 
-    def answered(self) -> None:
-        """A call has its answer."""
-        self._answers += 1
-        if self.trying:
-            self._told.append(False)
-
-    def told_to_wait(self) -> bool:
-        """In a trial, a call was refused for a time; True if that ends the trial."""
-        self._told.append(True)
-        return sum(self._told) >= REFUSED_FOR_A_TIME and self._fail()
-
-    def made_again(self, *, refused: int = 0) -> bool:
-        """How a call that was made again at once has ended; True if that ends the trial.
-
-        ``refused``: so often, one time after the other, or not at all.
+        ``told``: a time was named.
         """
-        self._recent.append(refused > 0)
-        self._made += 1
-        if not self.trying or (refused < IN_A_ROW and sum(self._recent) < FAILED):
-            return False
-        return self._fail()
+        if not passed:  # it is the same limit that was reached before, or it named too short a time
+            return
+        most = max((earlier for earlier, _ in self._between), default=0)
+        load = max((earlier for _, earlier in self._between), default=0)
+        if passed > UNEVEN * most:
+            self._weigh(NO_FEWER)
+        elif told or under_way <= LESS * load:
+            self._weigh(FEWER_TOLD if told and len(self._between) > 1 else FEWER)
+        self._between.append((passed, under_way))
 
-    def _fail(self) -> bool:
-        self.trying = False
-        self._needed = FIRST_TRIAL if self._made >= LONG else 2 * self._needed
-        self._isolated = self._made = 0
-        for kept in (self._between, self._recent, self._told):
-            kept.clear()
-        return True
+    def missed(self, *, single: bool) -> None:
+        """A call ended in a server's error. ``single``: it was the first in a row."""
+        self._weigh(SINGLE if single else IN_SEQUENCE)
+
+    def asked_again(self, room: float, *, refused: bool) -> None:
+        """A refused call alone was made again at once.
+
+        ``room`` is the number of answers, of which each makes room for a call, to be expected till then.
+        """
+        by_limit = 1.0 - math.exp(-room)
+        if refused:
+            self._weigh(math.log((1.0 - LET_THROUGH) / (1.0 - by_limit)))
+        else:
+            self._weigh(math.log(LET_THROUGH / by_limit))
+
+    def refuted(self, *, soon: bool) -> None:
+        """It was none; ``soon``: so soon that the next time it takes twice as much to try it out."""
+        self._enough = 2 * self._enough if soon else ENOUGH
+        self._weight = 0.0
+        self._between.clear()
+
+    def _weigh(self, more: float) -> None:
+        self._weight = max(0.0, self._weight + more)

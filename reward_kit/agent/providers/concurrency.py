@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reward_kit.agent.providers.visit import Visit
 
 START = 16
 """Calls at once before anything is known. Doubling, 500 are reached after five answers' time."""
 RESTART = 2
 """Calls at once after a pause."""
 STEP = 1 / 20
-"""Part by which the number grows in an answer's time where it has been too high before; at least one."""
+"""Part by which the number grows in an answer's time where it has been too high before; at least one, and"""
+TOWARDS = 1 / 4
+"""that part of the way to the number that was refused last, or away from it where it has been passed."""
 NEAR = 0.1
 """Part by which two numbers that were refused may differ and count as the same,"""
 KNOWN = 0.9
@@ -26,7 +32,8 @@ class Concurrency:
     """A number between 1 and ``ceiling`` that grows with good answers and shrinks with refusals.
 
     It doubles in an answer's time until the first refusal, then up to where the last refusal left it, and
-    grows by ``STEP`` from there. Before it comes to what was refused the last time it stays for some
+    grows by ``STEP`` or ``TOWARDS`` the refused number from there (which is what BIC does; L. Xu, K. Harfoush
+    and I. Rhee 2004). Before it comes to what was refused the last time it stays for some
     answers' times, twice as many each time that this number is refused again; if fewer are refused then, the
     number had nothing to do with it. A call notes the ``generation`` when it is sent: refusals of calls that
     were sent before the number shrank say nothing of the new number.
@@ -59,22 +66,28 @@ class Concurrency:
         self._resuming = False
         self._safe = (self.limit, self._known, self._refused, self._hold)
 
-    @property
-    def found(self) -> bool:
-        """Whether the same number has been refused more than once: then it is what is refused."""
-        return self._hold > 0
-
-    def send(self) -> int:
-        """A call is sent; its generation."""
+    def send(self, visit: Visit) -> None:
+        """A call is sent."""
         self._sent += 1
-        return self.generation
+        visit.generation, visit.place = self.generation, self._sent
+
+    def passed(self, visit: Visit) -> int:
+        """Calls that were let through since the last refusal, when this one was refused."""
+        return visit.place - 1 if visit.generation == self.generation else 0
+
+    def forget(self, visit: Visit) -> None:
+        """A call of this generation was refused, and that says nothing."""
+        self._sent -= visit.generation == self.generation
 
     def grow(self, generation: int) -> None:
         """A good answer came to a call of ``generation``, and there was no room for more calls."""
         if generation != self.generation or self.limit >= self.ceiling:
             return
-        step = 1.0 if self.limit < self._known else max(1.0, self.limit * STEP) / self.limit
-        if self.limit + step >= self._refused:
+        step = 1.0
+        if self.limit >= self._known:
+            way = abs(self._refused - self.limit) if self._refused < math.inf else 0.0
+            step = max(1.0, self.limit * STEP, way * TOWARDS) / self.limit
+        if self.limit < self._refused <= self.limit + step:
             self._good += 1
             if self._good <= self._hold * self.limit:
                 return
@@ -85,11 +98,11 @@ class Concurrency:
         if not self.stay(generation):
             return False
         refused = min(self.limit, under_way)
-        if refused < FAR_BELOW * self._known < math.inf:
+        if RESTART < refused < FAR_BELOW * self._known < math.inf:
             self._known = max(1.0, self._known * KNOWN)
             self.limit = min(self.limit, self._known)
             return True
-        if refused <= 1.0 or (self._hold and refused < (1 - NEAR) * self._refused):
+        if refused <= 1.0 or (self._hold and refused < self._refused - max(1.0, NEAR * refused)):
             # alone, or with fewer than were thought to be borne: the number was not what was refused
             self._refused, self._hold = math.inf, 0
             self.limit = self._known = max(1.0, refused * KNOWN)

@@ -77,7 +77,6 @@ class Gate:
         self._trial = Trial(self._concurrency, self._spacing)
         self._misses = Misses()
         self._refusals = 0
-        self._answers = 0
         self._last_usage: Usage | None = None
         self._over: ProviderDownError | None = None
 
@@ -127,7 +126,7 @@ class Gate:
         await visit.its_time()
         if self._over is not None:
             raise self._over
-        if not self._queue and self._delay(visit, self._now()) <= 0:
+        if self._goes_ahead(visit) or (not self._queue and self._delay(visit, self._now()) <= 0):
             self._admit(visit)
         else:
             with held_up(), visit.waiting():
@@ -142,12 +141,12 @@ class Gate:
         now = self._now()
         full = self.in_flight + 1 > self._concurrency.limit or bool(self._queue)
         self._count_out(visit, None if answer is None else answer.usage)
-        if answer is not None:
+        if answer is None:
+            self._trial.forget(visit)
+        else:
             if self._outage.since is not None:
                 self._is_back(now)
-            self._refusals = 0
             self._last_usage = answer.usage
-            self._answers += 1
             self._spacing.answered(now - visit.sent)
             self._misses.answered()
             self._trial.answered(visit)
@@ -168,22 +167,25 @@ class Gate:
         excused = False
         if fault.status in REFUSED and fault.retryable:
             excused = self._refuse(visit, fault, under_way, now)
-        elif fault.retryable and (fault.status is None or fault.status >= 500):
-            excused = self._miss(visit, fault, under_way, now, tried=tried)
-        elif fault.status is not None and self._outage.since is not None:
-            self._is_back(now)  # whatever it says, it answers
+        else:
+            self._trial.forget(visit)
+            if fault.retryable and (fault.status is None or fault.status >= 500):
+                excused = self._miss(visit, fault, under_way, now, tried=tried)
+            elif fault.status is not None and self._outage.since is not None:
+                self._is_back(now)  # whatever it says, it answers
         self._pump()
         return excused
 
     def heed(self, headers: Mapping[str, Any]) -> None:
         """Look what an answer's headers say of the provider's limits."""
         for quota in quotas(headers):
-            now = self._now()
-            until = now + min(quota.seconds, LONGEST_HINT) + jitter(quota.seconds) * (quota.seconds > 0)
+            until = (
+                self._now() + min(quota.seconds, LONGEST_HINT) + jitter(quota.seconds) * (quota.seconds > 0)
+            )
             if quota.kind == "requests":
                 others = self.in_flight - 1  # which the provider may or may not have counted
                 self._pauses.leave(quota.left - others, until)
-            elif quota.left < self._usual(quota.kind):
+            elif not quota.suffices(self._last_usage):
                 self._pauses.close(until)
 
     # -- what became of calls
@@ -193,38 +195,33 @@ class Gate:
         if self._outage.down:
             self._is_back(now)
         self._outage.begin(now)
-        if self._by_chance(visit, fault, now):
+        on = self._trial.on
+        if self._trial.excuses(visit, fault, now):
             return self._excused(visit, now)
-        if self._refusals and not self._answers:
+        passed = 0 if on else self._concurrency.passed(visit)  # a trial ends as if none had been let through
+        number = visit.among if self.proven else under_way  # at first, many are sent at the same moment
+        if self._refusals and not passed:
             first = self._concurrency.stay(visit.generation)
         else:
-            first = self._concurrency.shrink(visit.generation, BACK_OFF, under_way)
-        self._refusals += first
+            first = self._concurrency.shrink(visit.generation, BACK_OFF, number)
+        if first:
+            self._refusals = 1 if passed else self._refusals + 1
         if fault.retry_after:
             self._keep_away(fault, now)
         elif first:
-            self._pauses.close(now + short_wait(self._refusals, self._answers))
+            self._pauses.close(now + short_wait(self._refusals, passed))
         if first and (fault.retry_after or 0.0) >= SHORT_WAIT:
             self._concurrency.pause()
         if first or fault.retry_after:
-            self._concurrency.restart()
-            named = bool(fault.retry_after)
-            self._spacing.refused(now, self._answers, alone=under_way == 1, named=named)
+            if fault.retry_after or passed < number:
+                self._concurrency.restart()
+            alone = number == 1 and not self._trial.let_through
+            self._spacing.refused(now, passed, alone=alone, told=fault.retry_after or 0.0)
             if first or not fault.retry_after:
-                self._trial.heeded(fault, isolated=self._answers > 0)
-            self._answers = 0
+                self._trial.heeded(visit, fault, passed, number, now)
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
-
-    def _by_chance(self, visit: Visit, fault: ModelError, now: float) -> bool:
-        """Whether a refusal is passed over; one that ends a trial comes as if nothing had been answered."""
-        if not self._trial.on:
-            return False
-        if self._trial.excuses(visit, fault, now):
-            return True
-        self._answers = 0
-        return False
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
         """No answer, or an error of the server's: it may be overloaded, or down."""
@@ -254,11 +251,11 @@ class Gate:
     def _ease_off(self, visit: Visit, fault: ModelError, under_way: int) -> None:
         """Fewer calls at once, unless no more fail than do by chance."""
         named = bool(fault.retry_after)
-        if not named and (self._misses.few(self.in_flight) or self._by_chance(visit, fault, self._now())):
+        if not named and (self._misses.few(self.in_flight) or self._trial.excuses(visit, fault, self._now())):
             return
         first = self._concurrency.shrink(visit.generation, EASE_OFF, under_way)
         if first and not named:
-            self._trial.heeded(fault, isolated=self._misses.in_a_row == 1)
+            self._trial.missed(single=self._misses.in_a_row == 1)
 
     def _excused(self, visit: Visit, now: float) -> bool:
         """Whether a call that was told to come back may do so: not for ever, least of all to a stranger."""
@@ -314,6 +311,14 @@ class Gate:
             return wait
         return self._limits.delay(visit.size)
 
+    def _goes_ahead(self, visit: Visit) -> bool:
+        """Whether the call goes before those that wait: where it was sent ahead, and no hard limit is met."""
+        ahead, visit.ahead = visit.ahead, False
+        if not ahead or (self._limits is not None and self._limits.delay(visit.size) > 0):
+            self._trial.forget(visit)
+            return False
+        return True
+
     def _own_delay(self, now: float) -> float:
         """Seconds until the next call may go as far as the provider's answers decide."""
         if self._outage.down:
@@ -330,8 +335,10 @@ class Gate:
         self.in_flight += 1
         self._pauses.admitted(now)
         self._spacing.sent(now)
+        self._trial.sent(visit)
         visit.sent = now
-        visit.generation = self._concurrency.send()
+        visit.among = self.in_flight
+        self._concurrency.send(visit)
         if self._outage.down:
             self._trying = visit
         if self._limits is not None:
@@ -373,17 +380,14 @@ class Gate:
                 else:
                     wait = self._delay(visit, self._now())
                     if wait > 0:
-                        self._come_back(wait)
+                        if wait < math.inf:
+                            self._timer = asyncio.get_running_loop().call_later(wait, self._pump)
                         return
                     self._admit(visit)
                     turn.set_result(None)
             heapq.heappop(self._queue)
         if self._limits is not None:
             self._limits.release()
-
-    def _come_back(self, wait: float) -> None:
-        if wait < math.inf:
-            self._timer = asyncio.get_running_loop().call_later(wait, self._pump)
 
     def _keep_away(self, fault: ModelError, now: float) -> None:
         """Let nobody through for as long as the provider asks."""
@@ -392,14 +396,6 @@ class Gate:
         if asked >= WORTH_SAYING and until > self._pauses.closed_until + WORTH_SAYING:
             self._voice.asks(asked, fault)
         self._pauses.close(until)
-
-    def _usual(self, kind: str) -> int:
-        """Tokens of that kind that a call takes; at least one."""
-        usage = self._last_usage
-        if usage is None:
-            return 1
-        counts = {"input": usage.input_tokens, "output": usage.output_tokens}
-        return max(1, counts.get(kind, usage.input_tokens + usage.output_tokens))
 
     @staticmethod
     def _now() -> float:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from reward_kit.agent.completion import Usage
+
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|d|h|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
@@ -39,6 +41,13 @@ class Quota:
     left: int
     seconds: float
     kind: str = "requests"
+
+    def suffices(self, usage: Usage | None) -> bool:
+        """Whether as many tokens are left as the last call used; at least one."""
+        if usage is None:
+            return self.left >= 1
+        counts = {"input": usage.input_tokens, "output": usage.output_tokens}
+        return self.left >= max(1, counts.get(self.kind, usage.input_tokens + usage.output_tokens))
 
 
 def retry_after(headers: Mapping[str, Any]) -> float | None:

@@ -81,3 +81,8 @@ def jitter(seconds: float) -> float:
     So that several processes do not come back at the same moment, nor one that rounds too early.
     """
     return ROUNDING + _chance.uniform(0.0, min(1.0, 0.1 * seconds))
+
+
+def soon(seconds: float) -> float:
+    """Seconds until a call that was refused after so many is made again, where nothing has to pass first."""
+    return _chance.uniform(0.0, 2.0 * seconds)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-SPREAD = 0.8
+SPREAD = 0.95
 """Part of an answer's time over which the calls at once are spread. Where one call a second is taken, one
 that sets out together with another is refused, as if only one at once were taken."""
 BRIEF = 0.02
 """Seconds; shorter spaces than these are not kept."""
+LONG = 0.1
+"""Seconds; a provider that names a shorter time takes calls one by one, so far apart."""
 LATELY = 8
 """Answers over which their time is averaged."""
 SLACK = 1.1
@@ -40,7 +42,6 @@ class Spacing:
         "_helped",
         "_in_vain",
         "_last",
-        "_latency",
         "_proven",
         "_rest",
         "_resting",
@@ -48,6 +49,7 @@ class Spacing:
         "_seconds",
         "_since",
         "_spreading",
+        "latency",
     )
 
     def __init__(self) -> None:
@@ -60,8 +62,12 @@ class Spacing:
         self._resting = 0
         self._safe = 0.0
         self._proven = False
-        self._latency = 0.0
+        self.latency = 0.0
         self._spreading = False
+
+    def suits(self, passed: int) -> bool:
+        """Whether calls are kept apart and that helps, when ``passed`` were let through since a refusal."""
+        return self._seconds > 0.0 and passed >= HELPED
 
     def rest(self) -> None:
         """Hold nothing back, for a trial whether it is by chance that calls are refused."""
@@ -81,29 +87,30 @@ class Spacing:
 
     def answered(self, seconds: float) -> None:
         """A good answer came after so long."""
-        self._latency += (seconds - self._latency) / (LATELY if self._latency else 1)
+        self.latency += (seconds - self.latency) / (LATELY if self.latency else 1)
         self._resting -= 1
         self._seconds /= EASE
         if self._seconds < CLOSEST:
             self._seconds = 0.0
 
-    def refused(self, now: float, answers: int, *, alone: bool, named: bool) -> None:
-        """A call was refused, after so many good ``answers``; ``alone``: no other was under way.
+    def refused(self, now: float, passed: int, *, alone: bool, told: float) -> None:
+        """A call was refused, after so many had been let through; ``alone``: no other was under way.
 
-        ``named``: a time was named for the next call.
+        ``told``: the seconds that were named until the next call, or 0.
         """
+        named = told >= LONG
         self._spreading = not named
         since, self._since = self._since, now
         alone = alone and not named
-        if not alone or not answers or self._resting > 0 or since == -math.inf:
+        if not alone or not passed or self._resting > 0 or since == -math.inf:
             return
-        if answers < HELPED:
+        if passed < HELPED:
             self._in_vain += 1
         else:
             self._in_vain = 0
             self._helped = min(self._helped, self._seconds or math.inf)
         if self._in_vain <= (PROVEN_TRIES if self._proven else TRIES):
-            self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * (now - since) / answers)
+            self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * (now - since) / passed)
         else:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0
             self._resting, self._rest = self._rest, 2 * self._rest
@@ -112,7 +119,7 @@ class Spacing:
         """Seconds until the next call sets out, with so many ``at_once``; infinite if none is on its way."""
         space = self._seconds
         if self._spreading:
-            even = SPREAD * self._latency / max(1.0, at_once)
+            even = SPREAD * self.latency / max(1.0, at_once)
             if even >= BRIEF:
                 space = max(space, even)
         return self._last + space - now if space else 0.0

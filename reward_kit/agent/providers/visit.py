@@ -18,16 +18,36 @@ class Visit:
     """One call on its way through the gate, with all its attempts.
 
     ``size`` is the number of characters of its request, ``waited`` the seconds for which it was not let
-    through, ``not_before`` the moment before which it was told not to come back.
+    through, ``not_before`` the moment before which it was told not to come back. One that is ``ahead`` is to
+    be sent at once, also where others wait. Of its last attempt: when it was ``sent``, as which ``number``
+    of all and in which ``place`` of its ``generation``, ``among`` how many under way, itself included.
     """
 
-    __slots__ = ("again", "generation", "not_before", "refused", "sent", "size", "taken", "ticket", "waited")
+    __slots__ = (
+        "again",
+        "ahead",
+        "among",
+        "generation",
+        "not_before",
+        "number",
+        "place",
+        "refused",
+        "sent",
+        "size",
+        "taken",
+        "ticket",
+        "waited",
+    )
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.ticket = -1
         self.generation = 0
+        self.number = 0
+        self.place = 0
+        self.among = 0
         self.again = 0
+        self.ahead = False
         self.taken: Taken | None = None
         self.refused: float | None = None
         self.sent = 0.0

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from virtual_provider import Provider, SlidingLimit, WindowLimit, now, played, refused
+from virtual_provider import (
+    Provider,
+    SlidingLimit,
+    WindowLimit,
+    answer,
+    now,
+    played,
+    refused,
+    rollouts,
+)
 from virtual_time import simulate
 
 from reward_kit.agent.completion import Completion
 from reward_kit.agent.model_clients.attempts import answered
-from reward_kit.agent.providers import Gate
-from reward_kit.agent.providers.chance import FAILED, FIRST_TRIAL, IN_A_ROW, Chance
+from reward_kit.agent.providers import Gate, Visit
+from reward_kit.agent.providers.chance import Chance
+from reward_kit.agent.providers.concurrency import Concurrency
+from reward_kit.agent.providers.spacing import Spacing
+from reward_kit.agent.providers.trial import FAILED, IN_A_ROW, Trial
 from reward_kit.errors import ModelError
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.05, 0.012), (0.2, 0.04), (0.3, 0.06)])
-def test_refusals_by_chance_cost_little_time(share: float, seconds: float) -> None:
+@pytest.mark.parametrize("latency", [0.05, 1.0])
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.3, 0.4])
+def test_refusals_by_chance_cost_little_time(share: float, latency: float) -> None:
     chance = random.Random(3)
-    provider = Provider(latency=0.05, verdict=lambda: refused() if chance.random() < share else None)
-    assert played(provider, 100, 40) <= 40 * provider.latency + seconds * 4000
+    provider = Provider(latency=latency, verdict=lambda: refused() if chance.random() < share else None)
+    assert played(provider, 100, 40) <= 1.7 * 40 * latency / (1 - share) + 15.0
 
 
 @pytest.mark.parametrize(
@@ -102,15 +116,137 @@ def test_where_a_limit_says_when_nobody_asks_before(limit: Callable[[], Any], ro
     assert provider.refusals <= windows * min(rollouts, 16)
 
 
-def test_refusals_one_after_the_other_are_no_reason_for_a_trial() -> None:
-    chance = Chance()
-    assert not any(chance.heeded(isolated=number % 2 == 0) for number in range(100))
-    assert [chance.heeded(isolated=True) for _ in range(FIRST_TRIAL)][-1]
+@pytest.mark.parametrize("latency", [0.05, 1.0])
+@pytest.mark.parametrize("every", [2, 3, 10])
+def test_each_so_many_th_call_that_is_refused_costs_little_time(every: int, latency: float) -> None:
+    """Whatever comes of those that are made again: with 3 and 1 s this took 70 times as long as it had to."""
+    numbers = itertools.count(1)
+    provider = Provider(latency=latency, verdict=lambda: None if next(numbers) % every else refused())
+    assert played(provider, 50, 20) <= 2.0 * 20 * latency / (1 - 1 / every) + 15.0
 
 
-def test_a_trial_ends_when_calls_are_refused_again_and_the_next_comes_later() -> None:
+def test_a_limit_that_names_short_times_is_not_taken_for_one_call_at_once() -> None:
+    """20 a second, one by one: each 50 ms. That used to end with one call in the time of an answer."""
+    limit = SlidingLimit(1, 0.05)
+    provider = Provider(latency=2.0, verdict=lambda: limit() and refused(retry_after=limit.wait))
+    assert played(provider, 100, 20) <= 1.8 * 2000 * 0.05
+    assert provider.refusals <= 0.1 * len(provider.accepted)
+
+
+def test_a_call_that_is_sent_ahead_keeps_to_the_hard_limits() -> None:
+    chance = random.Random(7)
+    provider = Provider(latency=0.05, verdict=lambda: refused() if chance.random() < 0.3 else None)
+
+    async def main() -> None:
+        gate = Gate("stub", ceiling=20, rpm=120)
+        assert await rollouts(provider, gate, 20, 10) == [None] * 20
+
+    simulate(main())
+    assert provider.most_within(60.0) <= 120
+
+
+@pytest.mark.parametrize("fault", [refused(500), refused(400), None])
+def test_one_sent_ahead_that_tells_nothing_is_forgotten(fault: ModelError | None) -> None:
+    """One that fails in another way, or is cancelled."""
+
+    async def main() -> None:
+        gate = Gate("stub", ceiling=4)
+        first, second = Visit(), Visit()
+        await gate.enter(first)
+        await asyncio.sleep(1.0)
+        gate.left(first, answer())
+        await gate.enter(second)
+        assert gate.failed(second, refused())
+        assert second.ahead
+        await asyncio.wait_for(gate.enter(second), 0.001)  # at once, though all others wait
+        assert not second.ahead
+        if fault is None:
+            gate.left(second)
+        else:
+            gate.failed(second, fault)
+        await gate.enter(first)
+        gate.failed(first, refused())
+        assert first.ahead  # its place is free again
+
+    simulate(main())
+
+
+def weighed(*refusals: tuple[int, int], told: bool = False) -> Chance:
+    """After refusals: calls let through before each, and under way."""
     chance = Chance()
-    assert [chance.heeded(isolated=True) for _ in range(FIRST_TRIAL)].index(True) == FIRST_TRIAL - 1
-    assert [chance.made_again(refused=1) for _ in range(FAILED)] == [False] * (FAILED - 1) + [True]
-    assert [chance.heeded(isolated=True) for _ in range(3 * FIRST_TRIAL)].index(True) == 2 * FIRST_TRIAL - 1
-    assert [chance.made_again(refused=times + 1) for times in range(IN_A_ROW)][-1]
+    for passed, under_way in refusals:
+        chance.refused(passed, under_way, told=told)
+    return chance
+
+
+def test_far_fewer_calls_than_before_with_fewer_under_way_speak_for_chance() -> None:
+    assert weighed((40, 20), (50, 10), (3, 5), (4, 4)).likely
+    assert not weighed((40, 20), (50, 10), (3, 5)).likely
+    assert not weighed((40, 20), (50, 19), (3, 19), (4, 18)).likely  # still too many, it may be
+    assert not weighed(*[(40, 20), (30, 10)] * 50).likely
+    assert not weighed(*[(60, 20), (0, 1), (0, 1)] * 50).likely  # a window that is used up
+
+
+def test_where_a_time_is_named_once_is_enough_from_the_third_on() -> None:
+    assert weighed((40, 20), (50, 20), (3, 20), told=True).likely
+    assert not weighed((50, 20), (3, 20), told=True).likely
+
+
+def test_a_call_made_again_at_once_tells_the_more_the_less_room_there_can_be() -> None:
+    def needed(room: float) -> int:
+        chance = Chance()
+        for count in itertools.count(1):
+            chance.asked_again(room, refused=False)
+            if chance.likely:
+                return count
+        raise AssertionError
+
+    assert [needed(room) for room in (0.05, 0.2, 1.0)] == [2, 4, 30]
+    chance = Chance()
+    for number in range(100):  # passes as often as room is made in the meantime
+        chance.asked_again(0.2, refused=number % 5 > 0)
+        assert not chance.likely
+
+
+def test_a_trial_that_failed_soon_takes_twice_as_much_to_repeat() -> None:
+    def needed(chance: Chance) -> int:
+        for count in itertools.count(1):
+            chance.missed(single=True)
+            if chance.likely:
+                return count
+        raise AssertionError
+
+    chance = Chance()
+    assert needed(chance) == 12
+    chance.refuted(soon=True)
+    assert needed(chance) == 23
+    chance.refuted(soon=False)
+    assert needed(chance) == 12
+    chance.refuted(soon=False)
+    for number in range(100):
+        chance.missed(single=number % 2 == 0)  # an overloaded server
+        assert not chance.likely
+
+
+def test_a_trial_ends_when_most_calls_are_refused_that_were_sent_one_after_the_other() -> None:
+    trial = Trial(Concurrency(100), Spacing())
+    for _ in range(12):
+        trial.missed(single=True)
+    assert trial.on
+    calls = [Visit() for _ in range(FAILED + 8)]
+    for call in calls:
+        trial.sent(call)
+    assert [trial.excuses(call, refused(), 0.0) for call in calls[4:-5]] == [True] * (FAILED - 1)
+    assert trial.on  # those before, of which nothing is known yet, may have been let through
+    assert not trial.excuses(calls[-5], refused(), 0.0)
+    assert not trial.on
+
+
+def test_a_trial_ends_when_one_call_is_refused_again_and_again() -> None:
+    trial = Trial(Concurrency(100), Spacing())
+    for _ in range(12):
+        trial.missed(single=True)
+    call = Visit()
+    for number in range(40):
+        trial.sent(Visit() if number % 3 else call)
+    assert [trial.excuses(call, refused(), 0.0) for _ in range(IN_A_ROW + 1)] == [True] * IN_A_ROW + [False]

@@ -21,17 +21,17 @@ def test_a_crowd_that_a_limit_has_refused_does_not_come_back_together() -> None:
     assert played(provider, 100, 15) <= 1.3 * 150
 
 
-def refused_once(**details: bool) -> Spacing:
+def refused_once(told: float) -> Spacing:
     spacing = Spacing()
     for _ in range(20):
         spacing.answered(2.0)
-    spacing.refused(100.0, 20, alone=False, **details)
+    spacing.refused(100.0, 20, alone=False, told=told)
     spacing.sent(100.0)
     return spacing
 
 
 def test_calls_are_spread_over_the_time_that_answers_take() -> None:
-    spacing = refused_once(named=False)
+    spacing = refused_once(told=0.0)
     assert spacing.wait(100.0, 4.0) == pytest.approx(SPREAD * 2.0 / 4)
     assert spacing.wait(101.9, 4.0) < 0
     assert spacing.wait(100.0, SPREAD * 2.0 / BRIEF + 1) == 0
@@ -39,11 +39,12 @@ def test_calls_are_spread_over_the_time_that_answers_take() -> None:
 
 
 def test_nothing_is_spread_where_a_time_was_named() -> None:
-    assert refused_once(named=True).wait(100.0, 4.0) == 0
+    assert refused_once(told=1.0).wait(100.0, 4.0) == 0
+    assert refused_once(told=0.05).wait(100.0, 4.0) > 0  # one by one, so far apart
 
 
 def test_the_time_of_answers_is_that_of_late() -> None:
-    spacing = refused_once(named=False)
+    spacing = refused_once(told=0.0)
     for _ in range(60):
         spacing.answered(0.5)
     assert spacing.wait(100.0, 1.0) == pytest.approx(SPREAD * 0.5, rel=0.01)
