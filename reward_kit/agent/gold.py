@@ -13,6 +13,7 @@ from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from datetime import datetime
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import Action
@@ -36,20 +37,25 @@ class GoldReplay:
     calls: list[GoldCall]
 
 
-async def replay_gold(task: Task, base: Database, *, seed: int | None = None) -> Database:
+async def replay_gold(
+    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
+) -> Database:
     """The state that the row's actions lead to: ``replay_gold_calls(...).database``."""
-    return (await replay_gold_calls(task, base, seed=seed)).database
+    return (await replay_gold_calls(task, base, seed=seed, now=now)).database
 
 
-async def replay_gold_calls(task: Task, base: Database, *, seed: int | None = None) -> GoldReplay:
+async def replay_gold_calls(
+    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
+) -> GoldReplay:
     """Apply the row's actions to a fork of ``base``; the caller closes it.
 
     Calls that a tool refuses change nothing and are passed over. Skipped are terminal and unknown tools, and
     calls that refer to a result which is not there: they belong to what an agent does, not to where the data
-    ends up. With the rollout's ``seed`` random ids come out as in the rollout. Raises ``StorageError`` where
-    the disk does not hold what they write.
+    ends up. With the rollout's ``seed`` random ids come out as in the rollout. ``now`` is the time of a row
+    that gives none (default: that of the system's clock). Raises ``StorageError`` where the disk does not
+    hold what they write.
     """
-    database = base.fork(seed=seed, now=task.row.clock())
+    database = base.fork(seed=seed, now=task.row.clock() or now)
     calls: list[GoldCall] = []
     try:
         for action in task.row.actions or ():

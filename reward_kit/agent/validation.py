@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task, TaskBundle
-    from reward_kit.agent.database import Database
+    from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout import Rollout, ToolCall
 
 Level = Literal["ok", "warning", "error"]
+
+LATE = timedelta(hours=1, minutes=1, seconds=1)
+"""An agent may take that much longer than the gold actions; each part of a time is another then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,13 @@ def _seed_all(
             continue
         bases[key] = opened.enter_context(base)
         report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
+        if seed.of_today:
+            text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
+            report.add(
+                "warning",
+                f"seed {seed.origin}",
+                f"{text}, so a run can be resumed or compared on that day alone",
+            )
     return bases
 
 
@@ -180,10 +191,45 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
     if task.row.actions is None:
         idle = await _play(task, base, _IdleAgent())
         return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
-    with await replay_gold(task, base, seed=0) as gold_database:
+    late = None if task.row.clock() else datetime.now(timezone.utc) + LATE
+    with await replay_gold(task, base, seed=0, now=late) as gold_database:
         idle = await _play(task, base, _IdleAgent(), gold_database)
         gold = await _play(task, base, GoldAgent(), gold_database)
-    return [*_gold_verdicts(gold), _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+        times: list[tuple[Level, str]] = []
+        if late is not None and not gold.reached and not gold.error:
+            gold, times = await _in_time(task, base, gold, gold_database)
+    return [*_gold_verdicts(gold), *times, _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+
+
+async def _in_time(
+    task: Task, base: Database, late: _Played, late_database: Database
+) -> tuple[_Played, list[tuple[Level, str]]]:
+    """The gold actions with the clock as it is, and an error if only that makes them right.
+
+    Agents do the same later than they are done here.
+    """
+    with await replay_gold(task, base, seed=0) as gold_database:
+        gold = await _play(task, base, GoldAgent(), gold_database)
+        if not gold.reached:
+            return late, []
+        times = ", ".join(_differing(gold_database.changes(), late_database.changes()))
+    text = f"the gold actions write the time ({times}), which is another when an agent does the same"
+    return gold, [("error", f"{text}: give the row a `now`, or leave it out of what the reward compares")]
+
+
+def _differing(changes: Changes, others: Changes) -> list[str]:
+    """The columns in which the same rows have changed in another way; tables where rows have no key."""
+    known = {change.row_identity(): change.after or {} for change in others}
+    found = {}
+    for change in set(changes) - set(others):
+        other = known.get(change.row_identity())
+        if other is None or change.after is None:
+            found[change.table] = True
+            continue
+        for column, value in change.after.items():
+            if other.get(column) != value:
+                found[f"{change.table}.{column}"] = True
+    return sorted(found)
 
 
 @contextmanager

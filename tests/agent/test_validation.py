@@ -316,3 +316,60 @@ async def test_the_gold_actions_are_played_twice_once_by_an_agent(tmp_path: Path
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=counting)
     assert report.ok, report.lines()
     assert calls.read_text() == "xx"
+
+
+TIMED = """\
+CREATE TABLE bookings (id INTEGER PRIMARY KEY, name TEXT, made TEXT DEFAULT CURRENT_TIMESTAMP, day TEXT);
+CREATE TABLE log (line TEXT, at TEXT DEFAULT (strftime('%s', 'now')));
+"""
+BOOKS = """\
+from reward_kit.agent.tool_registry import ToolRegistry
+
+R = ToolRegistry("seats")
+
+@R.tool(description="Book", parameters={"name": str})
+async def book(name, db):
+    await db.execute("INSERT INTO bookings (name, day) VALUES (:n, date('now'))", {"n": name})
+    await db.execute("INSERT INTO log (line) VALUES ('booked')")
+"""
+COMPARED = """\
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return {"score": float(db.equals(gold_db, ignore=%r))}
+"""
+BOOK = {"name": "book", "arguments": {"name": "Ann"}}
+
+
+async def test_a_reward_that_minds_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
+    """The check itself is quick enough for it to pass otherwise, and each agent that takes a second fails."""
+    files = {"seed": TIMED, "tools": BOOKS}
+    report = await check(tmp_path, {"actions": [BOOK]}, reward=COMPARED % ((),), **files)
+    assert not report.ok
+    (text,) = [finding.text for finding in report.errors if "write the time" in finding.text]
+    assert "(bookings.made, log)" in text
+    assert "give the row a `now`" in text
+
+
+@pytest.mark.parametrize(
+    ("row", "ignored"),
+    [
+        ({"now": "2025-05-19T08:00:00Z"}, ()),
+        ({}, ("bookings.made", "log.at")),
+    ],
+)
+async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
+    tmp_path: Path, row: dict[str, Any], ignored: tuple[str, ...]
+) -> None:
+    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (ignored,)}
+    report = await check(tmp_path, {"actions": [BOOK], **row}, **files)
+    assert report.ok, report.lines()
+
+
+@pytest.mark.parametrize(("row", "warned"), [({}, True), ({"now": "2025-05-19"}, False)])
+async def test_a_seed_that_is_another_each_day_is_warned_of(
+    tmp_path: Path, row: dict[str, Any], warned: bool
+) -> None:
+    seed = SEED + "CREATE TABLE days (day TEXT); INSERT INTO days VALUES (date('now'));"
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1], **row}, seed=seed)
+    assert report.ok
+    told = [finding.text for finding in report.warnings if "row 'r0' has no `now`" in finding.text]
+    assert len(told) == warned

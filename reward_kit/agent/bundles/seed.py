@@ -46,7 +46,7 @@ class Seed:
 
     ``key`` is the SHA-256 (hex) over everything that the base depends on: equal keys, equal bases. ``origin``
     names the source in messages (``flight_task/seed.sql``). ``now`` is the row's frozen clock (ISO 8601),
-    where the seed reads the clock.
+    where the seed reads the clock; ``of_today`` says that it does and there is none.
     """
 
     key: str
@@ -54,6 +54,7 @@ class Seed:
     script: Callable[[Any], None] | None = None
     origin: str = "seed SQL"
     now: str | None = None
+    of_today: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class SeedSource:
         if self.reads_clock:
             clock = now or datetime.now(timezone.utc).date().isoformat()
         key = hashlib.sha256(self.digest + clock.encode()).hexdigest()
-        return Seed(key, self.sql, self.script, self.origin, now if self.reads_clock else None)
+        frozen = now if self.reads_clock else None
+        return Seed(key, self.sql, self.script, self.origin, frozen, of_today=self.reads_clock and not now)
 
 
 def folder_source(folder: Path) -> SeedSource:

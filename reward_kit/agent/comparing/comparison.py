@@ -11,6 +11,7 @@ from reward_kit.agent.comparing.row_pairs import (
     RowPair,
     changed_between,
     changed_fields,
+    changed_seed,
     changed_tools,
     pair_rows,
 )
@@ -172,6 +173,8 @@ def _nothing_to_compare(
 ) -> UsageError:
     reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
     what = f" (fields: {', '.join(fields)})" if fields else ""
+    if not fields and any(changed_seed(a, b, row_id) for row_id in left_out.get(CHANGED, ())):
+        what = " (their seed; one that reads the clock is another each day, unless the row has a `now`)"
     return UsageError(
         f"no row can be compared: {reasons or 'there are none'}{what}",
         place=f"{a.eval_id} and {b.eval_id}",

@@ -90,6 +90,11 @@ def changed_tools(a: StoredEvaluation, b: StoredEvaluation) -> list[str]:
     return [row_id for row_id in a.fingerprints if _differ(a, b, row_id, ("tools",))]
 
 
+def changed_seed(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> bool:
+    """Whether a row's seed is not what it was."""
+    return _differ(a, b, row_id, ("seed",))
+
+
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
     """The fields of a row that are not what they were, as far as trajectories tell."""
     before, now = (_fields(one, row_id) for one in (a, b))

@@ -132,6 +132,12 @@ def test_a_changed_seed_is_a_changed_row(bundle: Bundle) -> None:
     assert found.changed_fields == ()
 
 
+def test_where_all_seeds_have_changed_it_is_said_what_may_be_the_reason(bundle: Bundle) -> None:
+    copy_log(evaluate(bundle, "one", {"a": [1, 0]}), "two", "a", seed="another")
+    with pytest.raises(UsageError, match=r"1 changed in between \(their seed; one that reads the clock is"):
+        compare("one", "two")
+
+
 def test_more_rollouts_of_a_row_are_no_change_of_it(bundle: Bundle) -> None:
     evaluate(bundle, "one", {"a": [1, 1], "b": [0, 0]})
     evaluate(bundle, "two", {"a": [1, 1, 1], "b": [0, 0, 0]})
