@@ -281,8 +281,9 @@ async def test_a_session_may_begin_as_the_rollouts_of_a_row_do(folder: Path) -> 
         for row, expected in (("early", (3, "2024-05-01")), ("late", (1, "2031-01-01"))):
             reset = await client.post("/sessions/default/reset", params={"row": row})
             assert reset.json() == {"session": "default", "changes": []}
+            assert (await client.get("/sessions/default/changes")).json()["changes"] == []
             assert await note(client) == expected
-        assert len((await client.get("/sessions/default/changes")).json()["changes"]) == 1
+            assert len((await client.get("/sessions/default/changes")).json()["changes"]) == 1
 
         missing = await client.post("/sessions/default/reset", params={"row": "erly"})
         assert missing.status_code == 404

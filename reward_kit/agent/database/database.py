@@ -106,12 +106,13 @@ class Database(AsyncFace, View):
         """Write a base at ``path`` (first ``sql`` is run, then ``script(db)``) and open it.
 
         ``now`` is the time at which the clock of the seed stands still.  ``BundleError`` with the place
-        ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot be written.
+        ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot be written. Changes count
+        from it, also where a ``base.db`` is beside it.
         """
         from reward_kit.agent.database.base import seed_base
 
-        seed_base(path, sql, script=script, origin=origin, now=now)
-        return cls.open(path, mode=mode, limits=limits)
+        state = _open_state(seed_base(path, sql, script=script, origin=origin, now=now), mode)
+        return cls(Content(state, limits or Limits()), writable=False)
 
     @classmethod
     def open(cls, path: StrPath, *, mode: Mode = "overlay", limits: Limits | None = None) -> Database:

@@ -404,3 +404,16 @@ def test_seeding_works_without_apsw_but_for_a_frozen_clock(tmp_path: Path) -> No
 def test_a_moment_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError, match="tomorrow"):
         seed_base(tmp_path / "base.db", "SELECT 1", now="tomorrow")
+
+
+@pytest.mark.parametrize("mode", ["overlay", "file"])
+def test_changes_count_from_what_was_seeded_whatever_is_beside_it(tmp_path: Path, mode: Any) -> None:
+    """A complete file beside a ``base.db`` may be a fork of that one; a seeded one is not."""
+    with (
+        Database.seed(tmp_path / "base.db", "CREATE TABLE a (x); INSERT INTO a VALUES (1);", mode=mode),
+        Database.seed(
+            tmp_path / "other.db", "CREATE TABLE b (y); INSERT INTO b VALUES (2);", mode=mode
+        ) as db,
+        db.fork() as fork,
+    ):
+        assert len(db.changes()) == len(fork.changes()) == 0
