@@ -162,6 +162,28 @@ def text_of(content: Any) -> str:
     return encodable("\n".join(text for text in texts if isinstance(text, str)))
 
 
+def shown_text(content: Any) -> str:
+    """The same for people, with a word for each part that is no text: ``[image_url: https://…]``."""
+    if not isinstance(content, list):
+        return text_of(content)
+    return "\n".join(text for part in content if (text := _shown_part(part)))
+
+
+def _shown_part(part: Any) -> str:
+    text = text_of([part])
+    if text or not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return text
+    kind = encodable(part["type"])
+    value = part.get(kind)
+    url = value.get("url") if isinstance(value, dict) else value
+    if not isinstance(url, str):
+        return f"[{kind}]"
+    if url.startswith("data:"):
+        form, _, data = url.removeprefix("data:").partition(",")
+        return encodable(f"[{kind}: {form.partition(';')[0]}, {len(data)} characters]")
+    return encodable(f"[{kind}: {url}]")
+
+
 def encodable(text: str) -> str:
     """``text`` with ``?`` for halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
     if text.isascii():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import call_line, json_text
-from reward_kit.agent.history import text_of
+from reward_kit.agent.history import shown_text
 from reward_kit.agent.record_keeping import opening_length
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _conversation(record: RolloutRecord, longest_result: int | None) -> Iterator
     begin = 1 if record.fields.get("system_prompt") is not None else 0
     opening = opening_length(record.fields)
     for number, message in enumerate(record.messages[begin:], start=begin):
-        text = text_of(message.get("content"))
+        text = shown_text(message.get("content"))
         role = message["role"]
         if role == "tool":
             yield f"result of {message.get('name', 'the tool')}: {_shortened(text, longest_result)}"

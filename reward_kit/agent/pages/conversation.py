@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.history import text_of
+from reward_kit.agent.history import shown_text
 from reward_kit.agent.pages.rendering import pretty
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def conversation(record: RolloutRecord) -> Iterator[Entry]:
     for message in record.messages:
         answered = open_calls.pop(str(message.get("tool_call_id")), None)
         if message["role"] == "tool" and answered is not None:
-            answered.answer = pretty(text_of(message.get("content")))
+            answered.answer = pretty(shown_text(message.get("content")))
             continue
-        entry = Entry(message["role"], text_of(message.get("content")), _thought(message))
+        entry = Entry(message["role"], shown_text(message.get("content")), _thought(message))
         for call in message.get("tool_calls") or ():
             found = made.get(call["id"])
             shown = CallEntry(call["function"]["name"], pretty(call["function"]["arguments"]), made=found)

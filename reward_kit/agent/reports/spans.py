@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.history import text_of
+from reward_kit.agent.history import shown_text
 from reward_kit.agent.outcome import REWARD_ERROR, UNJUDGED_STOPS, total_usage
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _parts(message: Message) -> Iterator[dict[str, Any]]:
     """A message's content in the form of the conventions: text, calls of tools, and what these answered."""
-    content = text_of(message.get("content"))
+    content = shown_text(message.get("content"))
     if message["role"] == "tool":
         yield {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
         return

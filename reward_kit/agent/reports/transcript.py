@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import call_line, json_text
-from reward_kit.agent.history import text_of
+from reward_kit.agent.history import shown_text
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import row_line
 from reward_kit.agent.reports.wording import count, duration, duration_with_waiting, money, tokens
@@ -42,7 +42,7 @@ def _conversation(record: RolloutRecord) -> Iterator[str]:
         if message["role"] == "tool":
             yield from _observation(message, calls.get(message.get("tool_call_id", "")))
             continue
-        text = text_of(message.get("content"))
+        text = shown_text(message.get("content"))
         if text:
             yield f"{message['role'].upper()}"
             yield from _indented(text)
@@ -55,7 +55,7 @@ def _conversation(record: RolloutRecord) -> Iterator[str]:
 def _observation(message: dict[str, Any], call: ToolCall | None) -> Iterator[str]:
     took = f" ({call.status}, {duration(call.seconds)})" if call else ""
     yield f"TOOL {message.get('name', '')}{took}"
-    yield from _indented(text_of(message.get("content")))
+    yield from _indented(shown_text(message.get("content")))
     for change in call.changes if call else ():
         rest = {name: value for name, value in change.items() if name not in ("table", "op")}
         yield f"  * {change['op']} {change['table']} {json_text(rest)}"
