@@ -259,6 +259,9 @@ def _make_tool(
     summary, said = parse_docstring(inner.__doc__)
     _refuse_half_characters([description, summary, *said.values()])
     signature = read_signature(function, parameters, said, namespace)
+    untold = [f"the type of {untyped!r}, which is taken for text" for untyped in signature.untyped]
+    if not description and not summary:
+        untold.insert(0, "what it does")
     return Tool(
         name=name,
         description=description or summary or name.replace("_", " "),
@@ -268,6 +271,7 @@ def _make_tool(
         injected=signature.injected,
         needed=signature.needed,
         check=signature.check,
+        untold=tuple(untold),
     )
 
 

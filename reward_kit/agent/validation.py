@@ -107,6 +107,10 @@ async def validate(
             report.add("ok", f"toolset {registry.name!r}", f"{many}: {', '.join(names)}")
         else:
             report.add("warning", f"toolset {registry.name!r}", "has no tools")
+        for tool in registry.tools.values():
+            if tool.untold:
+                what = f"no model is told {'; '.join(tool.untold)}"
+                report.add("warning", f"toolset {registry.name!r}", f"tool {tool.name}: {what}")
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
     with (

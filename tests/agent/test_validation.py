@@ -373,3 +373,20 @@ async def test_a_seed_that_is_another_each_day_is_warned_of(
     assert report.ok
     told = [finding.text for finding in report.warnings if "row 'r0' has no `now`" in finding.text]
     assert len(told) == warned
+
+
+async def test_what_no_model_is_told_of_a_tool_is_a_warning(tmp_path: Path) -> None:
+    tools = (
+        TOOLS
+        + """
+@R.tool
+async def move(seat, to=None, by: int = 1, fast=False, *, db):
+    await db.execute("SELECT 1")
+"""
+    )
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=tools)
+    (warning,) = report.warnings
+    assert warning.text == (
+        "tool move: no model is told what it does; "
+        "the type of 'seat', which is taken for text; the type of 'to', which is taken for text"
+    )

@@ -39,7 +39,7 @@ ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_to
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A registered function. ``schema`` is the JSON schema of its arguments; ``place`` is where it was
-    registered.
+    registered; ``untold`` is what a model should know of it and is not told.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Tool:
     check: Check
     terminal: bool = False
     place: str = ""
+    untold: tuple[str, ...] = ()
     pace: Pace = field(default_factory=Pace, compare=False, repr=False)
 
 

@@ -33,13 +33,14 @@ class ToolSignature:
     """``schema`` is the JSON schema of the arguments, always an object.
 
     ``injected`` are those of ``db`` and ``rollout`` that the function takes, ``needed`` those among them that
-    have no default.
+    have no default. ``untyped`` are parameters of which nothing says what they take.
     """
 
     schema: Schema
     injected: frozenset[str]
     needed: frozenset[str]
     check: Check
+    untyped: tuple[str, ...] = ()
 
 
 def read_signature(
@@ -83,7 +84,12 @@ def read_signature(
         for name in offered
     ]
     schema, check = check_by_types(declared)
-    return ToolSignature(schema, injected, needed, check)
+    untyped = tuple(name for name in offered if name not in listed and _is_untyped(taken[name]))
+    return ToolSignature(schema, injected, needed, check, untyped)
+
+
+def _is_untyped(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation is _EMPTY and (parameter.default is _EMPTY or parameter.default is None)
 
 
 def _named_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
