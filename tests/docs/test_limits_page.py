@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 from reward_kit.agent.evaluation_config import DEFAULTS
-from reward_kit.agent.providers import concurrency, gate, headers, outage, pauses
+from reward_kit.agent.providers import chance, concurrency, gate, headers, outage, pauses, spacing, trial
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
@@ -15,7 +16,12 @@ TEXT = " ".join(PAGE.split())
 def test_its_numbers_are_right() -> None:
     assert f"A gate begins with {concurrency.START} calls" in TEXT
     assert (concurrency.RESTART, "two are made at once" in TEXT) == (2, True)
-    assert (concurrency.STEP, "grows by a twentieth" in TEXT) == (1 / 20, True)
+    assert (concurrency.TOWARDS, "grows by a quarter of the way" in TEXT) == (1 / 4, True)
+    assert (concurrency.STEP, "by a twentieth of itself" in TEXT) == (1 / 20, True)
+    assert (round(math.exp(chance.ENOUGH)), "150 times likelier" in TEXT) == (148, True)
+    assert f"with {trial.FAILED} of {trial.RECENT} calls refused" in TEXT
+    assert (trial.TOLD, "When sixteen of the last 32 are told so" in TEXT) == (16, True)
+    assert (spacing.LONG, "a tenth of a second or more" in TEXT) == (0.1, True)
     assert (gate.BACK_OFF, "the number is halved" in TEXT) == (0.5, True)
     assert (gate.EASE_OFF, "takes a quarter off" in TEXT) == (0.75, True)
     assert f"at least {pauses.SPACING * 1000:.0f} ms apart" in TEXT
