@@ -7,7 +7,7 @@ import math
 SPREAD = 0.95
 """Part of an answer's time over which the calls at once are spread. Where one call a second is taken, one
 that sets out together with another is refused, as if only one at once were taken."""
-BRIEF = 0.02
+BRIEF = 0.005
 """Seconds; shorter spaces than these are not kept."""
 LONG = 0.1
 """Seconds; a provider that names a shorter time takes calls one by one, so far apart."""
