@@ -11,6 +11,9 @@ BRIEF = 0.005
 """Seconds; shorter spaces than these are not kept."""
 LONG = 0.1
 """Seconds; a provider that names a shorter time takes calls one by one, so far apart."""
+FEW = 4
+"""Calls, at most, that are let through from one refusal to the next where the times that are named tell how
+far apart they have to be; of more, many are let through at once."""
 LATELY = 8
 """Answers over which their time is averaged."""
 SLACK = 1.1
@@ -42,6 +45,7 @@ class Spacing:
         "_helped",
         "_in_vain",
         "_last",
+        "_longest_told",
         "_proven",
         "_rest",
         "_resting",
@@ -49,6 +53,7 @@ class Spacing:
         "_seconds",
         "_since",
         "_spreading",
+        "_until",
         "latency",
     )
 
@@ -57,6 +62,8 @@ class Spacing:
         self._helped = math.inf
         self._last = -math.inf
         self._since = -math.inf
+        self._until = -math.inf
+        self._longest_told = 0.0
         self._in_vain = 0
         self._rest = FIRST_REST
         self._resting = 0
@@ -98,11 +105,9 @@ class Spacing:
 
         ``told``: the seconds that were named until the next call, or 0.
         """
-        named = told >= LONG
-        self._spreading = not named
-        since, self._since = self._since, now
-        alone = alone and not named
-        if not alone or not passed or self._resting > 0 or since == -math.inf:
+        self._spreading = told < LONG
+        space = self._space(now, passed, told, alone=alone)
+        if space is None or self._resting > 0:
             return
         if passed < HELPED:
             self._in_vain += 1
@@ -110,10 +115,22 @@ class Spacing:
             self._in_vain = 0
             self._helped = min(self._helped, self._seconds or math.inf)
         if self._in_vain <= (PROVEN_TRIES if self._proven else TRIES):
-            self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * (now - since) / passed)
+            self._seconds = min(LONGEST, MOST_SLACK * self._helped, SLACK * space)
         else:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0
             self._resting, self._rest = self._rest, 2 * self._rest
+
+    def _space(self, now: float, passed: int, told: float, *, alone: bool) -> float | None:
+        """Seconds between the calls that were let through since the last refusal, if they tell of a rate."""
+        since, self._since = self._since, now
+        until, self._until = self._until, now + told if told >= LONG else -math.inf
+        if not passed:
+            return None
+        if told >= LONG:
+            one_by_one = alone and passed <= FEW and -math.inf < until < self._until
+            self._longest_told = max(self._longest_told, told)
+            return min(self._longest_told, (self._until - until) / passed) if one_by_one else None
+        return (now - since) / passed if alone and since > -math.inf else None
 
     def wait(self, now: float, at_once: float) -> float:
         """Seconds until the next call sets out, with so many ``at_once``; infinite if none is on its way."""

@@ -54,3 +54,12 @@ def test_calls_at_once_are_not_slowed_by_being_spread() -> None:
     provider = Provider(latency=2.0)
     provider.verdict = lambda: refused() if provider.under_way > 5 else None
     assert played(provider, 20, 20) <= 1.15 * 400 * 2.0 / 5
+
+
+@pytest.mark.parametrize("rate", [1.0, 3.0])
+def test_a_limit_of_one_call_at_a_time_that_names_its_times_refuses_few(rate: float) -> None:
+    """Each answer used to let two calls go, of which both were refused and told to wait again."""
+    limit = SlidingLimit(1, 1 / rate)
+    provider = Provider(latency=0.05, verdict=lambda: limit() and refused(retry_after=limit.wait))
+    assert played(provider, 20, 10) <= 1.3 * 200 / rate
+    assert provider.refusals <= 0.2 * len(provider.accepted)

@@ -1,0 +1,137 @@
+"""How well calls are fitted to what a provider takes, where it only refuses: time against the least possible.
+
+    python benchmarks/provider_limits.py [--rollouts 100] [--calls 30] [--latency 0.2] [--plays 5]
+
+A provider that limits in one way or another is simulated in virtual time: each rollout makes its calls one
+after the other through the gate that evaluations use. Printed is the median time of several plays, as a
+multiple of what the limit permits (the baseline, computed), and the refused calls as a share of all that were
+answered. Nothing waits, so the numbers do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent"))
+
+from virtual_provider import Provider, SlidingLimit, WindowLimit, now, played, refused
+
+from reward_kit.errors import ModelError
+
+Verdict = Callable[[], ModelError | None]
+Scenario = tuple[str, Callable[[Provider, random.Random], Verdict], Callable[[int, int, float], float]]
+
+
+class Bucket:
+    """So many calls a second, and ``burst`` at once; a refusal names the time if ``say_when``."""
+
+    def __init__(self, rate: float, burst: int, *, say_when: bool = False) -> None:
+        self._rate, self._burst, self._say_when = rate, burst, say_when
+        self._left, self._at = float(burst), now()
+
+    def __call__(self) -> ModelError | None:
+        self._left = min(self._burst, self._left + (now() - self._at) * self._rate)
+        self._at = now()
+        if self._left < 1:
+            return refused(retry_after=(1 - self._left) / self._rate if self._say_when else None)
+        self._left -= 1
+        return None
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Name, what makes the limit, and the least time for rollouts, calls of each and seconds of an answer."""
+    for slots in (1, 3, 17, 60):
+        yield (
+            f"{slots} at once",
+            lambda provider, _, slots=slots: lambda: refused() if provider.under_way > slots else None,
+            lambda count, calls, latency, slots=slots: max(calls, count * calls / slots) * latency,
+        )
+    for rate, burst in ((1, 1), (20, 1), (50, 10), (200, 1), (200, 20)):
+        for say_when in (False, True):
+            yield (
+                f"{rate} a second, burst {burst}{', says when' if say_when else ''}",
+                lambda *_, rate=rate, burst=burst, say_when=say_when: _begun(
+                    lambda: Bucket(rate, burst, say_when=say_when)
+                ),
+                lambda count, calls, latency, rate=rate: max(calls * latency, count * calls / rate),
+            )
+    for most, seconds in ((10, 1), (100, 1), (200, 5)):
+        for say_when in (False, True):
+            yield (
+                f"{most} in each {seconds} s{', says when' if say_when else ''}",
+                lambda *_, most=most, seconds=seconds, say_when=say_when: WindowLimit(
+                    most, seconds, say_when=say_when
+                ),
+                lambda count, calls, latency, most=most, seconds=seconds: max(
+                    calls * latency, count * calls / most * seconds
+                ),
+            )
+    yield (
+        "10 in any 1 s",
+        lambda *_: SlidingLimit(10, 1.0),
+        lambda count, calls, latency: max(calls * latency, count * calls / 10),
+    )
+    for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4):
+        yield (
+            f"{share:.0%} by chance",
+            lambda _, chance, share=share: lambda: refused() if chance.random() < share else None,
+            lambda count, calls, latency, share=share: calls * latency / (1 - share),  # noqa: ARG005
+        )
+    yield (
+        "each third",
+        lambda *_: _each_third(),
+        lambda count, calls, latency: calls * latency * 1.5,  # noqa: ARG005
+    )
+
+
+def _begun(make: Callable[[], Verdict]) -> Verdict:
+    """What ``make`` makes with the first call, since a bucket needs to know the time."""
+    made: list[Verdict] = []
+
+    def verdict() -> ModelError | None:
+        if not made:
+            made.append(make())
+        return made[0]()
+
+    return verdict
+
+
+def _each_third() -> Verdict:
+    numbers = itertools.count(1)
+    return lambda: None if next(numbers) % 3 else refused()
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--rollouts", default=100, help="Rollouts side by side, and the most calls at once.")
+@click.option("--calls", default=30, help="Calls of each, one after the other.")
+@click.option("--latency", default=0.2, help="Seconds of an answer.")
+@click.option("--refusal-latency", default=0.02, help="Seconds of a refusal.")
+@click.option("--plays", default=5)
+def main(rollouts: int, calls: int, latency: float, refusal_latency: float, plays: int) -> None:
+    """Print a table: each limit, the time as a multiple of the least possible, and the refused calls."""
+    print(f"{rollouts} rollouts of {calls} calls, answers after {latency:g} s, {plays} plays")
+    print(f"{'limit':34} {'least':>8} {'time':>8} {'ratio':>6} {'longest':>7} {'refused':>8}")
+    for name, limit, least_time in scenarios():
+        times, shares = [], []
+        for play in range(plays):
+            provider = Provider(latency=latency, refusal_latency=refusal_latency)
+            provider.verdict = limit(provider, random.Random(play))
+            times.append(played(provider, rollouts, calls))
+            shares.append(provider.refusals / len(provider.accepted))
+        least, median = least_time(rollouts, calls, latency), statistics.median(times)
+        print(
+            f"{name:34} {least:6.1f} s {median:6.1f} s {median / least:6.2f} {max(times) / least:7.2f}"
+            f" {statistics.median(shares):8.1%}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
