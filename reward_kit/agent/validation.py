@@ -224,15 +224,15 @@ async def _in_time(
 def _differing(changes: Changes, others: Changes) -> list[str]:
     """The columns in which the same rows have changed in another way; tables where rows have no key."""
     known = {change.row_identity(): change.after or {} for change in others}
-    found = {}
+    found: set[str] = set()
     for change in set(changes) - set(others):
         other = known.get(change.row_identity())
         if other is None or change.after is None:
-            found[change.table] = True
+            found.add(change.table)
             continue
         for column, value in change.after.items():
             if other.get(column) != value:
-                found[f"{change.table}.{column}"] = True
+                found.add(f"{change.table}.{column}")
     return sorted(found)
 
 

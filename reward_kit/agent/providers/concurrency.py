@@ -115,7 +115,7 @@ class Concurrency:
         return True
 
     def stay(self, generation: int) -> bool:
-        """The same where it says nothing of the number: no call has been answered since the last refusal."""
+        """The same where it says nothing of the number: none has been let through since the last refusal."""
         if generation != self.generation:
             self._passed -= generation == self.generation - 1
             return False

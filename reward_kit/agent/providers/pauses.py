@@ -84,5 +84,8 @@ def jitter(seconds: float) -> float:
 
 
 def soon(seconds: float) -> float:
-    """Seconds until a call that was refused after so many is made again, where nothing has to pass first."""
-    return _chance.uniform(0.0, 2.0 * seconds)
+    """Seconds until a call that failed after so many is made again, where nothing has to pass first.
+
+    No longer than a pause: one that got no answer in time has waited already.
+    """
+    return _chance.uniform(0.0, min(2.0 * seconds, SHORT_WAIT))

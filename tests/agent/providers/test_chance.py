@@ -242,6 +242,18 @@ def test_a_trial_ends_when_most_calls_are_refused_that_were_sent_one_after_the_o
     assert not trial.on
 
 
+def test_in_a_trial_a_call_that_got_no_answer_in_time_does_not_wait_for_as_long_again() -> None:
+    trial = Trial(Concurrency(100), Spacing())
+    for _ in range(12):
+        trial.missed(single=True)
+    late = ModelError("no answer within 60 s", retryable=True, no_answer="time")
+    for _ in range(20):
+        call = Visit()
+        assert trial.excuses(call, late, 60.0)
+        assert 60.0 <= call.not_before <= 60.5
+        trial.answered(call)
+
+
 def test_a_trial_ends_when_one_call_is_refused_again_and_again() -> None:
     trial = Trial(Concurrency(100), Spacing())
     for _ in range(12):
