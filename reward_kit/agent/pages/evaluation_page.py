@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.pages.rendering import render
@@ -16,13 +16,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.results import EvaluationResult
+    from reward_kit.agent.results import EvaluationResult, RowResult
     from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 REFRESH = 5
 """Seconds between looks at an evaluation that is running."""
 MOST_OF_A_KIND = 50
 """Failed rollouts of one class that are listed; all stand in the table of rows."""
+UNFOLDED = 10
+"""So many of a class are shown at once; of more there is the heading, to be unfolded."""
+CHOICES = {
+    "always": "passed always",
+    "sometimes": "passed sometimes",
+    "never": "never passed",
+    "open": "not judged",
+}
+"""How a row came out; the table shows all rows or those of one kind (without a script: see style.css)."""
 
 
 def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path) -> str:
@@ -43,6 +52,8 @@ def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], f
 def evaluation_page(stored: StoredEvaluation) -> str:
     """Its report; raises ``StorageError`` where its results are damaged."""
     result = stored_result(stored)
+    rows = [(row, _came_out(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
+    came_out = Counter(kind for _, kind, _, _ in rows)
     return render(
         "evaluation.html",
         title=stored.eval_id,
@@ -52,13 +63,24 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         headline=title_line(result),
         facts=list(facts_of(result)),
         tool_faults=list(tool_fault_lines(result)),
-        rows=[(row, row_cells(row), what_went_wrong(row)) for row in result.rows],
+        has_intervals=any(power.interval for power in result.pass_power.values()),
+        rows=rows,
+        choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},
+        choice_names=CHOICES,
         means=means_line(result.rows),
         failed=_failed(result),
         most=MOST_OF_A_KIND,
+        unfolded=UNFOLDED,
         configuration={name: value for name, value in stored.configuration.items() if value is not None},
         refresh=REFRESH if stored.status == "running" else None,
     )
+
+
+def _came_out(row: RowResult) -> str:
+    """One of ``CHOICES``."""
+    if row.n == 0:
+        return "open"
+    return "never" if row.c == 0 else "always" if row.c == row.n else "sometimes"
 
 
 def _failed(result: EvaluationResult) -> list[tuple[str, list[RolloutOutcome]]]:

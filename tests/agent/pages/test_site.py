@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.explain import Explanation, Explanations
+from reward_kit.agent.pages.evaluation_page import CHOICES, UNFOLDED
 from reward_kit.agent.pages.rendering import pretty
 from reward_kit.agent.pages.site import Site
 from reward_kit.agent.runs.evaluation_lock import EvaluationLock
@@ -99,6 +101,41 @@ def test_the_page_of_an_evaluation_has_its_scores_and_all_that_failed(bundle: Bu
     assert failed.trouble in read.words
     assert not read.refreshes
     assert sum(failed.id in link for link in read.links) == 2  # in its row, and among those that failed
+
+
+def test_rows_can_be_chosen_by_how_they_came_out(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]})
+    html = site.page("evals/first.html").html
+    rows = {row: came_out for came_out, row in re.findall(r'<tr class="(\w+)"><td>(\w)</td>', html)}
+    assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
+    labels = dict(re.findall(r'<label for="rows-(\w+)">(.+?)</label>', html))
+    assert labels == {
+        "all": "all 4",
+        "always": "passed always 1",
+        "sometimes": "passed sometimes 2",
+        "never": "never passed 1",
+    }
+    assert html.count(" checked>") == 1
+
+
+def test_every_way_to_come_out_has_its_rule(bundle: Bundle, site: Site) -> None:
+    """A page runs no script: style alone hides the other rows."""
+    evaluate(bundle, "first", PLAN)
+    html = site.page("evals/first.html").html
+    for kind in CHOICES:
+        assert f"#rows-{kind}:checked ~ .scroll tr[class]:not(.{kind})" in html
+
+
+def test_where_all_rows_came_out_alike_there_is_no_choice(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "first", {"a": [1], "b": [1]})
+    assert "<input" not in site.page("evals/first.html").html
+
+
+def test_classes_of_many_failures_are_folded(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "few", {"a": [0] * UNFOLDED})
+    evaluate(bundle, "many", {"a": [0] * (UNFOLDED + 1)})
+    assert "<details open>" in site.page("evals/few.html").html
+    assert "<details open>" not in site.page("evals/many.html").html
 
 
 def test_the_page_of_a_rollout_tells_what_was_said_done_changed_and_judged(
