@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.pages.rendering import render
 from reward_kit.agent.reports.evaluations_table import HEADINGS, RIGHT, evaluation_cells
-from reward_kit.agent.reports.facts import facts_of, means_line, row_cells, title_line, what_went_wrong
+from reward_kit.agent.reports.facts import (
+    facts_of,
+    left_out_lines,
+    means_line,
+    row_cells,
+    title_line,
+    what_went_wrong,
+)
 from reward_kit.agent.reports.failed_rollouts import tool_fault_lines
 from reward_kit.agent.runs.stored_result import stored_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from reward_kit.agent.outcome import RolloutOutcome
@@ -63,7 +70,7 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         headline=title_line(result),
         facts=list(facts_of(result)),
         tool_faults=list(tool_fault_lines(result)),
-        has_intervals=any(power.interval for power in result.pass_power.values()),
+        notes=[*_brackets(result), *left_out_lines(result)],
         rows=rows,
         choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},
         choice_names=CHOICES,
@@ -74,6 +81,12 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         configuration={name: value for name, value in stored.configuration.items() if value is not None},
         refresh=REFRESH if stored.status == "running" else None,
     )
+
+
+def _brackets(result: EvaluationResult) -> Iterator[str]:
+    """What the brackets are, where there are any."""
+    if any(power.interval for power in result.pass_power.values()):
+        yield "in brackets: 95 % interval by bootstrap over rows"
 
 
 def _came_out(row: RowResult) -> str:

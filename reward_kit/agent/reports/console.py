@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.metrics import LEADERBOARD_KS, shown_ks
-from reward_kit.agent.reports.facts import facts_of, means_line, row_cells, title_line, what_went_wrong
+from reward_kit.agent.metrics import shown_ks
+from reward_kit.agent.reports.facts import (
+    facts_of,
+    left_out_lines,
+    means_line,
+    row_cells,
+    title_line,
+    what_went_wrong,
+)
 from reward_kit.agent.reports.failed_rollouts import (
     chosen_failures,
     failure_facts,
@@ -49,8 +56,8 @@ def print_report(result: EvaluationResult, console: Console) -> None:
         console.print(line)
     console.print()
     _print_table(_passes_table(result), console)
-    for line in _left_out(result):
-        console.print(line)
+    for line in left_out_lines(result):
+        console.print(f"  {line}")
     console.print()
     _print_table(_facts_table(facts_of(result)), console)
     for line in tool_fault_lines(result):
@@ -143,13 +150,6 @@ def _passes_table(result: EvaluationResult) -> Table:
         table.caption = "[95 % interval by bootstrap over rows]"
         table.caption_justify = "left"
     return table
-
-
-def _left_out(result: EvaluationResult) -> Iterator[str]:
-    """Say it when a k is a mean over fewer rows than there are."""
-    for k, one in result.pass_power.items():
-        if one.left_out and k in LEADERBOARD_KS:
-            yield f"  k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
 
 
 def _facts_table(facts: Iterable[Fact], min_width: int | None = None) -> Table:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.evaluation_config import DEFAULTS
-from reward_kit.agent.metrics import mean
+from reward_kit.agent.metrics import LEADERBOARD_KS, mean
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
 from reward_kit.agent.reports.leaderboard import strategy
@@ -80,6 +80,13 @@ def what_went_wrong(row: RowResult) -> str:
     missing = row.planned - len(row.outcomes)
     parts = [tallied(row.failures + row.unjudged), f"{missing} not run" if missing else ""]
     return ", ".join(filter(None, parts))
+
+
+def left_out_lines(result: EvaluationResult) -> Iterator[str]:
+    """Say it when a k is a mean over fewer rows than there are."""
+    for k, one in result.pass_power.items():
+        if one.left_out and k in LEADERBOARD_KS:
+            yield f"k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:

@@ -126,6 +126,13 @@ def test_every_way_to_come_out_has_its_rule(bundle: Bundle, site: Site) -> None:
         assert f"#rows-{kind}:checked ~ .scroll tr[class]:not(.{kind})" in html
 
 
+def test_the_page_tells_of_rows_that_a_k_leaves_out(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "first", {"a": [1, 1], "b": [1]})
+    words = Read(site.page("evals/first.html").html).words
+    assert "in brackets: 95 % interval" in words
+    assert "k=2: 1 row with fewer judged rollouts left out" in words
+
+
 def test_where_all_rows_came_out_alike_there_is_no_choice(bundle: Bundle, site: Site) -> None:
     evaluate(bundle, "first", {"a": [1], "b": [1]})
     assert "<input" not in site.page("evals/first.html").html
