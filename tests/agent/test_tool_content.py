@@ -148,3 +148,22 @@ def test_json_values_come_back_from_their_text(value: Any) -> None:
 def test_every_content_is_valid_unicode(text: str) -> None:
     content_of(text).encode()
     content_of([text]).encode()
+
+
+class Untold:
+    """Its text is but where it lies in memory."""
+
+
+class Told(Untold):
+    def __str__(self) -> str:
+        return "told"
+
+
+@pytest.mark.parametrize("value", [Untold(), {"a": [Untold()]}, lambda: 0])
+def test_what_has_no_text_of_its_own_is_a_fault_of_the_tool(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"a value of type \w+ is no JSON and has no text of its own"):
+        content_of(value)
+
+
+def test_what_has_a_text_of_its_own_is_that_text() -> None:
+    assert content_of([Told()]) == '["told"]'

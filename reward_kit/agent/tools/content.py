@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import date, time
 from enum import Enum
@@ -21,6 +22,7 @@ _MOST = MAX_CHARACTERS + 16
 """What weighs more is not even turned into text as a whole."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _SCALARS = frozenset({int, float, bool, type(None)})
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 
@@ -102,7 +104,8 @@ def json_value(value: Any) -> Any:
     """The value as plain JSON data: rows, dataclasses and pydantic models as objects, dates in ISO 8601,
     bytes as text (base64 where they are not UTF-8), NaN and infinities as null, whatever else as its ``str``.
 
-    Raises ``RecursionError`` for a value that contains itself.
+    Raises ``RecursionError`` for a value that contains itself, and ``TypeError`` for one whose ``str`` is but
+    where it lies in memory.
     """
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
@@ -140,7 +143,14 @@ def _other_json_value(value: Any) -> Any:
     if isinstance(value, Iterable):
         # as many as would fill the content: some have no end
         return [json_value(item) for item in islice(value, MAX_CHARACTERS)]
-    return str(value)
+    text = str(value)
+    if _ADDRESS.search(text):
+        kind = type(value).__name__
+        raise TypeError(
+            f"a value of type {kind} is no JSON and has no text of its own: return JSON values, "
+            f"or give {kind} a __str__"
+        )
+    return text
 
 
 def _key(key: Any) -> str:
