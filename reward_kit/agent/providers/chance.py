@@ -18,6 +18,9 @@ LESS = 0.75
 FEWER_TOLD = 5.0
 """The same where a refusal names the time: a limit's would have to be too short for that, which is hardly
 ever seen. From the third refusal on, as others may have used up a part of what there was at first."""
+ODD = 3.0
+"""The same where a call was refused alone and far more often calls were let through lately: no limit explains
+that, unless it has changed or is shared."""
 LATELY = 4
 """Refusals that are compared with the next one."""
 LET_THROUGH = 0.75
@@ -47,16 +50,18 @@ class Chance:
         """Whether it is worth a trial."""
         return self._weight >= self._enough
 
-    def refused(self, passed: int, under_way: int, *, told: bool) -> None:
+    def refused(self, passed: int, under_way: int, *, told: bool, odd: bool = False) -> None:
         """A call was refused, with so many under way; ``passed`` were let through since the last refusal.
 
-        ``told``: a time was named.
+        ``told``: a time was named. ``odd``: alone, where far more calls a second went through lately.
         """
         if not passed:  # it is the same limit that was reached before, or it named too short a time
             return
         most = max((earlier for earlier, _ in self._between), default=0)
         load = max((earlier for _, earlier in self._between), default=0)
-        if passed > UNEVEN * most:
+        if odd:
+            self._weigh(ODD)
+        elif passed > UNEVEN * most:
             self._weigh(NO_FEWER)
         elif told or under_way <= LESS * load:
             self._weigh(FEWER_TOLD if told and len(self._between) > 1 else FEWER)

@@ -216,9 +216,9 @@ class Gate:
             if fault.retry_after or passed < number:
                 self._concurrency.restart()
             alone = number == 1 and not self._trial.let_through
-            self._spacing.refused(now, passed, alone=alone, told=fault.retry_after or 0.0)
+            odd = self._spacing.refused(now, passed, alone=alone, told=fault.retry_after or 0.0)
             if first or not fault.retry_after:
-                self._trial.heeded(visit, fault, passed, number, now)
+                self._trial.heeded(visit, fault, passed, number, now, odd=odd)
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 SPREAD = 0.95
 """Part of an answer's time over which the calls at once are spread. Where one call a second is taken, one
@@ -33,6 +34,10 @@ TRIES, PROVEN_TRIES = 4, 16
 With one more the provider has another reason to refuse, and the spacing is left alone"""
 FIRST_REST = 64
 """for so many good answers, twice as many each time."""
+FAR_MORE = 4.0
+"""So many times as often calls were let through lately, from one of the last"""
+REFUSALS = 4
+"""to the next, where a refusal is no limit's."""
 
 
 class Spacing:
@@ -45,6 +50,7 @@ class Spacing:
         "_helped",
         "_in_vain",
         "_last",
+        "_lately",
         "_longest_told",
         "_proven",
         "_rest",
@@ -61,6 +67,7 @@ class Spacing:
         self._seconds = 0.0
         self._helped = math.inf
         self._last = -math.inf
+        self._lately: deque[float] = deque(maxlen=REFUSALS)
         self._since = -math.inf
         self._until = -math.inf
         self._longest_told = 0.0
@@ -84,6 +91,7 @@ class Spacing:
     def resume(self) -> None:
         """It is not: go back to what was known before, and do not take it for chance."""
         self._seconds = self._safe
+        self._lately.clear()
         self._since = -math.inf
         self._resting = 0
         self._proven = True
@@ -100,15 +108,33 @@ class Spacing:
         if self._seconds < CLOSEST:
             self._seconds = 0.0
 
-    def refused(self, now: float, passed: int, *, alone: bool, told: float) -> None:
+    def refused(self, now: float, passed: int, *, alone: bool, told: float) -> bool:
         """A call was refused, after so many had been let through; ``alone``: no other was under way.
 
-        ``told``: the seconds that were named until the next call, or 0.
+        ``told``: the seconds that were named until the next call, or 0. Returns whether it is odd: the call
+        was alone, and others were let through far more often lately. That tells of no space.
         """
         self._spreading = told < LONG
-        space = self._space(now, passed, told, alone=alone)
-        if space is None or self._resting > 0:
-            return
+        since, self._since = self._since, now
+        space = self._space(now, now - since, passed, told, alone=alone)
+        if not told and self._fewer(now - since, passed) and alone:
+            return True
+        if space is not None and self._resting <= 0:
+            self._learn(space, passed)
+        return False
+
+    def _fewer(self, seconds: float, passed: int) -> bool:
+        """Whether so many in so many seconds since the last refusal are far fewer than lately."""
+        if not passed or seconds == math.inf:
+            return False
+        rate = passed / max(seconds, BRIEF)
+        fewer = FAR_MORE * rate < max(self._lately, default=0.0)
+        if passed > 1:
+            self._lately.append(rate)
+        return fewer
+
+    def _learn(self, space: float, passed: int) -> None:
+        """Calls were refused although they were so far apart; ``passed`` were let through before."""
         if passed < HELPED:
             self._in_vain += 1
         else:
@@ -120,9 +146,10 @@ class Spacing:
             self._seconds, self._helped, self._in_vain = 0.0, math.inf, 0
             self._resting, self._rest = self._rest, 2 * self._rest
 
-    def _space(self, now: float, passed: int, told: float, *, alone: bool) -> float | None:
-        """Seconds between the calls that were let through since the last refusal, if they tell of a rate."""
-        since, self._since = self._since, now
+    def _space(self, now: float, seconds: float, passed: int, told: float, *, alone: bool) -> float | None:
+        """Seconds between the calls that were let through since the last refusal, so many seconds ago, if
+        they tell of a rate.
+        """
         until, self._until = self._until, now + told if told >= LONG else -math.inf
         if not passed:
             return None
@@ -130,7 +157,7 @@ class Spacing:
             one_by_one = alone and passed <= FEW and -math.inf < until < self._until
             self._longest_told = max(self._longest_told, told)
             return min(self._longest_told, (self._until - until) / passed) if one_by_one else None
-        return (now - since) / passed if alone and since > -math.inf else None
+        return seconds / passed if alone and seconds < math.inf else None
 
     def wait(self, now: float, at_once: float) -> float:
         """Seconds until the next call sets out, with so many ``at_once``; infinite if none is on its way."""

@@ -63,12 +63,15 @@ class Trial:
         self._sent += 1
         visit.number = self._sent
 
-    def heeded(self, visit: Visit, fault: ModelError, passed: int, under_way: int, now: float) -> None:
+    def heeded(
+        self, visit: Visit, fault: ModelError, passed: int, under_way: int, now: float, *, odd: bool
+    ) -> None:
         """A refusal was heeded, with so many calls under way: perhaps a trial begins.
 
-        Otherwise the refused call may be sent ahead, to see how it fares while all others pause.
+        Otherwise the refused call may be sent ahead, to see how it fares while all others pause. ``odd``: see
+        ``Spacing.refused``.
         """
-        self._chance.refused(passed, under_way, told=bool(fault.retry_after))
+        self._chance.refused(passed, under_way, told=bool(fault.retry_after), odd=odd)
         if self._begins() or fault.retry_after or self._ahead is not None:
             return
         if not self._spacing.suits(passed):  # where it does, the call has only come a little too early

@@ -187,6 +187,14 @@ def test_far_fewer_calls_than_before_with_fewer_under_way_speak_for_chance() -> 
     assert not weighed(*[(60, 20), (0, 1), (0, 1)] * 50).likely  # a window that is used up
 
 
+def test_a_refusal_that_no_limit_explains_speaks_for_chance() -> None:
+    chance = Chance()
+    chance.refused(10, 1, told=False, odd=True)
+    assert not chance.likely
+    chance.refused(10, 1, told=False, odd=True)
+    assert chance.likely
+
+
 def test_where_a_time_is_named_once_is_enough_from_the_third_on() -> None:
     assert weighed((40, 20), (50, 20), (3, 20), told=True).likely
     assert not weighed((50, 20), (3, 20), told=True).likely

@@ -21,6 +21,15 @@ def test_a_crowd_that_a_limit_has_refused_does_not_come_back_together() -> None:
     assert played(provider, 100, 15) <= 1.3 * 150
 
 
+INFINITE = float("inf")
+
+
+def just_sent(spacing: Spacing) -> float:
+    """A moment at which a call has just set out."""
+    spacing.sent(110.0)
+    return 110.0
+
+
 def refused_once(told: float) -> Spacing:
     spacing = Spacing()
     for _ in range(20):
@@ -48,6 +57,41 @@ def test_the_time_of_answers_is_that_of_late() -> None:
     for _ in range(60):
         spacing.answered(0.5)
     assert spacing.wait(100.0, 1.0) == pytest.approx(SPREAD * 0.5, rel=0.01)
+
+
+def ten_a_second() -> Spacing:
+    spacing = Spacing()
+    assert not spacing.refused(100.0, 5, alone=False, told=0.0)
+    assert not spacing.refused(101.0, 10, alone=False, told=0.0)
+    return spacing
+
+
+def test_one_call_refused_alone_after_another_tells_how_far_apart_they_have_to_be() -> None:
+    spacing = ten_a_second()
+    assert not spacing.refused(101.2, 1, alone=True, told=0.0)
+    assert spacing.wait(just_sent(spacing), INFINITE) == pytest.approx(1.1 * 0.2)
+
+
+def test_it_tells_nothing_where_calls_were_let_through_far_more_often_lately() -> None:
+    spacing = ten_a_second()
+    assert spacing.refused(103.0, 1, alone=True, told=0.0)
+    assert spacing.wait(just_sent(spacing), INFINITE) == 0
+
+
+def test_after_a_trial_that_failed_it_tells_all_the_same() -> None:
+    spacing = ten_a_second()
+    spacing.resume()
+    assert not spacing.refused(103.0, 1, alone=True, told=0.0)
+    assert not spacing.refused(105.0, 1, alone=True, told=0.0)
+    assert spacing.wait(just_sent(spacing), INFINITE) == pytest.approx(1.1 * 2.0)
+
+
+def test_a_limit_that_becomes_a_fiftieth_is_kept_soon() -> None:
+    provider = Provider(latency=0.2)
+    many, few = SlidingLimit(50, 1.0), SlidingLimit(1, 1.0)
+    provider.verdict = lambda: many() if len(provider.accepted) < 500 else few()
+    assert played(provider, 20, 40) <= 1.4 * (10.0 + 300.0)
+    assert provider.refusals <= 0.4 * len(provider.accepted)
 
 
 def test_calls_at_once_are_not_slowed_by_being_spread() -> None:
