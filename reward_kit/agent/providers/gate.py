@@ -210,18 +210,23 @@ class Gate:
             self._keep_away(fault, now)
         elif first:
             self._pauses.close(now + short_wait(self._refusals, passed))
-        if first and (fault.retry_after or 0.0) >= SHORT_WAIT:
-            self._concurrency.pause()
         if first or fault.retry_after:
-            if fault.retry_after or passed < number:
-                self._concurrency.restart()
             alone = number == 1 and not self._trial.let_through
             odd = self._spacing.refused(now, passed, alone=alone, told=fault.retry_after or 0.0)
+            if not (passed and fault.retry_after and self._spacing.is_cramped):
+                self._few_at_once(fault, first=first, all_passed=passed >= number)
             if first or not fault.retry_after:
                 self._trial.heeded(visit, fault, passed, number, now, odd=odd)
         self._give_up_in_time(fault, now)
         self._tell_of_refusals(fault, now)
         return self._excused(visit, now)
+
+    def _few_at_once(self, fault: ModelError, *, first: bool, all_passed: bool) -> None:
+        """Begin with few calls after the pause; with as many as went before it, where its time was named."""
+        if first and (fault.retry_after or 0.0) >= SHORT_WAIT:
+            self._concurrency.pause()
+        if fault.retry_after or not all_passed:
+            self._concurrency.restart()
 
     def _miss(self, visit: Visit, fault: ModelError, under_way: int, now: float, *, tried: bool) -> bool:
         """No answer, or an error of the server's: it may be overloaded, or down."""

@@ -34,6 +34,9 @@ TRIES, PROVEN_TRIES = 4, 16
 With one more the provider has another reason to refuse, and the spacing is left alone"""
 FIRST_REST = 64
 """for so many good answers, twice as many each time."""
+CRAMPED = 2
+"""Refusals, the first of all, that named a time after no more than that: they show that it takes calls one by
+one, and that those which set out together when a pause is over are refused again."""
 FAR_MORE = 4.0
 """So many times as often calls were let through lately, from one of the last"""
 REFUSALS = 4
@@ -47,6 +50,7 @@ class Spacing:
     """
 
     __slots__ = (
+        "_cramped",
         "_helped",
         "_in_vain",
         "_last",
@@ -55,6 +59,7 @@ class Spacing:
         "_proven",
         "_rest",
         "_resting",
+        "_roomy",
         "_safe",
         "_seconds",
         "_since",
@@ -78,6 +83,13 @@ class Spacing:
         self._proven = False
         self.latency = 0.0
         self._spreading = False
+        self._cramped = 0
+        self._roomy = False
+
+    @property
+    def is_cramped(self) -> bool:
+        """Whether calls are spread although times are named: of those that come together, few get through."""
+        return self._cramped >= CRAMPED and not self._roomy
 
     def suits(self, passed: int) -> bool:
         """Whether calls are kept apart and that helps, when ``passed`` were let through since a refusal."""
@@ -114,7 +126,12 @@ class Spacing:
         ``told``: the seconds that were named until the next call, or 0. Returns whether it is odd: the call
         was alone, and others were let through far more often lately. That tells of no space.
         """
-        self._spreading = told < LONG
+        if told < LONG:
+            self._spreading = True
+        elif passed and not self.is_cramped:
+            self._roomy = self._roomy or passed > HELPED
+            self._cramped += 1
+            self._spreading = self.is_cramped
         since, self._since = self._since, now
         space = self._space(now, now - since, passed, told, alone=alone)
         if not told and self._fewer(now - since, passed) and alone:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from virtual_provider import Provider, SlidingLimit, WindowLimit, played, refused, rollouts
+from virtual_provider import Provider, SlidingLimit, WindowLimit, now, played, refused, rollouts
 from virtual_time import simulate
 
 from reward_kit.agent.providers import Gate
@@ -84,3 +84,28 @@ def test_a_sliding_limit_that_names_its_times_is_followed_closely() -> None:
 
     provider = Provider(latency=3.0, verdict=verdict)
     assert played(provider, 20, 10) <= 1.25 * 200
+
+
+class OneByOne:
+    """A call each so many seconds; a refusal names whole seconds, as most servers do."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = -math.inf
+
+    def __call__(self) -> ModelError | None:
+        if now() < self._next:
+            return refused(retry_after=float(math.ceil(self._next - now())))
+        self._next = now() + self._seconds
+        return None
+
+
+@pytest.mark.parametrize("latency", [0.2, 0.5, 2.0])
+@pytest.mark.parametrize("rate", [3, 10, 30])
+def test_calls_that_are_taken_one_by_one_do_not_set_out_together_when_a_named_time_is_over(
+    rate: int, latency: float
+) -> None:
+    """Each pause of a second that lets through one call is thirty times too long for 30 a second."""
+    provider = Provider(latency=latency, verdict=OneByOne(1 / rate))
+    assert played(provider, 50, 10) <= 3.5 * max(10 * latency, 500 / rate)
+    assert provider.refusals <= 0.2 * len(provider.accepted)
