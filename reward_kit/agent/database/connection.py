@@ -160,6 +160,13 @@ class Connection:
         finally:
             self.turns.leave()
 
+    def while_open(self, work: Callable[[], _Result]) -> _Result:
+        """The result of ``work``, whoever has the turn: meanwhile no statement runs and nothing is closed."""
+        with self._in_use:
+            if self.closed:
+                raise _closed()
+            return work()
+
     @property
     def is_open(self) -> bool:
         """Whether a statement was run and ``close`` not called since."""

@@ -89,6 +89,16 @@ class Content:
             lambda: state.open_driver(limits), limits, state.randomness, eager=state.mode == "file"
         )
 
+    @property
+    def path(self) -> Path | None:
+        """The file that this is alone, for others to open."""
+        return self.connection.while_open(lambda: self.state.path)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """A SQLAlchemy engine on that file."""
+        return self.connection.while_open(lambda: self.state.engine)
+
     def changes(self, since: Changes | None = None) -> Changes:
         """The rows that differ from the base, or from the state whose changes ``since`` are."""
         changes = difference(self.original, self) if self.original is not None else self._of_state()

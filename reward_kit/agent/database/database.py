@@ -39,7 +39,7 @@ class View:
     @property
     def path(self) -> Path | None:
         """In mode "file" the complete SQLite file that is this database alone, otherwise ``None``."""
-        return self.content.state.path
+        return self.content.path
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
@@ -189,7 +189,7 @@ class Database(AsyncFace, View):
     @property
     def engine(self) -> AsyncEngine:
         """In mode "file" a SQLAlchemy async engine on ``path``; ``DatabaseError`` otherwise."""
-        return self.content.state.engine
+        return self.content.engine
 
     def read_only(self) -> ReadOnlyDatabase:
         """The view of ``def`` rewards."""

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from reward_kit.agent.database import Database
+from reward_kit.agent.database.file_driver import FileDriver
 from reward_kit.errors import BundleError, DatabaseError
 
 
@@ -291,6 +293,7 @@ def test_what_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from reward_kit.agent.database import Database
+from reward_kit.agent.database.file_driver import FileDriver
 
 async def main():
     db = Database.open(sys.argv[1], mode="file").fork()
@@ -337,6 +340,7 @@ sys.modules["apsw"] = None  # as on a platform for which there is none
 import asyncio
 from pathlib import Path
 from reward_kit.agent.database import Database
+from reward_kit.agent.database.file_driver import FileDriver
 from reward_kit.errors import DatabaseError
 
 folder = Path(sys.argv[1])
@@ -406,3 +410,34 @@ def test_a_reader_copies_no_file_and_leaves_it_there(tmp_path: Path, monkeypatch
         other.close()
         assert db.changes()
     assert not list((tmp_path / "private").iterdir())
+
+
+def test_nothing_is_closed_while_a_thread_asks_for_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection of Python's ``sqlite3`` that is closed while it works ends the process."""
+    order: list[str] = []
+    asked, ending = threading.Event(), threading.Event()
+    protect = FileDriver.protect
+
+    def slow(driver: FileDriver) -> None:
+        asked.set()
+        ending.wait(10)
+        time.sleep(0.1)
+        protect(driver)
+        order.append("protected")
+
+    monkeypatch.setattr(FileDriver, "protect", slow)
+    with Database.seed(tmp_path / "base.db", SHOP, mode="file") as base:
+        db = base.fork()
+        assert db.sync.execute("SELECT 1").scalar_one() == 1
+        thread = threading.Thread(target=lambda: db.path)
+        thread.start()
+        assert asked.wait(10)
+        ending.set()
+        db.close()
+        order.append("closed")
+        thread.join(10)
+        assert order == ["protected", "closed"]
+        with pytest.raises(DatabaseError, match="this database is closed"):
+            _ = db.path
