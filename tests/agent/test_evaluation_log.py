@@ -261,6 +261,68 @@ def test_a_released_lock_leaves_no_file_and_may_be_taken_again(tmp_path: Path) -
     EvaluationLock(path).release()
 
 
+def test_a_lock_that_is_a_link_leaves_the_file_behind_it_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("mine")
+    path = tmp_path / "mine.lock"
+    path.symlink_to(other)
+    with pytest.raises(StorageError, match=r"mine\.lock: is a link, .*Remove it"):
+        EvaluationLock(path)
+    assert other.read_text() == "mine"
+    assert path.is_symlink()
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.lock"
+    lock = EvaluationLock(path)
+    log = EvaluationLog(tmp_path / "mine.jsonl", lock=lock)
+    path.unlink()
+    log.append(HEADER)
+    with pytest.raises(StorageError, match=str(os.getpid())):
+        EvaluationLock(path)
+    lock.release()
+    assert not path.exists()
+
+
+def test_a_lock_that_another_process_has_by_now_ends_the_writing(tmp_path: Path) -> None:
+    path = tmp_path / "mine.lock"
+    lock = EvaluationLock(path)
+    log = EvaluationLog(tmp_path / "mine.jsonl", lock=lock)
+    path.unlink()
+    process = hold(path)
+    try:
+        with pytest.raises(StorageError, match=rf"another process \({process.pid} on .*\) is running"):
+            log.append(HEADER)
+        lock.release()
+        assert path.exists(), "it is the other's"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_lock_closes_no_file_of_others_where_a_tool_has_closed_its_own(tmp_path: Path) -> None:
+    lock = EvaluationLock(tmp_path / "mine.lock")
+    held = next(
+        int(entry.name)
+        for entry in Path("/proc/self/fd").iterdir()
+        if entry.resolve() == tmp_path.resolve() / "mine.lock"
+    )
+    other = os.open(tmp_path, os.O_RDONLY)
+    os.dup2(other, held)
+    os.close(other)
+    lock.release()
+    os.close(held)  # still open
+
+
+def test_a_log_that_was_cut_short_ends_the_writing(tmp_path: Path) -> None:
+    log = EvaluationLog(tmp_path / "mine.jsonl")
+    log.append(HEADER)
+    log.append(line(0))
+    os.truncate(log.path, 10)
+    with pytest.raises(StorageError, match=r"mine\.jsonl: was cut short while the evaluation runs"):
+        log.append(line(1))
+
+
 def test_lines_that_find_no_room_are_told_and_those_before_them_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def _left_to_the_parent() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_left_to_the_parent)
 
+_OPENING = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
 PATIENCE = 0.2
 """Seconds that a lock may be held by somebody who only looks whether it is."""
 
@@ -56,7 +57,7 @@ PATIENCE = 0.2
 def writer_of(path: Path) -> str | None:
     """Who holds the lock of an evaluation, as far as the file system tells; None if nobody does."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, _OPENING)
     except OSError:
         return None
     holder: str | None = None
@@ -95,10 +96,7 @@ class EvaluationLock:
 
     def _acquire(self) -> int:
         while True:
-            try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise storage_error(error, self.path) from error
+            descriptor = self._open()
             try:
                 locked = _locked_within(PATIENCE, descriptor)
             except OSError as error:
@@ -118,9 +116,22 @@ class EvaluationLock:
                 )
             # The former holder may have removed the file after we had opened it: that lock is on nothing.
             if _is_at(descriptor, self.path):
+                self._file = os.fstat(descriptor)
                 self._sign(descriptor)
                 return descriptor
             os.close(descriptor)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, _OPENING | os.O_CREAT, 0o666)
+        except OSError as error:
+            if not self.path.is_symlink():
+                raise storage_error(error, self.path) from error
+            raise StorageError(
+                "is a link, so that another file would be written to",
+                place=str(self.path),
+                remedy="Remove it: an evaluation makes this file by itself.",
+            ) from error
 
     def _sign(self, descriptor: int) -> None:
         """Write down who has it; where that cannot be written nothing can, and it is given free."""
@@ -133,28 +144,38 @@ class EvaluationLock:
             self.release()
             raise storage_error(error, self.path) from error
 
+    def keep(self) -> None:
+        """Take it again if its file was removed; raises ``StorageError`` if another process has it by now."""
+        if self._descriptor >= 0 and not _is_at(self._descriptor, self.path):
+            self.forget()
+            self._descriptor = self._acquire()
+            _held.add(self)
+
     def release(self) -> None:
         """Give the evaluation free; may be called again."""
         if self._descriptor >= 0:
             with suppress(
                 PermissionError
             ):  # of Windows, which removes no open file: what is left locks nothing
-                self.path.unlink(missing_ok=True)
+                if _is_at(self._descriptor, self.path):
+                    self.path.unlink(missing_ok=True)
         self.forget()
 
     def forget(self) -> None:
         """Close the file and leave it there."""
         _held.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):  # a tool has closed it
+        if descriptor < 0:
+            return
+        with suppress(OSError):  # a tool has closed it, and the number may be another file's by now
+            if os.path.samestat(os.fstat(descriptor), self._file):
                 os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except OSError:  # there is none, or a tool has closed the descriptor
         return False
 
 

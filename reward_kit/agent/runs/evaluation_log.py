@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+
 FORMAT = "reward-kit.log/1"
 
 
@@ -68,9 +70,13 @@ class EvaluationLog:
     at the same time share one wait.
     """
 
-    def __init__(self, path: Path, *, keep: int = 0) -> None:
-        """Open the log at ``path`` and cut it after ``keep`` bytes: a torn last line goes."""
+    def __init__(self, path: Path, *, keep: int = 0, lock: EvaluationLock | None = None) -> None:
+        """Open the log at ``path`` and cut it after ``keep`` bytes: a torn last line goes.
+
+        ``lock`` is what keeps other processes from writing it.
+        """
         self.path = path
+        self._lock = lock
         self._write_lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._written = 0
@@ -141,18 +147,21 @@ class EvaluationLog:
     def _sync(self) -> None:
         if self._lost is not None:  # the system reports lost data once; after that it says that all is well
             raise self._lost
-        reached = self._written
+        reached, size = self._written, self._size
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             self._lost = error
             raise
-        if os.fstat(self._descriptor).st_nlink == 0:
+        file = os.fstat(self._descriptor)
+        if file.st_nlink == 0 or file.st_size < size:
             raise StorageError(
-                "was deleted while the evaluation runs",
+                f"was {'cut short' if file.st_nlink else 'deleted'} while the evaluation runs",
                 place=str(self.path),
                 remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
             )
+        if self._lock is not None:
+            self._lock.keep()
         self._synced = reached
 
     def close(self) -> None:

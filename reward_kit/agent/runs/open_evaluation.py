@@ -36,7 +36,8 @@ class OpenEvaluation:
         self._config = config
         path = folder.evals / f"{config.eval_id}.jsonl"
         with ExitStack() as opened:
-            opened.callback(EvaluationLock(path.with_suffix(".lock")).release)
+            lock = EvaluationLock(path.with_suffix(".lock"))
+            opened.callback(lock.release)
             logged = read_log(path) if path.exists() else LoggedEvaluation()
             self._earlier = {outcome.file: outcome for outcome in logged.outcomes}
             self.broken_off = logged.broken_off
@@ -58,7 +59,7 @@ class OpenEvaluation:
             self.unjudged = [(job, unjudged[job.place]) for job in left if job.place in unjudged]
             self._planned = _planned(asked, self._finished)
             self.warning = more_than_asked(asked, self._finished)
-            self.log = EvaluationLog(path, keep=logged.whole)
+            self.log = EvaluationLog(path, keep=logged.whole, lock=lock)
             opened.callback(self.log.close)
             self.log.append(header.to_json("resumed" if logged.headers else "evaluation"))
             self._close = opened.pop_all()
