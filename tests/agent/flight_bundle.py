@@ -55,6 +55,7 @@ class Bundle:
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return path
 

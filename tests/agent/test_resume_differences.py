@@ -200,3 +200,89 @@ def test_of_very_many_differences_the_first_are_told(bundle: Bundle) -> None:
     bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1, "own": name} for name in names))
     lines = refused(bundle)
     assert (len(lines), lines[-1]) == (31, "and 10 more differences")
+
+
+# -- code
+
+
+def played(bundle: Bundle) -> None:
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+
+
+END_GOAL = {"end_goal_sql": "SELECT 1"}
+
+
+def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
+    rows(bundle, END_GOAL, END_GOAL, END_GOAL)
+    played(bundle)
+    reward = bundle.folder / "reward.py"
+    text = reward.read_text()
+    reward.unlink()
+    assert refused(bundle) == [
+        "row a: its reward.py is gone, so that its end_goal_sql would decide now (also in 2 more rows)"
+    ]
+    agent_eval(bundle.dataset, agent="gold", eval_id="other")
+    reward.write_text(text)
+    with pytest.raises(UsageError, match=r"row a: there was no reward\.py, .* and is one now"):
+        agent_eval(bundle.dataset, agent="gold", eval_id="other")
+
+
+@pytest.mark.parametrize("name", ["reward", "tools"])
+def test_a_module_that_is_hidden_by_another_is_told(bundle: Bundle, name: str) -> None:
+    played(bundle)
+    bundle.write(f"{name}/__init__.py", (bundle.folder / f"{name}.py").read_text() + "\n")
+    folder = bundle.folder.name
+    assert refused(bundle) == [f"{folder}/{name}.py is {folder}/{name}/__init__.py now"]
+
+
+@pytest.mark.parametrize(
+    ("importing", "file", "told"),
+    [
+        ("from .helper import X", "helper.py", "{folder}/helper.py"),
+        ("from . import helper", "helper.py", "{folder}/helper.py"),
+        ("import {folder}.parts.helper as h", "parts/helper.py", "{folder}/parts/helper.py"),
+        (
+            "from {folder}.parts import (\n        helper,\n    )",
+            "parts/helper.py",
+            "{folder}/parts/helper.py",
+        ),
+        ("from .first import Y", "second.py", "{folder}/second.py"),
+        ("import beside", "../beside.py", "../beside.py"),
+        ("from shared.deep import X", "../shared/deep.py", "../shared/deep.py"),
+    ],
+)
+@pytest.mark.parametrize("where", ["at its beginning", "in a function"])
+def test_what_modules_import_is_part_of_the_code(
+    bundle: Bundle, importing: str, file: str, told: str, where: str
+) -> None:
+    folder = bundle.folder.name
+    bundle.write(file, "X = 1\n")
+    bundle.write("first.py", "def f():\n    from . import second\nY = 1\n")
+    line = importing.format(folder=folder)
+    if where == "in a function":
+        bundle.write("reward.py", REWARD.replace("):\n", f"):\n    {line}\n", 1))
+    else:
+        bundle.write("reward.py", f"{line}\n{REWARD}")
+    assert line in (bundle.folder / "reward.py").read_text()
+    played(bundle)
+    played(bundle)
+    bundle.write(file, "X = 2\n")
+    assert refused(bundle) == [f"{told.format(folder=folder)} has changed"]
+
+
+def test_what_nothing_imports_may_change(bundle: Bundle) -> None:
+    bundle.write("notes.py", "X = 1\n")
+    bundle.write("../beside.py", "X = 1\n")
+    played(bundle)
+    bundle.write("notes.py", "X = 2\n")
+    bundle.write("../beside.py", "X = 2\n")
+    played(bundle)
+
+
+def test_a_module_that_cannot_be_read_as_python_is_no_reason_to_refuse(bundle: Bundle) -> None:
+    bundle.write("helper.py", "def (\n")
+    bundle.write("reward.py", REWARD.replace("):\n", "):\n    if not db:\n        from . import helper\n", 1))
+    played(bundle)
+    played(bundle)
+    bundle.write("helper.py", "X = 1\n")
+    assert refused(bundle) == [f"{bundle.folder.name}/helper.py has changed"]

@@ -14,6 +14,7 @@ from reward_kit.agent.bundles.seed import SeedSource
 from reward_kit.agent.bundles.seed_script import SeedScript
 from reward_kit.agent.evaluation_config import OPTIONS
 from reward_kit.agent.reports.wording import count, from_here, one_line
+from reward_kit.agent.runs.code_fingerprints import is_same_module
 from reward_kit.agent.runs.comparison import LONGEST, apart
 from reward_kit.agent.runs.resume import (
     PROMPTS,
@@ -39,6 +40,8 @@ SHOWN = 30
 """Differences that are told one by one."""
 MOST_READ = 1000
 """Trajectories that are read for what their rows were then."""
+_REWARD_CAME = "there was no reward.py, so that its end_goal_sql decided, and is one now"
+_REWARD_GONE = "its reward.py is gone, so that its end_goal_sql would decide now"
 _ANY_PROMPT = f"{PROMPTS}user*.txt"
 
 
@@ -117,6 +120,9 @@ class _Rows:
             told = _tool_differences(self._toolsets.get(before["tools"], ()), header.toolsets[now["tools"]])
             what = "the names, descriptions or parameters of its tools have changed"
             yield f"{what}: {'; '.join(told)}" if told else what
+        was_default = before.get("default_reward", now["default_reward"])  # logs once said nothing of it
+        if was_default != now["default_reward"]:
+            yield _REWARD_CAME if was_default else _REWARD_GONE
 
     def _field_differences(
         self, task: Task, before: Mapping[str, Any], code: Mapping[str, str]
@@ -240,13 +246,14 @@ def _tool_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping
     return told
 
 
-def _code_differences(header: Header, earlier: Mapping[str, Any]) -> list[str]:
+def _code_differences(header: Header, earlier: Mapping[str, Any]) -> Iterator[str]:
     is_same_bundle = not header.rows.keys().isdisjoint(earlier["rows"])
-    return [
-        _changed_file(module)
-        for module, fingerprint in header.code.items()
-        if fingerprint not in (_known(module, earlier["code"], is_same_bundle) or {fingerprint})
-    ]
+    for module, fingerprint in header.code.items():
+        if fingerprint not in (_known(module, earlier["code"], is_same_bundle) or {fingerprint}):
+            yield _changed_file(module)
+        elif module not in earlier["code"]:
+            hidden = [name for name in earlier["code"] if is_same_module(name, module)]
+            yield from (f"{name} is {module} now" for name in hidden)
 
 
 def _known(module: str, code: Mapping[str, str], is_same_bundle: bool) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS, EvaluationConf
 from reward_kit.agent.option_values import key_values
 from reward_kit.agent.outcome import REWARD_ERROR
 from reward_kit.agent.runs.atomic_file import is_whole_json
+from reward_kit.agent.runs.code_fingerprints import code_of, has_default_reward
 from reward_kit.agent.runs.evaluation_log import FORMAT, LoggedEvaluation, read_log
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.agent.versions import versions
@@ -38,8 +38,7 @@ class Header:
     """What an evaluation is of: a line of its log.
 
     ``rows`` holds for each row id its number of rollouts and fingerprints of what its results depend on;
-    ``code`` a fingerprint of each module of the bundles, of those that an agent or user of one's own is named
-    by, and of the file of few-shot displays. ``toolsets`` holds the tools in the OpenAI format, by the
+    ``code`` those of the files of ``code_of``. ``toolsets`` holds the tools in the OpenAI format, by the
     fingerprint that the rows have of them.
     """
 
@@ -84,11 +83,11 @@ def make_header(config: EvaluationConfig, tasks: Sequence[Task], n_rollouts: Map
             "seed": task.seed.key[:16],
             "tools": tools[id(registry)],
             "parallel_tool_calls": registry.parallel_tool_calls,
+            "default_reward": has_default_reward(task),
         }
     code: dict[str, str] = {}
     for folder in {task.folder for task in tasks}:
-        code.update(_code(folder))
-    code.update(_players(config))
+        code.update(code_of(folder, config))
     configuration = config.to_json()
     for name in ("dataset", "task_dir"):
         path = configuration[name]
@@ -270,28 +269,3 @@ def canonical(value: Any) -> str:
 
 
 _encode = json.JSONEncoder(sort_keys=True, default=str).encode  # ``json.dumps`` would make one each time
-
-
-def _code(folder: Path) -> dict[str, str]:
-    """Fingerprints of the modules that were imported from the bundle's folder, by their path in it."""
-    found = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or folder.name not in file:
-            continue  # most modules, told from their names alone
-        path = Path(file)
-        if folder in path.parents and "site-packages" not in path.relative_to(folder).parts:
-            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return found
-
-
-def _players(config: EvaluationConfig) -> dict[str, str]:
-    """Fingerprints of the files that an agent and a user of one's own, and displays, come from."""
-    files = [Path(config.few_shot_displays)] if config.few_shot_displays is not None else []
-    for spec in (config.agent, config.user):
-        module = sys.modules.get(spec.partition(":")[0]) if spec is not None and ":" in spec else None
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py"):
-            files.append(Path(file))
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()}
