@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Protocol
+
+MOST_COUNTED = 2**53
+"""Larger whole numbers are others when they are read as JSON elsewhere; sums of these stay finite."""
 
 Message = dict[str, Any]
 """One chat message in the OpenAI format."""
@@ -44,17 +46,15 @@ class Usage:
         return self.input_tokens + self.output_tokens - self.reused_tokens
 
     def check(self) -> None:
-        """Raise ``TypeError`` for what would spoil the sums of all rollouts: no number, below 0, infinite."""
+        """Raise ``TypeError`` for what would spoil sums: no number, below 0, above ``MOST_COUNTED``."""
         for value in _NUMBERS(self):
-            if value.__class__ not in _PLAIN or not 0 <= value < math.inf:
+            if value.__class__ not in _PLAIN or not 0 <= value <= MOST_COUNTED:
                 self._check_closely()
                 return
 
     def _check_closely(self) -> None:
         for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise TypeError(f"Usage.{one.name} is {value!r}, not a number from 0")
+            check_number(f"Usage.{one.name}", getattr(self, one.name))
 
     def add(self, other: Usage) -> None:
         """Count ``other`` in."""
@@ -68,6 +68,14 @@ class Usage:
         self.reused_calls += other.reused_calls
         self.reused_cost += other.reused_cost
         self.reused_tokens += other.reused_tokens
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise ``TypeError`` for what would spoil a sum: no number, below 0, or above ``MOST_COUNTED``."""
+    if isinstance(value, int | float) and value > MOST_COUNTED:  # Python may refuse to write it
+        raise TypeError(f"{name} is above {MOST_COUNTED}, which counts nothing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise TypeError(f"{name} is {value!r}, not a number from 0")
 
 
 _NUMBERS = attrgetter(*(one.name for one in fields(Usage)))

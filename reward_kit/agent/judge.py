@@ -17,7 +17,8 @@ from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.runs.atomic_file import compact_json
-from reward_kit.agent.shown_rollout import ShownRollout, copied
+from reward_kit.agent.shown_rollout import ShownRollout
+from reward_kit.agent.strict_json import copied
 from reward_kit.agent.tools.execution import is_cancelled, is_closed
 from reward_kit.agent.worker_thread import Pace, in_thread
 from reward_kit.errors import RewardError, RewardKitError

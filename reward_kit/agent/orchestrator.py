@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.calls import ModelCall, ToolCall
-from reward_kit.agent.completion import Usage
+from reward_kit.agent.completion import MOST_COUNTED, Usage
 from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
@@ -29,7 +29,7 @@ from reward_kit.agent.tools.execution import is_cancelled
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError, SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Set
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundles.task import Task
@@ -130,6 +130,8 @@ async def _play(
     """
     deadline = Deadline(timeout)
     given = {name: getattr(rollout, name) for name in _GIVEN}
+    names = frozenset(rollout.__dict__)
+    rollout.task = rollout.task.copied()
     with deadline.applied(), loop_kept_running():
         episode = guarded_task(_episode(rollout, agent, user))
     either: set[asyncio.Future[Any]] = {episode, deadline.passed}
@@ -143,12 +145,12 @@ async def _play(
         rollout.stop("infrastructure_error", "cancelled")
         episode.cancel()
         await asyncio.wait({episode}, timeout=CANCELLATION_GRACE)
-        _mend(rollout, given)
+        _mend(rollout, given, names)
         await rollout.finish()
         raise
     finally:
         deadline.close()
-    _mend(rollout, given)
+    _mend(rollout, given, names)
     await rollout.finish()
     if not episode.done():
         return rollout.refused
@@ -161,26 +163,31 @@ async def _play(
 
 
 _GIVEN = ("id", "task", "index", "seed", "database", "models")
-"""What a rollout has from its start to its end."""
+"""What a rollout has from its start to its end; but while it is played, the task is a copy."""
 
 
-def _mend(rollout: Rollout, given: Mapping[str, Any]) -> None:
+def _mend(rollout: Rollout, given: Mapping[str, Any], names: Set[str]) -> None:
     """Put right what an agent, a user or a tool has made of the rollout, which they hold as it is.
 
     What they have replaced by something that cannot be judged or written down begins anew, and is told.
+    ``given`` are the attributes that do not change, ``names`` those of all.
     """
+    if rollout.__class__ is not Rollout:
+        rollout.__class__ = Rollout
     rollout.__dict__.update(given)
     detail = rollout.__dict__.get("stop_detail")
     if detail is not None and not isinstance(detail, str):
         rollout.stop_detail = reprlib.repr(detail)  # an exception, for instance
-    broken = [name for name, is_sound in _SOUND.items() if not is_sound(rollout.__dict__.get(name))]
+    broken = {name for name, is_sound in _SOUND.items() if not is_sound(rollout.__dict__.get(name))}
+    broken |= names - rollout.__dict__.keys()
     if not broken:
         return
     fresh = Rollout(rollout.task, rollout.index, database=rollout.database)
     for name in broken:
         setattr(rollout, name, getattr(fresh, name))
     rollout.stop_reason, rollout.stop_detail = None, None
-    rollout.stop("agent_error", f"the agent, the user or a tool broke the rollout's own {', '.join(broken)}")
+    whose = ", ".join(sorted(broken))
+    rollout.stop("agent_error", f"the agent, the user or a tool broke the rollout's own {whose}")
 
 
 def _are(values: object, kind: type) -> bool:
@@ -198,14 +205,18 @@ def _is_history(value: object) -> bool:
     )
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= MOST_COUNTED
+
+
 _SOUND: Mapping[str, Callable[[Any], bool]] = {
     "history": _is_history,
     "tool_calls": lambda value: _are(value, ToolCall),
     "model_calls": lambda value: _are(value, ModelCall),
     "tool_faults": lambda value: _are(value, tuple),
     "usage": lambda value: isinstance(value, dict) and _are(list(value.values()), Usage),
-    "steps": lambda value: isinstance(value, int),
-    "turns": lambda value: isinstance(value, int),
+    "steps": _is_count,
+    "turns": _is_count,
     "stop_reason": lambda value: value is None or isinstance(value, str),
     "refused": lambda value: value is None or isinstance(value, ModelSetupError),
 }

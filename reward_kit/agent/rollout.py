@@ -8,10 +8,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.calls import ModelCall, Role, ToolCall, names_of_own_tools
-from reward_kit.agent.completion import Completion, Message, Model, Usage
+from reward_kit.agent.completion import MOST_COUNTED, Completion, Message, Model, Usage, check_number
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import CANCELLATION_GRACE, RolloutLimits
+from reward_kit.agent.strict_json import copied
 from reward_kit.agent.tools.execution import broke_off, is_cancelled
 from reward_kit.errors import AgentError, ModelError, ModelSetupError, StorageError
 
@@ -269,9 +270,12 @@ class Rollout:
 
         ``complete`` does this by itself; this is for agents that ask a model with a client of their own. It
         counts no step (``step`` does). ``started`` is in Unix seconds, now if it is not given. Raises
-        ``TypeError`` for a number that is negative or not finite.
+        ``TypeError`` for a number that is negative, not finite or above 2**53.
         """
         usage.check()
+        for name, number in (("seconds", seconds), ("waited", waited), ("started", started or 0.0)):
+            if number.__class__ is not float or not 0.0 <= number <= MOST_COUNTED:
+                check_number(name, number)
         usage.calls = usage.calls or 1
         self.usage.setdefault(role, Usage()).add(usage)
         if self._budget is not None:
@@ -400,7 +404,7 @@ def _checked(answer: object) -> Completion:
 
 
 def _opening(task: Task) -> list[Message]:
-    messages = [dict(message) for message in task.row.initial_messages]
+    messages: list[Message] = copied(task.row.initial_messages)
     if task.system_prompt is None:
         return messages
     return [{"role": "system", "content": task.system_prompt}, *messages]

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.completion import Usage
+from reward_kit.agent.bundles.task import Task
+from reward_kit.agent.completion import Usage, check_number
 from reward_kit.agent.history import encodable
 from reward_kit.agent.rollout import Rollout
+from reward_kit.agent.strict_json import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.calls import ModelCall, ToolCall
     from reward_kit.agent.completion import Completion
     from reward_kit.agent.database import Database
     from reward_kit.agent.history import History
-
-
-def copied(value: Any) -> Any:
-    """A copy of plain JSON values: what a reward does to it changes no record and no other rollout."""
-    if isinstance(value, dict):
-        return {
-            name: inner if inner.__class__ is str else copied(inner)  # most of them, and a call costs most
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [copied(inner) for inner in value]
-    return value
 
 
 class ShownRollout(Rollout):
@@ -55,8 +43,7 @@ class ShownRollout(Rollout):
     def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
         """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``."""
         counted = _checked(usage)
-        if not 0 <= seconds < math.inf:
-            raise TypeError(f"seconds is {seconds!r}, not a number from 0")
+        check_number("seconds", seconds)
         self.usage.setdefault("judge", Usage()).add(counted)
         self._asked.append({"usage": counted, "model": encodable(str(model)), "seconds": seconds})
 
@@ -87,10 +74,6 @@ def _history_copied(history: History) -> History:
     return shown
 
 
-def _task_copied(task: Task) -> Task:
-    return replace(task, row=task.row.model_copy(deep=True))
-
-
 def _database_shown(database: Database) -> Database:
     return type(database)(database.content, writable=False)
 
@@ -105,7 +88,7 @@ def _model_calls_copied(calls: list[ModelCall]) -> list[ModelCall]:
 
 _COPIES: Mapping[str, Callable[[Any], Any]] = {
     "history": _history_copied,
-    "task": _task_copied,
+    "task": Task.copied,
     "database": _database_shown,
     "tool_calls": _tool_calls_copied,
     "model_calls": _model_calls_copied,

@@ -79,6 +79,9 @@ def test_a_tool_that_breaks_its_rollout_costs_that_rollout(
         "rollout.tool_calls[0:0] = [5]",
         "rollout.usage['agent'] = 3",
         "rollout.steps = 'x'",
+        "rollout.turns = 10**400",
+        "rollout.__dict__.clear()",
+        "rollout.__class__ = type('Other', (type(rollout),), {})\n    rollout.steps = None",
         "rollout.stop_reason = object()",
     ]
     tools(
@@ -101,6 +104,64 @@ def test_a_tool_that_breaks_its_rollout_costs_that_rollout(
         (record,) = trajectories(bundle, f"bad{number}")
         assert record["stop_reason"] == "agent_error", body
     assert [record["reward"] for record in trajectories(bundle, "sound")] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_what_agent_and_tools_do_to_the_row_is_seen_by_nobody_else(
+    agent_eval: Command, bundle: Bundle, tools: Writer, workers: list[str]
+) -> None:
+    """Not by the other rollouts of the row, nor by the reward and the ground truth."""
+    tools(
+        after="@R.tool(parameters={})\ndef spoil(rollout):\n"
+        "    for row in (rollout.row, rollout.task.row):\n"
+        "        row.metadata.pop('who', None), row.outputs.append('more'), row.actions.clear()\n"
+        "        row.hidden['deep'].append(1), row.initial_messages[0]['content'].clear()\n"
+        "    rollout.messages[0]['content'].clear()\n    return 'spoilt'\n"
+    )
+    bundle.write(
+        "reward.py",
+        "def evaluate(messages, *, metadata, outputs, actions, hidden, gold_db, db, **fields):\n"
+        "    text = fields['initial_messages'][0]['content'][0]['text']\n"
+        "    row = [metadata, outputs, len(actions), hidden, text]\n"
+        "    same = row == [{'who': 'Ann'}, ['Done.'], 1, {'deep': []}, 'Hello'] and db.equals(gold_db)\n"
+        "    return {'score': float(same), 'reason': str(row)}\n",
+    )
+    bundle.rows(
+        {
+            "id": "spoilt",
+            "n_rollouts": 4,
+            "actions": [{"name": "spoil", "arguments": {}}],
+            "outputs": ["Done."],
+            "metadata": {"who": "Ann"},
+            "hidden": {"deep": []},
+            "initial_messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+        }
+    )
+    ran = agent_eval(*GOLD_RUN, "--max-concurrency", "1", *workers)
+    ran.tidy()
+    assert ran.result["score"] == 1.0, ran.out
+    assert [record["tool_calls"][0]["content"] for record in trajectories(bundle, "spoilt")] == ["spoilt"] * 4
+
+
+@pytest.mark.parametrize(
+    "counted",
+    ["Usage(1, 10**400)", "Usage(1, 10**5000)", "Usage(1, cost=1e300)", "Usage(), seconds=float('inf')"],
+)
+def test_numbers_that_count_nothing_cost_their_rollout(
+    agent_eval: Command, bundle: Bundle, counted: str
+) -> None:
+    bundle.write(
+        "counting.py",
+        "from reward_kit.agent import Usage\n"
+        f"async def agent(rollout):\n    rollout.count_usage({counted}, model='m')\n    return 'Done.'\n",
+    )
+    bundle.rows({"n_rollouts": 2})
+    ran = agent_eval("-d", "task.jsonl", "--agent", "flight_task.counting:agent", "--no-sim-user")
+    ran.tidy()
+    assert (ran.result["status"], ran.result["finished"]) == ("complete", 2)
+    for record in trajectories(bundle, "flight.booking.001"):
+        assert record["stop_reason"] == "agent_error"
+        assert "is above 9007199254740992, which counts nothing" in record["stop_detail"]
 
 
 @pytest.mark.parametrize("then", ["pass", "await asyncio.sleep(60)"])

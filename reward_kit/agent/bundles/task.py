@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class Task:
     seed: Seed
     folder: Path
     user_prompts: Mapping[str, str] = field(default_factory=dict)
+
+    def copied(self) -> Task:
+        """This task for one rollout, whose agent, user and tools may do to the row what they like."""
+        return replace(self, row=self.row.copied())
 
     @property
     def system_prompt(self) -> str | None:

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from reward_kit.agent.bundles.gold_reference import reference_faults
 from reward_kit.agent.bundles.message_check import Fault, message_faults
 from reward_kit.agent.option_values import MAX_ROLLOUTS
+from reward_kit.agent.strict_json import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -182,6 +183,15 @@ class TaskRow(BaseModel):
         self._texts = texts
         return self
 
+    def copied(self) -> TaskRow:
+        """A copy that has nothing in common with this row that could be changed."""
+        copy = self.model_copy()
+        copy.__dict__.update({name: copied(getattr(self, name)) for name in _CHANGEABLE})
+        if self.actions is not None:
+            copy.__dict__["actions"] = [Action(one.name, copied(one.arguments)) for one in self.actions]
+        object.__setattr__(copy, "__pydantic_extra__", copied(self.__pydantic_extra__))
+        return copy
+
     def clock(self) -> datetime | None:
         """``now`` as a time in UTC; a time without an offset counts as UTC."""
         return None if self.now is None else parse_time(self.now)
@@ -208,6 +218,9 @@ class TaskRow(BaseModel):
             fields["actions"] = [action.to_json() for action in self.actions]
         fields.update(self.__pydantic_extra__ or {})
         return fields
+
+
+_CHANGEABLE = ("initial_messages", "outputs", "metadata")
 
 
 def parse_time(text: str) -> datetime:

@@ -20,7 +20,7 @@ from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import resumed_options
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.runs.stored_evaluation import find_stored
-from reward_kit.agent.shown_rollout import copied
+from reward_kit.agent.strict_json import copied
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
