@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (``sys.argv`` without ``argv``); gives the exit code."""
     global _is_own_process
     if argv is None:
+        _open_what_is_closed()
         _is_own_process = threading.current_thread() is threading.main_thread()
         gc.set_threshold(RARELY)
         atexit.register(_leave_memory_to_the_system)
@@ -167,6 +168,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         _end_at_once_if_asked(code)
         _leave_threads_behind(code)
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Give standard streams that the caller has closed (``>&-``) to nobody.
+
+    Else Python has no such stream, and the next file to be opened gets its number, and what is printed there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if not _is_open(number):
+            nobody = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
+            os.set_inheritable(nobody, True)
+            setattr(sys, name, os.fdopen(nobody, "w" if number else "r", encoding="utf-8"))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

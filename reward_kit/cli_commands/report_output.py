@@ -51,9 +51,8 @@ def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]
 
 def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     """Print the report; raises ``StorageError`` where the output takes no more."""
-    from rich.console import Console
-
     from reward_kit.agent.reports.console import print_report, scores_line
+    from reward_kit.agent.reports.plain_console import plain_console
 
     stream: Any = sys.stderr if config.json == "-" else sys.stdout
     try:
@@ -68,7 +67,7 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
         # A stream that cannot write a character shows a substitute rather than fail after all the work.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-        print_report(result, Console(file=stream, markup=False, highlight=False, emoji=False))
+        print_report(result, plain_console(stream))
         if result.agreement is not None:
             say("\n" + "\n".join(result.agreement.lines()), file=stream)
         stream.flush()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.cut_text import tamed
+from reward_kit.agent.reports.plain_console import plain_console
 from reward_kit.agent.reports.wording import count, duration, money, score, tokens
 
 if TYPE_CHECKING:
@@ -97,7 +98,6 @@ class LiveProgress:
         """Show the line."""
         if tally.interactive:  # the terminal is the person's
             return
-        from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -111,7 +111,7 @@ class LiveProgress:
             )
             return table
 
-        console = Console(file=self._stream, markup=False, highlight=False, emoji=False)
+        console = plain_console(self._stream)
         console.print(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}")
         self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
         self._live.start()

@@ -1,0 +1,59 @@
+"""Commands whose caller has closed the standard streams, or does not read on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX shell")
+
+EVALUATE = "agent-eval -d flight_task --agent gold --eval-id mine"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD})
+    return made
+
+
+def shell(bundle: Bundle, arguments: str, rest: str) -> subprocess.CompletedProcess[str]:
+    line = f"{sys.executable} -m reward_kit {arguments} {rest}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=bundle.folder.parent,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_commands_do_their_work_without_the_streams(bundle: Bundle, closed: str) -> None:
+    bundle.write("reward.py", f"print('from the bundle')\n{REWARD}")
+    runs = bundle.folder.parent / "runs"
+    for arguments in (EVALUATE, "show mine", "show", "compare mine mine", "--version", "--help"):
+        done = shell(bundle, arguments, closed)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+        if "2>&-" not in closed and not arguments.startswith("agent-eval"):
+            assert done.stderr == ""
+    assert (runs / "evals" / "mine.json").exists()
+    for file in runs.rglob("*"):
+        if file.is_file():
+            assert b"from the bundle" not in file.read_bytes(), "it was printed into a file of the run"
+
+
+@pytest.mark.parametrize("arguments", [EVALUATE, "show mine", "compare mine mine"])
+def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle, arguments: str) -> None:
+    assert shell(bundle, EVALUATE, "").returncode == 0
+    done = shell(bundle, arguments, "| true")
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (141, 0), done.stderr
