@@ -9,6 +9,11 @@ from typing import Any, Protocol
 MOST_COUNTED = 2**53
 """Larger whole numbers are others when they are read as JSON elsewhere; sums of these stay finite."""
 
+LATEST = 2.5e11
+"""Unix seconds of the last times that a calendar can name, in the year 9892."""
+MOST_STEPS = 1_000_000
+"""No rollout has more steps or turns; reports have a number for each turn."""
+
 Message = dict[str, Any]
 """One chat message in the OpenAI format."""
 
@@ -70,10 +75,10 @@ class Usage:
         self.reused_tokens += other.reused_tokens
 
 
-def check_number(name: str, value: Any) -> None:
-    """Raise ``TypeError`` for what would spoil a sum: no number, below 0, or above ``MOST_COUNTED``."""
-    if isinstance(value, int | float) and value > MOST_COUNTED:  # Python may refuse to write it
-        raise TypeError(f"{name} is above {MOST_COUNTED}, which counts nothing")
+def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:
+    """Raise ``TypeError`` for what would spoil a sum: no number, below 0, or above ``most``."""
+    if isinstance(value, int | float) and value > most:  # Python may refuse to write it
+        raise TypeError(f"{name} is above {most}, which counts nothing")
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{name} is {value!r}, not a number from 0")
 

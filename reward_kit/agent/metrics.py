@@ -129,10 +129,14 @@ def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int
     latest = max((turn for _, turns in counted for turn in turns), default=0)
     shares: dict[int, float] = {}
     within = [0] * len(counted)
+    share = 0.0
+    telling = {turn for _, turns in counted for turn in turns}
     for k in range(1, latest + 1):
-        within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
-        total = math.fsum(number / n for number, (n, _) in zip(within, counted, strict=True))
-        shares[k] = total / len(counted)
+        if k in telling:
+            within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
+            total = math.fsum(number / n for number, (n, _) in zip(within, counted, strict=True))
+            share = total / len(counted)
+        shares[k] = share
     return shares
 
 

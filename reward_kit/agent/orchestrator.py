@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.calls import ModelCall, ToolCall
-from reward_kit.agent.completion import MOST_COUNTED, Usage
+from reward_kit.agent.completion import MOST_STEPS, Usage
 from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
@@ -206,7 +206,7 @@ def _is_history(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= MOST_COUNTED
+    return isinstance(value, int) and 0 <= value <= MOST_STEPS
 
 
 _SOUND: Mapping[str, Callable[[Any], bool]] = {

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.calls import ModelCall, Role, ToolCall, names_of_own_tools
-from reward_kit.agent.completion import MOST_COUNTED, Completion, Message, Model, Usage, check_number
+from reward_kit.agent.completion import LATEST, Completion, Message, Model, Usage, check_number
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.history import INTERRUPTED, History, Line, encodable, parse_arguments, text_of
 from reward_kit.agent.limits import CANCELLATION_GRACE, RolloutLimits
@@ -273,9 +273,9 @@ class Rollout:
         ``TypeError`` for a number that is negative, not finite or above 2**53.
         """
         usage.check()
-        for name, number in (("seconds", seconds), ("waited", waited), ("started", started or 0.0)):
-            if number.__class__ is not float or not 0.0 <= number <= MOST_COUNTED:
-                check_number(name, number)
+        check_number("seconds", seconds)
+        check_number("waited", waited)
+        check_number("started", started or 0.0, LATEST)
         usage.calls = usage.calls or 1
         self.usage.setdefault(role, Usage()).add(usage)
         if self._budget is not None:

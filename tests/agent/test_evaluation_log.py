@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -180,6 +181,18 @@ def test_a_log_of_another_version_is_told_as_that(tmp_path: Path) -> None:
         (1, {"usage": 1.0}),
         (1, {"user_faults": 5}),
         (1, {"user_faults": [[]]}),
+        (0, {"configuration": {"task_dir": [1]}}),
+        (0, {"created": 1e15}),
+        (1, {"index": -1}),
+        (1, {"turn_of_success": 2**63}),
+        (1, {"steps": 2**63}),
+        (1, {"reward": math.nan}),
+        (1, {"started": math.inf}),
+        (1, {"seconds": -1.0}),
+        (1, {"usage": {"agent": {"input_tokens": 10**400}}}),
+        (1, {"metrics": {"told": 10**400}}),
+        (1, {"tool_faults": {"book": 1}}),
+        (1, {"tool_faults": {"book": {"calls": "1", "first": ""}}}),
     ],
 )
 def test_a_line_whose_fields_are_of_other_kinds_is_told_with_its_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
 import os
 import sqlite3
 import stat
@@ -249,6 +250,25 @@ def test_a_file_that_is_no_record_is_told_so(tmp_path: Path, content: str) -> No
         load_rollout(path)
     with pytest.raises(StorageError, match="no such rollout"):
         load_rollout(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        (("reward",), 10**400),
+        (("started",), math.inf),
+        (("seconds",), -1),
+        (("tool_calls", 0, "seconds"), math.nan),
+        (("tool_calls", 0, "started"), 1e300),
+    ],
+)
+def test_a_record_with_numbers_that_none_has_is_told_so(bundle: Bundle, where: Any, number: float) -> None:
+    path = record_path(run(bundle))
+    plain = json.loads(path.read_text())
+    functools.reduce(operator.getitem, where[:-1], plain)[where[-1]] = number
+    path.write_text(json.dumps(plain))
+    with pytest.raises(StorageError, match=f"incomplete record of a rollout: TypeError.*{where[-1]}"):
+        load_rollout(path)
 
 
 def test_a_missing_database_is_told_so(bundle: Bundle) -> None:

@@ -7,10 +7,12 @@ import itertools
 import json
 import math
 import os
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.completion import LATEST, MOST_STEPS, Usage, check_number
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder
 from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
@@ -214,28 +216,41 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
     if line["kind"] == "rollout":
         if not logged.headers:
             raise ValueError("no line before it says what was evaluated")
-        if any(not isinstance(kind, str) for kind in line.get("user_faults") or ()):
-            raise TypeError(f"user_faults is {line['user_faults']!r:.40}")
-        _of_kinds(line, {name: _LATER[name] for name in _LATER if name in line})
-        _of_kinds(line.get("metrics") or {}, dict.fromkeys(line.get("metrics") or {}, _NUMBER))
-        logged.outcomes.append(RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT)))
+        logged.outcomes.append(_outcome(line))
         if "judged" in line:
             logged.judged.append(line["judged"])
     elif line["kind"] == BROKEN_OFF:
         for usage in _of_kinds(line, _BROKEN_OFF)["usage"].values():
-            _of_kinds(usage, dict.fromkeys(usage, _NUMBER))
+            Usage(**usage).check()
         logged.broken_off_parts[line["id"]] = BrokenOff.from_json(line)
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:
             raise _other_format(line["format"])
+        check_number("created", line.get("created", 0), LATEST)
         logged.headers.append(_of_kinds(line, {name: _HEADER[name] for name in _HEADER if name in line}))
+        configuration = line.get("configuration", {})
         for name in ("model_args", "user_model_args"):
-            _of_kinds(line.get("configuration", {}).get(name, {}), {})
+            _of_kinds(configuration.get(name, {}), {})
+        _of_kinds(configuration, {name: _TEXT for name in ("dataset", "task_dir") if name in configuration})
         for row in line.get("rows", {}).values():
             _of_kinds(row, _ROW)
 
 
+def _outcome(line: dict[str, Any]) -> RolloutOutcome:
+    if any(not isinstance(kind, str) for kind in line.get("user_faults") or ()):
+        raise TypeError(f"user_faults is {line['user_faults']!r:.40}")
+    _of_kinds(line, {name: _LATER[name] for name in _LATER if name in line})
+    metrics, faults = line.get("metrics") or {}, line.get("tool_faults") or {}
+    _of_kinds(metrics, dict.fromkeys(metrics, _NUMBER))
+    for name in _of_kinds(faults, dict.fromkeys(faults, dict)):
+        _of_kinds(faults[name], _TOOL_FAULT)
+    outcome = RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT))
+    _check_numbers(outcome)
+    return outcome
+
+
 _NUMBER = (int, float)
+_LARGEST = sys.float_info.max
 _TEXT = (str, type(None))
 _HEADER: Mapping[str, Any] = {
     "configuration": dict,
@@ -245,6 +260,7 @@ _HEADER: Mapping[str, Any] = {
     "created": _NUMBER,
 }
 _BROKEN_OFF: Mapping[str, Any] = {"id": str, "rollouts": int, "usage": dict}
+_TOOL_FAULT: Mapping[str, Any] = {"calls": int, "first": str}
 _ROW: Mapping[str, Any] = {"n_rollouts": int, "row": str, "seed": str, "tools": str}
 _ROLLOUT: Mapping[str, Any] = {
     **dict.fromkeys(("id", "row_id", "stop_reason", "file"), str),
@@ -265,11 +281,25 @@ _LATER: Mapping[str, Any] = {
 }
 
 
+def _check_numbers(outcome: RolloutOutcome) -> None:
+    """Raise ``TypeError`` for what no rollout has, so that reports need not end with it."""
+    for usage in outcome.usage.values():
+        usage.check()
+    for name in ("seconds", "model_seconds", "waited_seconds", "timed_calls"):
+        check_number(name, getattr(outcome, name) or 0)
+    check_number("started", outcome.started, LATEST)
+    for name in ("index", "attempt", "steps", "turns", "turn_of_success"):
+        if not 0 <= (getattr(outcome, name) or 0) <= MOST_STEPS:
+            raise TypeError(f"{name} is {getattr(outcome, name)!r:.40}")
+
+
 def _of_kinds(plain: Any, kinds: Mapping[str, Any]) -> Any:
     """``plain``, if it is an object whose fields are of these kinds; else raises ``TypeError``."""
     if not isinstance(plain, dict):
         raise TypeError("not an object")
     for name, kind in kinds.items():
-        if not isinstance(plain.get(name), kind):
+        value = plain.get(name)
+        is_number = isinstance(value, int | float)
+        if not isinstance(value, kind) or (is_number and not -_LARGEST <= value <= _LARGEST):
             raise TypeError(f"{name} is {plain.get(name)!r:.40}")
     return plain

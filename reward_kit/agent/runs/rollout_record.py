@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import ModelCall, ToolCall
-from reward_kit.agent.completion import Message, Usage
+from reward_kit.agent.completion import LATEST, Message, Usage, check_number
 from reward_kit.agent.history import History, Line
 from reward_kit.agent.runs.atomic_file import compact_json
 from reward_kit.errors import StorageError
@@ -224,7 +225,7 @@ def record_from_json(plain: Mapping[str, Any], *, path: Path | None = None) -> R
     Records of before ``_LATER`` fields were written are read as well.
     """
     try:
-        return RolloutRecord(
+        record = RolloutRecord(
             **{name: plain[name] for name in _PLAIN if name in plain or name not in _LATER},
             usage={role: Usage(**usage) for role, usage in plain["usage"].items()},
             messages=plain["messages"],
@@ -234,5 +235,19 @@ def record_from_json(plain: Mapping[str, Any], *, path: Path | None = None) -> R
             ],
             path=path,
         )
+        _check_numbers(record)
     except (KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"is an incomplete record of a rollout: {error!r}", place=str(path)) from error
+    return record
+
+
+def _check_numbers(record: RolloutRecord) -> None:
+    """Raise ``TypeError`` for what no rollout has, so that those who show it need not end with it."""
+    if record.reward is not None and not -sys.float_info.max <= record.reward <= sys.float_info.max:
+        raise TypeError("reward is not finite")
+    for usage in (*record.usage.values(), *(call.usage for call in record.model_calls)):
+        usage.check()
+    timed: tuple[Any, ...] = (record, *record.tool_calls, *record.model_calls)
+    for one in timed:
+        check_number("started", one.started, LATEST)
+        check_number("seconds", one.seconds)
