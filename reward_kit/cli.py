@@ -142,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     global _is_own_process
     if argv is None:
         _open_what_is_closed()
+        _hear_of_children()
         _is_own_process = threading.current_thread() is threading.main_thread()
         gc.set_threshold(RARELY)
         atexit.register(_leave_memory_to_the_system)
@@ -180,6 +181,13 @@ def _open_what_is_closed() -> None:
             nobody = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
             os.set_inheritable(nobody, True)
             setattr(sys, name, os.fdopen(nobody, "w" if number else "r", encoding="utf-8"))
+
+
+def _hear_of_children() -> None:
+    """Undo that the caller ignores SIGCHLD, which is inherited: nobody would learn how a process ended."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -345,16 +345,16 @@ class EvaluationConfig:
         return secrets_in([self.model_args, self.user_model_args, self.agent])
 
 
-def check_eval_id(name: str) -> None:
+def check_eval_id(name: str, flag: str = "--eval-id") -> None:
     """Raise ``UsageError`` where no evaluation can have this name, which names files."""
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise UsageError(
-            f"--eval-id {cut(name, LONGEST_NAME)!r} is no file name",
+            f"{flag} {cut(name, LONGEST_NAME)!r} is no file name",
             remedy="Use letters, digits, '.', '_' and '-'.",
         )
     if len(name) > LONGEST_NAME:
         raise UsageError(
-            f"--eval-id has {len(name)} characters, which is too long for the name of a file",
+            f"{flag} has {len(name)} characters, which is too long for the name of a file",
             remedy=f"Use at most {LONGEST_NAME}.",
         )
 

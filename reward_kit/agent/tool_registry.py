@@ -69,13 +69,21 @@ class ToolRegistry:
             raise BundleError(
                 f"database is {database!r}", place=_place(maker), remedy='Use "overlay" or "file".'
             )
-        is_number = isinstance(tool_timeout, int | float)
-        if tool_timeout is not None and not (is_number and tool_timeout > 0):
+
+    @property
+    def tool_timeout(self) -> float | None:
+        """Seconds that each call may take; None for no limit. Raises ``BundleError`` for anything else."""
+        return self._tool_timeout
+
+    @tool_timeout.setter
+    def tool_timeout(self, seconds: float | None) -> None:
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise BundleError(
-                f"tool_timeout is {tool_timeout!r}",
-                place=_place(maker),
+                f"tool_timeout is {seconds!r}",
+                place=_place(_caller(self)),
                 remedy="Give seconds above 0, or None.",
             )
+        self._tool_timeout = seconds
 
     @overload
     def tool(self, description: F, /) -> F: ...

@@ -140,6 +140,12 @@ def test_the_version_of_sqlite_is_that_of_the_library_in_use() -> None:
     assert told.stdout.strip() == apsw.sqlite_lib_version()
 
 
+def test_only_a_name_can_be_resumed(bundle: Bundle) -> None:
+    run(bundle, eval_id="mine")
+    with pytest.raises(UsageError, match=r"--resume '\.\./evals/mine' is no file name"):
+        agent_eval(resume="../evals/mine")
+
+
 def test_there_must_be_something_to_resume(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match="no evaluation to resume"):
         agent_eval(resume="latest")

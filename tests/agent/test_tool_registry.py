@@ -211,6 +211,15 @@ def test_an_impossible_option_is_refused(options: dict[str, Any]) -> None:
         ToolRegistry("tools", **options)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, "5", float("nan")])
+def test_an_impossible_time_is_refused_where_it_is_set_later(seconds: Any) -> None:
+    registry = ToolRegistry("tools")
+    with pytest.raises(BundleError, match=rf"{Path(__file__).name}:\d+: tool_timeout is {seconds!r}"):
+        registry.tool_timeout = seconds
+    registry.tool_timeout = None
+    assert registry.tool_timeout is None
+
+
 class Unwritable(enum.Enum):
     """One of its values is nothing that JSON has."""
 

@@ -1,8 +1,9 @@
-"""Commands whose caller has closed the standard streams, or does not read on."""
+"""Commands whose caller has closed the standard streams, does not read on, or ignores its children."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,20 @@ def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle, 
     done = shell(bundle, arguments, "| true")
     assert "Traceback" not in done.stderr
     assert done.returncode in (141, 0), done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--workers", "2"]])
+def test_a_caller_that_ignores_its_children_is_no_trouble(bundle: Bundle, options: list[str]) -> None:
+    command = [sys.executable, "-m", "reward_kit", *EVALUATE.split(), "--n-rollouts", "3", *options]
+    done = subprocess.run(
+        command,
+        cwd=bundle.folder.parent,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    )
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr
+    assert "3 of 3 judged rollouts passed" in done.stdout

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
+from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS, EvaluationConfig, check_eval_id, flag_of
 from reward_kit.agent.option_values import key_values
 from reward_kit.agent.outcome import REWARD_ERROR
 from reward_kit.agent.runs.atomic_file import is_whole_json
@@ -180,6 +180,7 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises ``UsageError`` where its dataset or bundle was moved and nothing given says to where.
     """
     evals = Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals"
+    check_eval_id(given["resume"], "--resume")
     path = find_evaluation(evals, given["resume"])
     headers = read_log(path).headers
     if not headers:
