@@ -202,6 +202,19 @@ def test_of_very_many_differences_the_first_are_told(bundle: Bundle) -> None:
     assert (len(lines), lines[-1]) == (31, "and 10 more differences")
 
 
+def test_what_has_changed_since_several_runs_is_told_once(bundle: Bundle) -> None:
+    rows(bundle)
+    text = bundle.dataset.read_text()
+    bundle.write("task.jsonl", "".join(text.splitlines(keepends=True)[:2]))
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("task.jsonl", text)
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("task.jsonl", text.replace("Alice", "Bob"))
+    told = [line for line in refused(bundle) if "sim_user_prompt" in line]
+    assert len(told) == 1
+    assert told[0].endswith("(also in 2 more rows)")
+
+
 # -- code
 
 

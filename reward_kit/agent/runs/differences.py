@@ -53,9 +53,8 @@ def check_same(header: Header, logged: LoggedEvaluation, tasks: Sequence[Task], 
     other difference would mix results.
     """
     found = _configuration_differences(header, logged.headers[0]["configuration"])
-    rows = _Rows(logged, root)
+    found += _Rows(logged, root).differences(header, tasks)
     for earlier in logged.headers:
-        found += rows.differences(header, earlier, tasks)
         found += _code_differences(header, earlier)
     differences = list(dict.fromkeys(found))
     if not differences:
@@ -91,6 +90,7 @@ class _Rows:
 
     def __init__(self, logged: LoggedEvaluation, root: Path) -> None:
         self._root = root
+        self._headers = logged.headers
         self._files = {outcome.row_id: outcome.file for outcome in logged.outcomes if outcome.judged}
         self._read: dict[str, Fields | None] = {}
         self._toolsets = {
@@ -99,16 +99,17 @@ class _Rows:
             for fingerprint, tools in earlier.get("toolsets", {}).items()
         }
 
-    def differences(self, header: Header, earlier: Mapping[str, Any], tasks: Sequence[Task]) -> Iterator[str]:
+    def differences(self, header: Header, tasks: Sequence[Task]) -> Iterator[str]:
         """A line for each difference, with the first row that has it."""
-        rows: dict[str, list[str]] = {}
-        for task in tasks:
-            row_id = task.row.id
-            if row_id in earlier["rows"]:
-                for difference in self._of_row(task, header, earlier):
-                    rows.setdefault(difference, []).append(row_id)
+        rows: dict[str, dict[str, None]] = {}
+        for earlier in self._headers:
+            for task in tasks:
+                row_id = task.row.id
+                if row_id in earlier["rows"]:
+                    for difference in self._of_row(task, header, earlier):
+                        rows.setdefault(difference, {})[row_id] = None
         for difference, ids in rows.items():
-            yield f"row {ids[0]}: {difference}{also_in_more_rows(len(ids) - 1)}"
+            yield f"row {next(iter(ids))}: {difference}{also_in_more_rows(len(ids) - 1)}"
 
     def _of_row(self, task: Task, header: Header, earlier: Mapping[str, Any]) -> Iterator[str]:
         before, now = earlier["rows"][task.row.id], header.rows[task.row.id]
