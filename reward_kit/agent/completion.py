@@ -77,6 +77,8 @@ class Usage:
 
 def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:
     """Raise ``TypeError`` for what would spoil a sum: no number, below 0, or above ``most``."""
+    if value.__class__ is float and 0.0 <= value <= most:
+        return  # nearly always
     if isinstance(value, int | float) and value > most:  # Python may refuse to write it
         raise TypeError(f"{name} is above {most}, which counts nothing")
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
