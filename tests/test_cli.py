@@ -226,3 +226,20 @@ class TestParseArgs:
     def test_deploy_is_still_read(self):
         args, _ = parse_args(["deploy", "--id", "x", "-m", "a=b", "--target", "gcp-cloud-run"])
         assert (args.id, args.metrics_folders, args.force, args.remote_url) == ("x", ["a=b"], False, None)
+
+
+def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'click':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts)\n"
+        "sys.argv = ['reward-kit', '--help']\n"
+        "runpy.run_module('reward_kit', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
