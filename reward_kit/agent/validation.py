@@ -202,7 +202,7 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
         times: list[tuple[Level, str]] = []
         if late is not None and not gold.reached and not gold.error:
             gold, times = await _in_time(task, base, gold, gold_database)
-    return [*_gold_verdicts(gold), *times, _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+    return [*_gold_verdicts(task, gold), *times, _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
 
 
 async def _in_time(
@@ -300,7 +300,7 @@ async def _play(task: Task, base: Database, agent: Agent, gold_database: Databas
         return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold), reason)
 
 
-def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
+def _gold_verdicts(task: Task, gold: _Played) -> list[tuple[Level, str]]:
     """What the gold actions came to."""
     said: list[tuple[Level, str]] = []
     for call in gold.calls:
@@ -319,10 +319,24 @@ def _gold_verdicts(gold: _Played) -> list[tuple[Level, str]]:
     elif not gold.reached:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
         said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
+        said += [("error", text) for text in _writing_terminals(task, gold.calls)]
     else:
         plural = "action gives" if len(gold.calls) == 1 else "actions give"
         said.append(("ok", f"{len(gold.calls)} gold {plural} reward 1"))
     return said
+
+
+def _writing_terminals(task: Task, calls: list[ToolCall]) -> Iterator[str]:
+    """Terminal tools that change data: nobody who compares with the gold state would think of them."""
+    tools = task.registry.tools
+    for call in calls:
+        if call.changes and call.name in tools and tools[call.name].terminal:
+            tables = ", ".join(sorted({change["table"] for change in call.changes}))
+            yield (
+                f"gold action {call.index} ({call.name}) changes {tables}, but gold_db is without it: "
+                "terminal tools are not run there; let another tool write, or leave it out of what the "
+                "reward compares"
+            )
 
 
 def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[Level, str]:

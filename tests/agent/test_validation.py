@@ -390,3 +390,29 @@ async def move(seat, to=None, by: int = 1, fast=False, *, db):
         "tool move: no model is told what it does; "
         "the type of 'seat', which is taken for text; the type of 'to', which is taken for text"
     )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_a_terminal_tool_that_writes_is_named_where_the_gold_state_is_without_it(
+    tmp_path: Path, terminal: bool
+) -> None:
+    tools = f"""{TOOLS}
+@R.tool(description="Leave", parameters={{}}, terminal={terminal})
+async def leave(db):
+    await db.execute("UPDATE seats SET taken_by = NULL WHERE id = 2")
+    return "gone"
+"""
+    reward = (
+        "def evaluate(messages, *, db, gold_db, **kwargs):\n    return {'score': float(db.equals(gold_db))}\n"
+    )
+    leave = {"name": "leave", "arguments": {}}
+    report = await check(tmp_path, {"actions": [TAKE_1, leave]}, tools=tools, reward=reward)
+    told = [finding.text for finding in report.errors]
+    if terminal:
+        _, cause = told
+        assert cause == (
+            "gold action 1 (leave) changes seats, but gold_db is without it: terminal tools are not run "
+            "there; let another tool write, or leave it out of what the reward compares"
+        )
+    else:
+        assert told == []
