@@ -53,19 +53,19 @@ class Quota:
 def retry_after(headers: Mapping[str, Any]) -> float | None:
     """Seconds that the provider asks to wait; ``headers`` must not mind the case of names.
 
-    ``retry-after-ms`` is more precise than ``retry-after``, which is a number or an HTTP date.
+    ``retry-after-ms`` is more precise than ``retry-after``, which is a number or an HTTP date; some write
+    Unix time or a duration there.
     """
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
+    milliseconds = headers.get("retry-after-ms")
+    if milliseconds is not None:
         try:
-            seconds = float(value) * unit
+            seconds = float(milliseconds) / 1000.0
         except ValueError:
-            seconds = _until_date(str(value))
+            seconds = float("nan")
         if seconds == seconds and seconds != float("inf"):
             return max(0.0, seconds)
-    return None
+    value = headers.get("retry-after")
+    return None if value is None else seconds_until(str(value))
 
 
 def quotas(headers: Mapping[str, Any]) -> list[Quota]:

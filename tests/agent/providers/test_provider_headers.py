@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from email.utils import formatdate
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from reward_kit.agent.providers.headers import Quota, of_litellm, quotas, retry_
         ({"retry-after": "inf"}, None),
         ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
         ({"retry-after-ms": "", "retry-after": "2"}, 2.0),
+        ({"retry-after": "30s"}, 30.0),
+        ({"retry-after": "1000000000"}, 0.0),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
     ],
 )
@@ -31,8 +34,16 @@ def test_the_wait_that_is_asked_for(headers: dict[str, str], seconds: float | No
     assert retry_after(headers) == seconds
 
 
-def test_the_wait_until_a_date() -> None:
-    seconds = retry_after({"retry-after": formatdate(time.time() + 100, usegmt=True)})
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda end: formatdate(end, usegmt=True),
+        lambda end: f"{int(end)}",
+        lambda end: f"{int(end * 1000)}",
+    ],
+)
+def test_the_wait_until_a_time(write: Callable[[float], str]) -> None:
+    seconds = retry_after({"retry-after": write(time.time() + 100)})
     assert seconds is not None
     assert 98 <= seconds <= 100
 
