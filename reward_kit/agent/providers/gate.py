@@ -13,6 +13,7 @@ from reward_kit.agent.deadline import held_up
 from reward_kit.agent.providers.concurrency import Concurrency
 from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
+from reward_kit.agent.providers.hints import LONGEST_HINT, Hints
 from reward_kit.agent.providers.misses import Misses
 from reward_kit.agent.providers.notices import WORTH_SAYING, OwnNotices, Voice
 from reward_kit.agent.providers.outage import Outage
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.providers.notices import Notices
     from reward_kit.agent.providers.visit import Visit
 
-LONGEST_HINT = 60.0
-"""Seconds; what a provider's headers say of later is looked at again after this."""
 TRUST = 65.0
 """Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
 REFUSED = frozenset({429, 529})
@@ -75,6 +74,7 @@ class Gate:
         self._pauses = Pauses()
         self._spacing = Spacing()
         self._trial = Trial(self._concurrency, self._spacing)
+        self._hints = Hints()
         self._misses = Misses()
         self._refusals = 0
         self._last_usage: Usage | None = None
@@ -147,6 +147,7 @@ class Gate:
             if self._outage.since is not None:
                 self._is_back(now)
             self._last_usage = answer.usage
+            self._hints.answered(visit.sent, now)
             self._spacing.answered(now - visit.sent)
             self._misses.answered()
             self._trial.answered(visit)
@@ -178,10 +179,11 @@ class Gate:
 
     def heed(self, headers: Mapping[str, Any]) -> None:
         """Look what an answer's headers say of the provider's limits."""
+        now = self._now()
         for quota in quotas(headers):
-            until = (
-                self._now() + min(quota.seconds, LONGEST_HINT) + jitter(quota.seconds) * (quota.seconds > 0)
-            )
+            if not self._hints.believes(quota, self._last_usage, now):
+                continue
+            until = now + min(quota.seconds, LONGEST_HINT) + jitter(quota.seconds) * (quota.seconds > 0)
             if quota.kind == "requests":
                 others = self.in_flight - 1  # which the provider may or may not have counted
                 self._pauses.leave(quota.left - others, until)

@@ -238,6 +238,41 @@ class TestRefusals:
         assert served(simulate(rollouts(provider, gate(ceiling=8), 20, 5)))
         assert provider.refusals == 0
 
+    @pytest.mark.parametrize("kind", ["requests", "tokens"])
+    def test_headers_that_say_the_same_in_all_answers_cost_two_waits(self, kind: str) -> None:
+        provider = Provider(
+            latency=0.1,
+            headers=lambda: {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "24h"},
+        )
+        assert served(simulate(rollouts(provider, gate(ceiling=8), 20, 5)))
+        assert 60.0 <= provider.arrivals[-1] - provider.arrivals[0] <= 130.0
+
+    def test_a_long_time_until_a_limit_is_whole_again_is_heeded_where_it_holds(self) -> None:
+        """Ten calls, and one more each two minutes: what the headers say, and refusals bear out."""
+        taken: list[float] = []
+
+        def left() -> int:
+            return 10 + int((now() - begun[0]) / 120.0) - len(taken)
+
+        def verdict() -> Any:
+            begun.append(now())
+            if left() < 1:
+                return refused(retry_after=120.0)
+            taken.append(now())
+            return None
+
+        begun: list[float] = []
+        provider = Provider(
+            latency=0.1,
+            verdict=verdict,
+            headers=lambda: {
+                "x-ratelimit-remaining-requests": str(left()),
+                "x-ratelimit-reset-requests": "600s",
+            },
+        )
+        assert served(simulate(rollouts(provider, gate(ceiling=8), 7, 2)))
+        assert provider.refusals <= 8
+
     def test_tokens_that_do_not_suffice_for_another_call_hold_it_back(self) -> None:
         left = iter([500, 50])
 
