@@ -6,15 +6,16 @@ import asyncio
 import inspect
 import logging
 import reprlib
-import time
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
+from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.calls import ModelCall, ToolCall
-from reward_kit.agent.completion import MOST_STEPS, Usage
+from reward_kit.agent.completion import MOST_STEPS, Usage, check_number
 from reward_kit.agent.deadline import Deadline
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.gold import replay_gold
@@ -84,8 +85,8 @@ async def run_rollout(
     ``gold_database`` a row's actions are replayed here, with the rollout's seed.
     """
     limits = limits or RolloutLimits()
-    started = time.time()
-    clock = time.perf_counter()
+    started = unix_time()
+    clock = perf_counter()
     database = base.fork(seed=seed, now=task.row.clock())
     own_gold: Database | None = None
     try:
@@ -113,7 +114,7 @@ async def run_rollout(
         result=result,
         error=error,
         started=started,
-        seconds=time.perf_counter() - clock,
+        seconds=perf_counter() - clock,
         database=database,
         gold=gold,
         setup_error=setup_error,
@@ -209,12 +210,31 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value <= MOST_STEPS
 
 
+def _is_sound_usage(value: object) -> bool:
+    if not isinstance(value, Usage):
+        return False
+    try:
+        value.check()
+    except TypeError:
+        return False
+    return True
+
+
+def _is_sound_call(call: ModelCall) -> bool:
+    try:
+        check_number("seconds", call.seconds)
+        check_number("waited", call.waited)
+    except TypeError:
+        return False
+    return _is_sound_usage(call.usage)
+
+
 _SOUND: Mapping[str, Callable[[Any], bool]] = {
     "history": _is_history,
     "tool_calls": lambda value: _are(value, ToolCall),
-    "model_calls": lambda value: _are(value, ModelCall),
+    "model_calls": lambda value: _are(value, ModelCall) and all(map(_is_sound_call, value)),
     "tool_faults": lambda value: _are(value, tuple),
-    "usage": lambda value: isinstance(value, dict) and _are(list(value.values()), Usage),
+    "usage": lambda value: isinstance(value, dict) and all(map(_is_sound_usage, value.values())),
     "steps": _is_count,
     "turns": _is_count,
     "stop_reason": lambda value: value is None or isinstance(value, str),

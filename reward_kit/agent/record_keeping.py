@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.completion import MOST_COUNTED
 from reward_kit.agent.failures import Failure, classify_failure, missing_outputs, row_differences
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome, replies, turn_of_success
@@ -178,14 +179,19 @@ def outcome_of(
         turns=record.turns,
         turn_of_success=success_turn,
         started=record.started,
-        seconds=record.seconds,
-        model_seconds=sum(call.seconds for call in answered),
-        waited_seconds=record.waited,
+        seconds=_sound(record.seconds),
+        model_seconds=_sound(sum(call.seconds for call in answered)),
+        waited_seconds=_sound(record.waited),
         timed_calls=sum(call.usage.calls for call in answered if call.seconds),
         metrics=record.metric_scores,
         file=file,
         usage=record.usage,
     )
+
+
+def _sound(seconds: float) -> float:
+    """0 for what no clock gives but one that an agent has broken: a log with it could not be read again."""
+    return seconds if 0.0 <= seconds <= MOST_COUNTED else 0.0
 
 
 def opening_length(fields: Mapping[str, Any]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
+from time import perf_counter
+from time import time as unix_time
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.calls import ModelCall, Role, ToolCall, names_of_own_tools
@@ -167,7 +168,7 @@ class Rollout:
         given = arguments if parsed is None else parsed
         call = self._begun_call(name, given)
         task = asyncio.current_task()
-        clock = time.perf_counter()
+        clock = perf_counter()
         self._in_flight.append(task)
         try:
             try:
@@ -182,7 +183,7 @@ class Rollout:
                 self.tool_faults.append((name, result.raised))
         finally:
             self._in_flight.remove(task)
-            call.seconds = time.perf_counter() - clock
+            call.seconds = perf_counter() - clock
             self._record_call(call, call_id)
         if result.terminal:
             self.stop("terminal_tool", name)
@@ -218,7 +219,7 @@ class Rollout:
             if tools is None:
                 tools = self.task.registry.openai_tools if self._tools is None else self._tools
         options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
-        started, clock = time.time(), time.perf_counter()
+        started, clock = unix_time(), perf_counter()
         try:
             call = model.complete(
                 self.messages if messages is None else messages,
@@ -232,7 +233,7 @@ class Rollout:
             if isinstance(raised, asyncio.CancelledError) and is_cancelled():
                 raise
             error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
-            self._note_failed_call(role, model, error, started, time.perf_counter() - clock)
+            self._note_failed_call(role, model, error, started, perf_counter() - clock)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent makes light of it
                 self.stop("infrastructure_error", str(error))
@@ -245,7 +246,7 @@ class Rollout:
             completion.usage,
             model=completion.model or model.name,
             role=role,
-            seconds=completion.seconds or time.perf_counter() - clock,
+            seconds=completion.seconds or perf_counter() - clock,
             waited=completion.waited,
             started=started,
             finish_reason=completion.finish_reason,
@@ -290,7 +291,7 @@ class Rollout:
                 model=model,
                 finish_reason=finish_reason,
                 usage=usage,
-                started=time.time() if started is None else started,
+                started=unix_time() if started is None else started,
                 seconds=seconds,
                 waited=waited,
                 answer=answer,
@@ -378,7 +379,7 @@ class Rollout:
             content=INTERRUPTED,
             status="failed",
             changes=[],
-            started=time.time(),
+            started=unix_time(),
             seconds=0.0,
         )
 

@@ -188,7 +188,6 @@ def test_a_log_of_another_version_is_told_as_that(tmp_path: Path) -> None:
         (1, {"steps": 2**63}),
         (1, {"reward": math.nan}),
         (1, {"started": math.inf}),
-        (1, {"seconds": -1.0}),
         (1, {"usage": {"agent": {"input_tokens": 10**400}}}),
         (1, {"metrics": {"told": 10**400}}),
         (1, {"tool_faults": {"book": 1}}),

@@ -106,6 +106,51 @@ def test_a_tool_that_breaks_its_rollout_costs_that_rollout(
     assert [record["reward"] for record in trajectories(bundle, "sound")] == [1.0, 1.0]
 
 
+VANDALS = """
+import math
+import time
+
+from reward_kit.agent import Usage
+
+DEEDS = [
+    "time.perf_counter = lambda: math.nan",
+    "time.time = lambda: math.inf",
+    "used.input_tokens = -5",
+    "used.cost = 'x'",
+    "used.cost = math.nan",
+    "call.seconds = 'x'",
+    "call.seconds = math.nan",
+    "call.waited = None",
+    "call.usage = None",
+    "rollout.steps = 2**63",
+    "rollout.turns = -1",
+]
+
+
+async def agent(rollout):
+    rollout.count_usage(Usage(calls=1, input_tokens=5), model="m")
+    names = {"used": rollout.usage["agent"], "call": rollout.model_calls[0], "rollout": rollout}
+    exec(DEEDS[rollout.index], globals(), names)
+    return "Done."
+"""
+
+
+def test_numbers_that_an_agent_spoils_leave_a_log_that_can_be_gone_on_with(
+    agent_eval: Command, bundle: Bundle
+) -> None:
+    bundle.write("vandals.py", VANDALS)
+    deeds = VANDALS.count('\n    "')
+    bundle.rows({"id": "a", "n_rollouts": deeds})
+    players = ("--agent", "flight_task.vandals:agent", "--no-sim-user", "--max-concurrency", "1")
+    ran = agent_eval("-d", "task.jsonl", *players, "--eval-id", "spoilt")
+    ran.tidy()
+    assert (ran.result["status"], ran.result["finished"]) == ("complete", deeds)
+    for record in trajectories(bundle, "a"):
+        assert (record["stop_reason"] == "agent_error") == (record["index"] > 1), record["index"]
+    again = agent_eval("--resume", "spoilt")
+    assert (again.code, again.result["status"], again.result["finished"]) == (0, "complete", deeds), again.err
+
+
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_what_agent_and_tools_do_to_the_row_is_seen_by_nobody_else(
     agent_eval: Command, bundle: Bundle, tools: Writer, workers: list[str]

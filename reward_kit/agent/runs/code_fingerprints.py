@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ BESIDE = "../"
 """What the names of modules begin with that lie outside the bundle's folder."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_FOLLOWED = sys.stdlib_module_names | {__name__.partition(".")[0]}
-MOST_FOLLOWED = 500
+MOST_FOLLOWED = 200
 """Modules outside the bundle's folder of which more are not looked for."""
 
 
@@ -112,7 +113,9 @@ def _names_in(file: Path, name: str) -> Iterator[str]:
     if file.suffix != ".py":
         return
     try:
-        tree = ast.parse(file.read_bytes())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python tells of them when it imports the module
+            tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # a helper that no rollout can import either
     for node in ast.walk(tree):

@@ -146,7 +146,7 @@ class EvaluationLock:
 
     def keep(self) -> None:
         """Take it again if its file was removed; raises ``StorageError`` if another process has it by now."""
-        if self._descriptor >= 0 and not _is_at(self._descriptor, self.path):
+        if not _is_at(self._descriptor, self.path):
             self.forget()
             self._descriptor = self._acquire()
             _held.add(self)
@@ -174,7 +174,7 @@ class EvaluationLock:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
+        return descriptor >= 0 and os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:  # there is none, or a tool has closed the descriptor
         return False
 

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.completion import LATEST, MOST_STEPS, Usage, check_number
+from reward_kit.agent.completion import LATEST, MOST_STEPS, check_number
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.runs.atomic_file import json_bytes, storage_error, sync_folder
 from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
@@ -221,7 +221,7 @@ def _take(logged: LoggedEvaluation, line: Any) -> None:
             logged.judged.append(line["judged"])
     elif line["kind"] == BROKEN_OFF:
         for usage in _of_kinds(line, _BROKEN_OFF)["usage"].values():
-            Usage(**usage).check()
+            _of_kinds(usage, dict.fromkeys(usage, _NUMBER))
         logged.broken_off_parts[line["id"]] = BrokenOff.from_json(line)
     elif line["kind"] in ("evaluation", "resumed"):
         if line["format"] != FORMAT:
@@ -245,6 +245,8 @@ def _outcome(line: dict[str, Any]) -> RolloutOutcome:
     for name in _of_kinds(faults, dict.fromkeys(faults, dict)):
         _of_kinds(faults[name], _TOOL_FAULT)
     outcome = RolloutOutcome.from_json(_of_kinds(line, _ROLLOUT))
+    for usage in line["usage"].values():
+        _of_kinds(usage, dict.fromkeys(usage, _NUMBER))
     _check_numbers(outcome)
     return outcome
 
@@ -283,10 +285,6 @@ _LATER: Mapping[str, Any] = {
 
 def _check_numbers(outcome: RolloutOutcome) -> None:
     """Raise ``TypeError`` for what no rollout has, so that reports need not end with it."""
-    for usage in outcome.usage.values():
-        usage.check()
-    for name in ("seconds", "model_seconds", "waited_seconds", "timed_calls"):
-        check_number(name, getattr(outcome, name) or 0)
     check_number("started", outcome.started, LATEST)
     for name in ("index", "attempt", "steps", "turns", "turn_of_success"):
         if not 0 <= (getattr(outcome, name) or 0) <= MOST_STEPS:
