@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warning", "error"]
 
 LATE = timedelta(hours=1, minutes=1, seconds=1)
-"""An agent may take that much longer than the gold actions; each part of a time is another then."""
+"""An agent may take that much longer than the gold actions; each part of the time of day is another then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
     if task.row.actions is None:
         idle = await _play(task, base, _IdleAgent())
         return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
-    late = None if task.row.clock() else datetime.now(timezone.utc) + LATE
+    late = None if task.row.clock() else datetime.now(timezone.utc) + timedelta(days=1) + LATE
     with await replay_gold(task, base, seed=0, now=late) as gold_database:
         idle = await _play(task, base, _IdleAgent(), gold_database)
         gold = await _play(task, base, GoldAgent(), gold_database)
@@ -208,20 +208,38 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
 async def _in_time(
     task: Task, base: Database, late: _Played, late_database: Database
 ) -> tuple[_Played, list[tuple[Level, str]]]:
-    """The gold actions with the clock as it is, and an error if only that makes them right.
+    """The gold actions with the clock as it is, and what is to be said if only that makes them right.
 
-    Agents do the same later than they are done here.
+    Agents do the same later than they are done here: mostly on the same day.
     """
-    with await replay_gold(task, base, seed=0) as gold_database:
+    now = datetime.now(timezone.utc)
+    with (
+        await replay_gold(task, base, seed=0) as gold_database,
+        await replay_gold(task, base, seed=0, now=_other_time_of_day(now)) as later_database,
+    ):
         gold = await _play(task, base, GoldAgent(), gold_database)
         if not gold.reached:
             return late, []
-        times = ", ".join(_differing(gold_database.changes(), late_database.changes()))
-    text = f"the gold actions write the time ({times}), which is another when an agent does the same"
-    return gold, [("error", f"{text}: give the row a `now`, or leave it out of what the reward compares")]
+        done = gold_database.changes()
+        hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
+        if (await _play(task, base, GoldAgent(), later_database)).reached:
+            level: Level = "warning"
+            days = ", ".join(sorted(daily - hourly or daily))
+            text = f"the gold actions write the day ({days}): agents fail that do the same after midnight"
+        else:
+            level = "error"
+            times = ", ".join(sorted(hourly))
+            text = f"the gold actions write the time ({times}), which is another when an agent does the same"
+    return gold, [(level, f"{text}: give the row a `now`, or leave it out of what the reward compares")]
 
 
-def _differing(changes: Changes, others: Changes) -> list[str]:
+def _other_time_of_day(moment: datetime) -> datetime:
+    """``LATE`` after ``moment``, or before it where that would be another day."""
+    later = moment + LATE
+    return later if later.date() == moment.date() else moment - LATE
+
+
+def _differing(changes: Changes, others: Changes) -> set[str]:
     """The columns in which the same rows have changed in another way; tables where rows have no key."""
     known = {change.row_identity(): change.after or {} for change in others}
     found: set[str] = set()
@@ -233,7 +251,7 @@ def _differing(changes: Changes, others: Changes) -> list[str]:
         for column, value in change.after.items():
             if other.get(column) != value:
                 found.add(f"{change.table}.{column}")
-    return sorted(found)
+    return found
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.validation import ValidationReport, validate
+from reward_kit.agent.validation import ValidationReport, _other_time_of_day, validate
 
 SEED = """\
 CREATE TABLE seats (id INTEGER PRIMARY KEY, taken_by TEXT);
@@ -353,7 +354,7 @@ async def test_a_reward_that_minds_when_the_gold_actions_are_done_is_an_error(tm
     ("row", "ignored"),
     [
         ({"now": "2025-05-19T08:00:00Z"}, ()),
-        ({}, ("bookings.made", "log.at")),
+        ({}, ("bookings.made", "bookings.day", "log.at")),
     ],
 )
 async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
@@ -362,6 +363,26 @@ async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
     files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (ignored,)}
     report = await check(tmp_path, {"actions": [BOOK], **row}, **files)
     assert report.ok, report.lines()
+    assert not [finding for finding in report.warnings if "gold actions write" in finding.text]
+
+
+async def test_a_reward_that_minds_the_day_is_warned_of(tmp_path: Path) -> None:
+    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (("bookings.made", "log.at"),)}
+    report = await check(tmp_path, {"actions": [BOOK]}, **files)
+    assert report.ok, report.lines()
+    (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
+    assert "write the day (bookings.day)" in text
+    assert "give the row a `now`" in text
+
+
+@pytest.mark.parametrize("hour", range(24))
+def test_another_time_of_the_same_day_has_another_hour_minute_and_second(hour: int) -> None:
+    moment = datetime(2026, 1, 1, hour, 59, 59, 500_000, tzinfo=timezone.utc)
+    other = _other_time_of_day(moment)
+    assert other.date() == moment.date()
+    assert other.hour != moment.hour
+    assert other.minute != moment.minute
+    assert other.second != moment.second
 
 
 @pytest.mark.parametrize(("row", "warned"), [({}, True), ({"now": "2025-05-19"}, False)])
