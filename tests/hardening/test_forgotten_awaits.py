@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -225,3 +228,45 @@ async def test_what_a_task_forgets_that_outlives_its_call_is_only_warned_of() ->
     assert (await registry.call("leaves", {})).content == "ok"
     with pytest.warns(RuntimeWarning, match="never awaited"):
         await left[0]
+
+
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+async def test_what_a_garbage_collection_finds_is_only_warned_of() -> None:
+    registry = ToolRegistry("garbage")
+
+    async def nothing() -> None:
+        pass
+
+    @registry.tool(parameters={})
+    async def collects() -> str:
+        ring: list[Any] = [nothing()]
+        ring.append(ring)
+        del ring
+        gc.collect()
+        return "ok"
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        assert (await registry.call("collects", {})).content == "ok"
+
+
+DURING_A_COLLECTION = """\
+import gc, signal
+import reward_kit.agent.bundles.awaits
+
+heap = [[number] for number in range(2_000_000)]
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.005)
+try:
+    gc.collect()
+    print("lost")
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such alarm")
+def test_ctrl_c_during_a_garbage_collection_is_heard() -> None:
+    """It was lost in the function that notes the collection."""
+    command = [sys.executable, "-c", DURING_A_COLLECTION]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (ran.stdout, ran.stderr) == ("heard\n", "")

@@ -6,6 +6,7 @@ import gc
 import inspect
 import sys
 import warnings
+from collections import OrderedDict
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,7 @@ def _note(work: Coroutine[Any, Any, Any]) -> None:
     awaits = _present.get()
     code = sys._getframe(1)  # noqa: SLF001 - the line that let go of it
     # what a garbage collection finds may be that of another call
-    if awaits is None or awaits.is_over or _collecting or not _is_of_bundle(work, code, awaits):
+    if awaits is None or awaits.is_over or _is_collecting() or not _is_of_bundle(work, code, awaits):
         _warn(work)
         return
     file = Path(code.f_code.co_filename)
@@ -113,15 +114,14 @@ def _note(work: Coroutine[Any, Any, Any]) -> None:
 
 _HOOK = "_warn_unawaited_coroutine"
 _warn = getattr(warnings, _HOOK, lambda _: None)
-_collecting = False
+_phases = OrderedDict.fromkeys(("start", "stop"))
+"""Of garbage collections, the one that was entered last at the end."""
+# No function in Python: the KeyboardInterrupt that Ctrl-C raises at the beginning of one would be lost.
+gc.callbacks.append(_phases.move_to_end)  # type: ignore[arg-type]  # what tells of it passes for True
 
 
-def _note_collection(phase: str, _: object) -> None:
-    global _collecting
-    _collecting = phase == "start"
-
-
-gc.callbacks.append(_note_collection)
+def _is_collecting() -> bool:
+    return next(reversed(_phases)) == "start"
 
 
 def _is_of_bundle(work: Any, code: FrameType, awaits: Awaits) -> bool:
