@@ -165,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         code = 130
+        exec("")  # noqa: S102 - where Ctrl-C has left code in a text, Python would end by SIGINT, not by ours
     if argv is None:
         _end_at_once_if_asked(code)
         _leave_threads_behind(code)

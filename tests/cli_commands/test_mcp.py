@@ -208,6 +208,11 @@ class TestStdio:
         assert process.wait(timeout=20) == 128 + 2
         process.communicate()
 
+    def test_ctrl_c_in_code_that_is_made_of_a_text_ends_it_in_the_same_way(self, folder):
+        pressed = "exec('import signal; signal.raise_signal(signal.SIGINT)')"  # as a dataclass is made
+        (folder / "office_notes/tools.py").write_text(pressed)
+        assert run(folder, "office_notes").returncode == 128 + 2
+
 
 class TestHttp:
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
