@@ -224,13 +224,17 @@ async def _in_time(
         hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
         if (await _play(task, base, GoldAgent(), later_database)).reached:
             level: Level = "warning"
-            days = ", ".join(sorted(daily - hourly or daily))
-            text = f"the gold actions write the day ({days}): agents fail that do the same after midnight"
+            days = _named(daily - hourly or daily)
+            text = f"write the day{days}: agents fail that do the same after midnight"
         else:
             level = "error"
-            times = ", ".join(sorted(hourly))
-            text = f"the gold actions write the time ({times}), which is another when an agent does the same"
-    return gold, [(level, f"{text}: give the row a `now`, or leave it out of what the reward compares")]
+            text = f"write the time{_named(hourly)}, which is another when an agent does the same"
+    remedy = "give the row a `now`, or leave it out of what the reward compares"
+    return gold, [(level, f"the gold actions {text}: {remedy}")]
+
+
+def _named(columns: set[str]) -> str:
+    return f" ({', '.join(sorted(columns))})" if columns else ""
 
 
 def _other_time_of_day(moment: datetime) -> datetime:
