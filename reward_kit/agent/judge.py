@@ -24,7 +24,7 @@ from reward_kit.agent.worker_thread import Pace, in_thread
 from reward_kit.errors import RewardError, RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeGuard
 
     from pydantic import ValidationError
@@ -74,6 +74,19 @@ def takes_async_faces(reward: Callable[..., Any]) -> bool:
     """Whether the reward is an ``async def``, which holds the async faces of the databases."""
     inner = inspect.unwrap(reward)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+
+
+def import_for(rewards: Iterable[Callable[..., Any]]) -> None:
+    """Import what queries of ``def`` rewards answer with.
+
+    That takes long, and in the midst of rollouts some tool may just have broken what imports need.
+    """
+    for reward in rewards:
+        code = getattr(inspect.unwrap(reward), "__code__", None)
+        if "execute" in getattr(code, "co_names", ()) and not takes_async_faces(reward):
+            import reward_kit.agent.database.sqlalchemy_result  # noqa: F401
+
+            return
 
 
 def names_argument(reward: Callable[..., Any], name: str) -> bool:

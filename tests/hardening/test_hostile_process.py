@@ -422,3 +422,35 @@ def test_ctrl_c_in_the_midst_of_imports_is_the_affair_of_a_program_that_calls_th
 def test_a_second_ctrl_c_on_the_way_out_ends_the_command_without_a_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+SEEN = """\
+import sys
+
+SEEN = "reward_kit.agent.database.sqlalchemy_result"
+
+
+class Looks:
+    async def respond(self, rollout):
+        return f"{SEEN in sys.modules}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "imported"),
+    [
+        ("{'score': db.execute('SELECT 1').scalar()}", "True"),
+        ("{'score': float(db.equals(db))}", "False"),  # and whoever needs it not is not kept waiting for it
+    ],
+)
+def test_what_a_reward_s_queries_need_is_imported_before_others_can_break_that(
+    agent_eval: Command, bundle: Bundle, returned: str, imported: str
+) -> None:
+    bundle.write("reward.py", f"def evaluate(messages, *, db, **kwargs):\n    return {returned}\n")
+    bundle.write("looks.py", SEEN)
+    bundle.rows({"n_rollouts": 1})
+    ran = agent_eval("-d", "task.jsonl", "--agent", "looks:Looks", "--user", "none")
+    assert ran.code == 0, ran.err
+    (rollout,) = ran.result["rows"][0]["rollouts"]
+    said = json.loads((bundle.folder / "runs" / rollout["file"]).read_text())["messages"][-1]
+    assert said["content"] == imported

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
+from reward_kit.agent.judge import import_for
 from reward_kit.agent.rollout_runner import RolloutRunner
 from reward_kit.agent.runs.broken_off import BrokenOffLines
 from reward_kit.agent.runs.group_commit import GroupCommit
@@ -84,6 +85,7 @@ class InProcess:
         participants = self._participants
         if self._jobs:
             await participants.open()
+            import_for({id(job.task.reward): job.task.reward for job in self._jobs}.values())
         self._progress.started(self._tally)
         concurrency = 1 if participants.interactive else self._config.max_concurrency
         self._saver.expect(min(concurrency, len(self._jobs)))

@@ -157,15 +157,15 @@ def test_an_outage_midway_costs_no_rollout(
 ) -> None:
     monkeypatch.setattr(outage, "FIRST_INTERVAL", 0.2)
     begun: list[float] = []
+    notes = Notes()
 
     def verdict(now: float) -> Answer | None:
         if len(server.arrivals) <= 12:
             return None
         begun.append(now)
-        return fault if now < begun[0] + 1.7 else None
+        return fault if now < begun[0] + 1.7 or not notes.texts else None  # on slow machines for longer
 
     server = Server(stub_llm, verdict)
-    notes = Notes()
     result = run(bundle, notes, client=client)
     assert result.status == "complete"
     assert [outcome.judged for outcome in result.outcomes] == [True] * ROLLOUTS
