@@ -143,14 +143,23 @@ def test_a_tool_may_cancel_its_own_task_also_where_the_gold_actions_are_replayed
     assert json.loads(path.read_text())["tool_calls"][0]["content"] == said
 
 
+def test_logging_that_works_no_more_costs_nothing(agent_eval: Command, tools: Writer, bundle: Bundle) -> None:
+    """Libraries ask for their loggers when they are imported: the reward's were once imported after this."""
+    body = f"{FAILS}\nlogging.getLogger = logging.Logger.debug = logging.Logger.warning = fails"
+    tools(before=IMPORTS, after=f"@R.tool(parameters={{}})\ndef breaks():\n{indented(body)}")
+    bundle.rows({"actions": [*GOLD, {"name": "breaks", "arguments": {}}], "n_rollouts": 3})
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    assert (ran.code, ran.result["finished"], ran.result["score"]) == (0, 3, 1.0), ran.err
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        f"{FAILS}\nlogging.getLogger = logging.Logger.debug = logging.Logger.warning = fails",
         f"{FAILS}\nos.replace = os.mkdir = os.makedirs = os.unlink = os.path.exists = fails",
         "sys.addaudithook(lambda event, _: event == 'open' and 1 / 0)",
     ],
-    ids=["logging", "files", "audit"],
+    ids=["files", "audit"],
 )
 def test_what_ends_the_evaluation_is_one_error(
     agent_eval: Command, tools: Writer, bundle: Bundle, body: str
