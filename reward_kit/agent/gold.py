@@ -20,13 +20,29 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
 
 
+NOT_DONE = frozenset({"failed", "invalid_arguments", "no_result"})
+"""What a gold action comes to that is not done as it is written, and not for its tool's refusal either; of
+unknown tools the row's check has told.
+"""
+
+
 @dataclass(slots=True)
 class GoldCall:
-    """What came of one gold action: ``status`` as in a ``ToolResult``, or ``skipped``."""
+    """What came of one gold action.
+
+    ``status`` is that of a ``ToolResult``, ``skipped`` for a terminal tool, ``no_result`` where it refers to
+    a result which is not there. ``raised`` is what the tool itself raised, with its line.
+    """
 
     content: str
     status: str
     changes: list[dict[str, Any]]
+    raised: str | None = None
+
+    @property
+    def is_faulty(self) -> bool:
+        """See ``NOT_DONE``."""
+        return self.status in NOT_DONE
 
 
 @dataclass(slots=True)
@@ -69,17 +85,22 @@ async def replay_gold_calls(
 
 async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:
     tool = task.registry.tools.get(action.name)
-    if tool is None or tool.terminal:
+    if tool is None:
+        return GoldCall("Error: there is no such tool", "unknown_tool", [])
+    if tool.terminal:
         return GoldCall("", "skipped", [])
     try:
         arguments = resolve_references(action.arguments, results)
     except BundleError as error:
-        return GoldCall(f"Error: {error}", "skipped", [])
+        return GoldCall(f"Error: {error}", "no_result", [])
     call = result_of(task.registry.call(action.name, arguments, db=database))
     result = await _within(call, task.registry.tool_timeout)
     if not database.is_idle:  # it was left behind
         await database.break_off()
-    return GoldCall(result.content, result.status, result.changes.to_json() if result.changes else [])
+    changes = result.changes.to_json() if result.changes else []
+    return GoldCall(
+        result.content, result.status, changes, result.raised if result.status == "failed" else None
+    )
 
 
 async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:

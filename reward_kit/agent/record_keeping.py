@@ -79,6 +79,7 @@ def find_failure(
         steps=rollout.steps,
         turns=rollout.turns,
         user_fault=next((fault for fault in faults if fault.decisive), None) if judged else None,
+        gold_fault=gold.fault if gold else None,
     )
 
 

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reward_kit.agent.agents.gold import GoldAgent
+from reward_kit.agent.agents.gold import GoldAgent, leaves_out
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
 from reward_kit.agent.garbage import rare_collections
-from reward_kit.agent.gold import replay_gold
+from reward_kit.agent.gold import NOT_DONE, replay_gold, replay_gold_calls
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.orchestrator import run_rollout
 from reward_kit.agent.reports.wording import one_line
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warning", "error"]
 
+_FAULTY = NOT_DONE | {"unknown_tool"}
 LATE = timedelta(hours=1, minutes=1, seconds=1)
 """An agent may take that much longer than the gold actions; each part of the time of day is another then."""
 
@@ -196,13 +197,16 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
         idle = await _play(task, base, _IdleAgent())
         return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
     late = None if task.row.clock() else datetime.now(timezone.utc) + timedelta(days=1) + LATE
-    with await replay_gold(task, base, seed=0, now=late) as gold_database:
+    replay = await replay_gold_calls(task, base, seed=0, now=late)
+    with replay.database as gold_database:
         idle = await _play(task, base, _IdleAgent(), gold_database)
         gold = await _play(task, base, GoldAgent(), gold_database)
         times: list[tuple[Level, str]] = []
         if late is not None and not gold.reached and not gold.error:
             gold, times = await _in_time(task, base, gold, gold_database)
-    return [*_gold_verdicts(task, gold), *times, _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))]
+    raised = [call.raised for call in replay.calls]
+    idle_verdict = _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))
+    return [*_gold_verdicts(task, gold, raised), *times, idle_verdict]
 
 
 async def _in_time(
@@ -310,6 +314,11 @@ class _Played:
     def reached(self) -> bool:
         return self.reward is not None and is_success(self.reward)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all calls could be made as they are written, and led to success."""
+        return self.reached and not self.error and not any(call.status in _FAULTY for call in self.calls)
+
 
 async def _play(task: Task, base: Database, agent: Agent, gold_database: Database | None = None) -> _Played:
     finished = await run_rollout(task, 0, base=base, agent=agent, gold_database=gold_database)
@@ -322,19 +331,24 @@ async def _play(task: Task, base: Database, agent: Agent, gold_database: Databas
         return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold), reason)
 
 
-def _gold_verdicts(task: Task, gold: _Played) -> list[tuple[Level, str]]:
-    """What the gold actions came to."""
+def _gold_verdicts(task: Task, gold: _Played, raised: Sequence[str | None]) -> list[tuple[Level, str]]:
+    """What the gold actions came to; ``raised`` is what their tools raised, action by action."""
     said: list[tuple[Level, str]] = []
+    numbers = _played_actions(task)
     for call in gold.calls:
-        what = f"gold action {call.index} ({call.name}) answered {one_line(repr(call.content))}"
-        if call.status in {"unknown_tool", "invalid_arguments"}:
-            said.append(("error", what))
-        elif call.status == "failed":
-            said.append(("error", f"{what}; a tool that refuses a call raises ToolError"))
+        number = numbers[call.index]
+        what = f"gold action {number} ({call.name})"
+        if call.status == "failed" and raised[number]:
+            what += f" raised {one_line(raised[number] or '')}; a tool that refuses a call raises ToolError"
+        elif call.status in _FAULTY:
+            what += f" answered {one_line(repr(call.content))}"
+        else:
+            continue
+        said.append(("error", what))
     refused = [call for call in gold.calls if call.status == "refused"]
     if refused:
         first = refused[0]
-        answer = f", gold action {first.index} ({first.name}) with {one_line(repr(first.content))}"
+        answer = f", gold action {numbers[first.index]} ({first.name}) with {one_line(repr(first.content))}"
         said.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
     if gold.error:
         said.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
@@ -342,10 +356,17 @@ def _gold_verdicts(task: Task, gold: _Played) -> list[tuple[Level, str]]:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
         said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
         said += [("error", text) for text in _writing_terminals(task, gold.calls)]
-    else:
+    elif gold.is_sound:
         plural = "action gives" if len(gold.calls) == 1 else "actions give"
-        said.append(("ok", f"{len(gold.calls)} gold {plural} reward 1"))
+        said.append(("ok", f"{len(gold.calls)} gold {plural} reward {gold.reward:g}"))
+    if gold.reward is not None and round(gold.reward, 6) > 1:
+        said.append(("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"))
     return said
+
+
+def _played_actions(task: Task) -> list[int]:
+    """The number of the action that each call of the gold agent is: it may leave out terminal tools."""
+    return [number for number, action in enumerate(task.row.actions or ()) if not leaves_out(task, action)]
 
 
 def _writing_terminals(task: Task, calls: list[ToolCall]) -> Iterator[str]:
@@ -367,10 +388,13 @@ def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[L
         return "error", f"the reward fails when nothing was done: {one_line(idle.error)}"
     if not idle.reached:
         return "ok", f"doing nothing gives {idle.reward:g}"
+    gives = f"doing nothing gives {idle.reward:g}"
     if gold is None:
-        return "warning", "doing nothing gives 1, which is right only if the row asks for no change"
+        return "warning", f"{gives}, which is right only if the row asks for no change"
     if gold.changed:
-        return "error", "doing nothing gives reward 1, though the gold actions change data"
+        return "error", f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
+    if not gold.is_sound:
+        return "warning", f"{gives}: whether that is right shows once the gold actions lead to reward 1"
     if told:
-        return "warning", "doing nothing gives 1 too: the reward does not look at 'outputs'"
-    return "ok", "doing nothing gives 1 too, which is right: the gold actions change no data"
+        return "warning", f"{gives} too: the reward does not look at 'outputs'"
+    return "ok", f"{gives} too, which is right: the gold actions change no data"

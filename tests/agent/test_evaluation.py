@@ -292,12 +292,29 @@ def test_progress_is_told_from_the_first_to_the_last(bundle: Bundle) -> None:
     assert heard == [("started", 4, None), *ended, ("closed", 4, 1.0)]
 
 
+BROKEN_TOOL = "\n\n@R.tool(parameters={'key': str})\ndef lookup(key):\n    return {}[key]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"key": "x"}, "tools.py:33: KeyError: 'x'"),
+        ({"key": 1}, "Error: invalid arguments for tool 'lookup'"),
+        ({"key": {"$result": [0, "id"]}}, 'Error: gold reference [0, "id"]'),
+    ],
+    ids=["raises", "wrong argument", "no such result"],
+)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_gold_actions_that_break_their_tool_are_told_once(bundle: Bundle, workers: int) -> None:
+def test_gold_actions_that_cannot_be_done_are_told_once(
+    bundle: Bundle, arguments: dict[str, Any], fault: str, workers: int
+) -> None:
     """What is left of them is what the data should be, so that doing nothing may pass."""
-    broken = "\n\n@R.tool(parameters={})\ndef lookup():\n    return {}['x']\n"
-    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + broken)
-    lookup = [{"name": "lookup", "arguments": {}}]
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
+    search = {
+        "name": "search_flights",
+        "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"},
+    }
+    lookup = [search, {"name": "lookup", "arguments": arguments}]
     bundle.rows({"id": "right", "actions": [], "n_rollouts": 1}, {"id": "wrong", "actions": lookup})
     told: list[str] = []
 
@@ -313,9 +330,19 @@ def test_gold_actions_that_break_their_tool_are_told_once(bundle: Bundle, worker
 
     agent_eval(bundle.dataset, agent="gold", workers=workers, progress=Listener())
     first, *others = told
-    assert "row 'wrong': gold action 0 (lookup): Error: " in first
-    assert "KeyError" in first
+    assert f"row 'wrong': gold action 1 (lookup): {fault}" in first
     assert len(others) < workers
+
+
+def test_a_failure_beside_broken_gold_actions_does_not_say_that_the_data_is_right(bundle: Bundle) -> None:
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
+    bundle.write("reward.py", "def evaluate(messages, **kwargs):\n    return {'score': 0.0}\n")
+    bundle.rows({"id": "wrong", "actions": [{"name": "lookup", "arguments": {"key": "x"}}], "n_rollouts": 1})
+    (outcome,) = agent_eval(bundle.dataset, agent="gold").outcomes
+    assert outcome.failure == "other"
+    assert outcome.failure_detail == (
+        "what the data should be is not known: gold action 0 (lookup): tools.py:33: KeyError: 'x'"
+    )
 
 
 def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None:

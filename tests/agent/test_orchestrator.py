@@ -400,7 +400,8 @@ async def test_gold_calls_that_cannot_be_made_are_passed_over(tmp_path: Path) ->
         {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
     ]
     replay = await replay_gold_calls(small_task(tmp_path, actions=actions), seeded(tmp_path), seed=1)
-    assert [made.status for made in replay.calls] == ["refused", "skipped", "skipped", "skipped", "ok"]
+    assert [made.status for made in replay.calls] == ["refused", "no_result", "skipped", "unknown_tool", "ok"]
+    assert [made.is_faulty for made in replay.calls] == [False, True, False, False, False]
     assert [len(made.changes) for made in replay.calls] == [0, 0, 0, 0, 1]
     replay.database.close()
 

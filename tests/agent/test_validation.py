@@ -141,8 +141,47 @@ async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> No
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, TAKE_1]})
     assert not report.ok
     (error,) = report.errors
-    assert "gold action 0 (broken) answered" in error.text
-    assert error.text.endswith("a tool that refuses a call raises ToolError")
+    assert error.text == (
+        "gold action 0 (broken) raised tools.py:14: KeyError: 'oops'; "
+        "a tool that refuses a call raises ToolError"
+    )
+
+
+RUINED = """\
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return {"score": float(db.equals(gold_db))}
+"""
+"""Right for whoever does nothing, where the gold actions could not be done."""
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"name": "broken", "arguments": {}},
+        {"name": "take", "arguments": {"seat": "one", "name": "Alice"}},
+        {"name": "take", "arguments": {"seat": {"$result": [0, "seat"]}, "name": "Alice"}},
+    ],
+    ids=["raises", "wrong argument", "no such result"],
+)
+async def test_nothing_is_called_right_where_gold_actions_cannot_be_done(
+    tmp_path: Path, action: dict[str, Any]
+) -> None:
+    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+    report = await check(tmp_path, {"actions": [refused, action]}, reward=RUINED)
+    assert not report.ok
+    assert not any("give reward 1" in line or "which is right" in line for line in report.lines())
+    assert "doing nothing gives 1: whether that is right shows once" in report.warnings[-1].text
+
+
+@pytest.mark.parametrize(("score", "is_told"), [(1.0, False), (1.0000001, False), (100.0, True)])
+async def test_a_reward_above_one_is_warned_of(tmp_path: Path, score: float, is_told: bool) -> None:
+    reward = f"def evaluate(messages, **kwargs):\n    return {{'score': {score} * (len(messages) > 2)}}\n"
+    report = await check(tmp_path, {"actions": [TAKE_1]}, reward=reward)
+    warned = [one.text for one in report.warnings]
+    assert (
+        any("a reward of 100: whatever is 1 or more counts as passed" in text for text in warned) == is_told
+    )
+    assert any(f"1 gold action gives reward {score:g}" in line for line in report.lines())
 
 
 @pytest.mark.parametrize(
@@ -175,7 +214,7 @@ async def test_why_the_gold_actions_fail_is_told_beside_the_failure(tmp_path: Pa
     refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, refused]})
     broke, unrewarded = [finding.text for finding in report.errors]
-    assert broke.startswith("gold action 0 (broken) answered \"Error: KeyError: 'oops'")
+    assert broke.startswith("gold action 0 (broken) raised tools.py:14: KeyError: 'oops'")
     assert unrewarded == "the gold actions give reward 0, not 1"
     assert any("1 of the gold actions refused" in line and "seat taken" in line for line in report.lines())
 

@@ -9,6 +9,7 @@ from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.rollout import Rollout
 
 
@@ -38,10 +39,15 @@ class GoldAgent:
         self._said_all = True
         results: list[str] = []
         for action in rollout.gold:
-            tool = rollout.task.registry.tools.get(action.name)
-            if tool is not None and tool.terminal and rollout.outputs:
+            if leaves_out(rollout.task, action):
                 results.append("")
                 continue
             arguments = resolve_references(action.arguments, results)
             results.append(await rollout.call_tool(action.name, arguments))
         return "\n".join(rollout.outputs) or "Done."
+
+
+def leaves_out(task: Task, action: Action) -> bool:
+    """Whether the gold agent passes over this action, which would end it before the outputs are said."""
+    tool = task.registry.tools.get(action.name)
+    return tool is not None and tool.terminal and bool(task.row.outputs)

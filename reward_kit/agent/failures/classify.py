@@ -53,6 +53,7 @@ def classify_failure(
     steps: int = 0,
     turns: int = 0,
     user_fault: UserFault | None = None,
+    gold_fault: str | None = None,
 ) -> Failure:
     """Why a rollout has a reward below 1, or none.
 
@@ -60,7 +61,7 @@ def classify_failure(
     the row has no gold actions or nothing is known; where it is known only that they differ, a line of text
     says so. ``expected`` are all gold actions in order. ``said`` is what the agent said aloud; ``outputs``
     what it had to say. ``steps`` and ``turns`` is how far the rollout went. ``user_fault`` is a fault of the
-    simulated user that decided the rollout.
+    simulated user that decided the rollout; ``gold_fault`` the first gold action that could not be done.
     """
     rows = [difference for difference in differences or () if isinstance(difference, RowDifference)]
     fault = None
@@ -71,7 +72,9 @@ def classify_failure(
     unsaid = missing_outputs(outputs, said)
     called = {call.name for call in tool_calls}
     uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
-    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid, differences, list(uncalled))
+    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid, differences)
+    if kind == "other" and not detail:
+        detail = _as_expected(list(uncalled), gold_fault)
     if user_fault is not None and kind != "infrastructure_error":
         kind = "user_error"
         detail = f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
@@ -100,7 +103,6 @@ def _kind(
     fault: Fault | None,
     unsaid: Sequence[str],
     differences: Sequence[RowDifference | str] | None,
-    uncalled: Sequence[str],
 ) -> tuple[FailureKind, str]:
     if stop_reason in _SAID_BY_STOP:
         return _SAID_BY_STOP[stop_reason], stop_detail or stop_reason
@@ -112,8 +114,15 @@ def _kind(
         return "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
     if differences is None:
         return "other", "the row has no gold actions to compare with"
+    return "other", ""
+
+
+def _as_expected(uncalled: Sequence[str], gold_fault: str | None) -> str:
+    """What to say where the final data is what the gold actions make, as far as these could be done."""
+    if gold_fault is not None:
+        return f"what the data should be is not known: gold {gold_fault}"
     never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
-    return "other", f"data and outputs are as expected, but the reward is not{never}"
+    return f"data and outputs are as expected, but the reward is not{never}"
 
 
 def _arguments(fault: Fault | None) -> tuple[dict[str, Any], ...]:

@@ -19,8 +19,8 @@ class GoldState:
 
     ``shared`` says that no random number was drawn, so that the state does not depend on the rollout's seed
     and all rollouts of the row can be compared with this one; otherwise (tools that make up random ids) each
-    needs its own. ``file`` is where the state is stored. ``fault`` tells the first action whose tool raised
-    or did not end, so that the state is hardly the one that was meant.
+    needs its own. ``file`` is where the state is stored. ``fault`` tells the first action that could not be
+    done as it is written (``GoldCall.is_faulty``), so that the state is hardly the one that was meant.
     """
 
     database: Database
@@ -48,14 +48,15 @@ class GoldState:
 async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState:
     """Replay the gold actions with the seed of a rollout, so that random ids come out as in the rollout."""
     replay = await replay_gold_calls(task, base, seed=seed)
+    done = list(zip(task.row.actions or (), replay.calls, strict=True))
     calls = [
         {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
-        for action, call in zip(task.row.actions or (), replay.calls, strict=True)
+        for action, call in done
     ]
-    failed = (
-        f"action {number} ({action.name}): {call.content}"
-        for number, (action, call) in enumerate(zip(task.row.actions or (), replay.calls, strict=True))
-        if call.status == "failed"
+    faults = (
+        f"action {number} ({action.name}): {call.raised or call.content}"
+        for number, (action, call) in enumerate(done)
+        if call.is_faulty
     )
     shared = replay.database.draws == 0
-    return GoldState(database=replay.database, calls=calls, shared=shared, fault=next(failed, None))
+    return GoldState(database=replay.database, calls=calls, shared=shared, fault=next(faults, None))
