@@ -350,12 +350,19 @@ def parse_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
 def _read_dotenv() -> None:
     file = Path(".env")
     if file.is_file():
+        import logging
+
         from dotenv import load_dotenv
 
+        logger, told = logging.getLogger("dotenv.main"), logging.StreamHandler()
+        told.setFormatter(logging.Formatter("Warning: .env: %(message)s"))
+        logger.addHandler(told)
         try:
             load_dotenv(file, override=False)
         except (OSError, UnicodeDecodeError) as error:
             say(f"Warning: .env cannot be read: {error}", err=True)
+        finally:
+            logger.removeHandler(told)
 
 
 def _discard_output() -> None:

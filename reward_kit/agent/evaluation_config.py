@@ -273,7 +273,7 @@ class EvaluationConfig:
         help="Run nothing; report on a results file of tau-bench, with the dataset's rows as its tasks.",
     )
     fail_under: float | None = _option(
-        None, "--fail-under", group="Results", kind=float, minimum=0, maximum=1, metavar="SCORE",
+        None, "--fail-under", group="Results", kind=float, minimum=0, maximum=1, metavar="PASS^1",
         help="Exit with 1 if Pass^1 is lower.",
     )
 

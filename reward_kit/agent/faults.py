@@ -82,6 +82,6 @@ def _is_foreign(filename: str) -> bool:
     """Whether these are lines of Python that a person wrote; libraries in C (apsw) report their own too."""
     if filename.startswith("<ipython"):
         return True
-    if is_package_code(filename) or not filename.endswith(".py"):
-        return False
+    if is_package_code(filename) or not filename.endswith(".py") or not Path(filename).is_absolute():
+        return False  # code compiled from Python (SQLAlchemy's) tells a place in its own source
     return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

@@ -130,11 +130,19 @@ class _UnfitError(_ToldError):
     """What the reward returned is no result."""
 
 
+_REMEDIES = {"NoResultFound": "Where there may be no row, ask with scalar() or first(): it gives None then."}
+"""By the class of what the reward raised."""
+
+
+def _name(error: BaseException) -> str:
+    return str(type.__getattribute__(type(error), "__name__"))
+
+
 def _raised(error: BaseException, place: str) -> RewardError:
     """What to raise where the reward raised ``error``; its ``__str__`` is the reward's own code."""
     context = error.__context__
     fault = _unfit(context) if isinstance(error, ValueError) and _is_of_result(context) else None
-    told = _ToldError(fault or f"raised {fault_line(error)}", place=place)
+    told = _ToldError(fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(_name(error)))
     told.__cause__ = error
     return told
 

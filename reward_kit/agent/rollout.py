@@ -364,7 +364,10 @@ class Rollout:
 
     def _count_step(self) -> None:
         if self.steps >= self.max_steps:
-            self._end("max_steps", f"{self.max_steps} steps are used up")
+            self._end(
+                "max_steps",
+                "its only step is used up" if self.max_steps == 1 else f"{self.max_steps} steps are used up",
+            )
         self.steps += 1
 
     def _begun_call(self, name: str, arguments: dict[str, Any] | str) -> ToolCall:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 import warnings
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent, leaves_out
 from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
@@ -74,6 +74,10 @@ class ValidationReport:
     def lines(self) -> list[str]:
         """One readable line for each check."""
         return [str(finding) for finding in self.findings]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"ok", "findings": [{"level", "place", "text"}]}``."""
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
 
     def add(self, level: Level, place: str, text: str) -> None:
         """Note what came of one check."""

@@ -120,15 +120,21 @@ def _validate(config: EvaluationConfig) -> int:
     from reward_kit.agent.schedule import chosen_tasks
     from reward_kit.agent.validation import validate
 
-    with kept_ground(), kept_process(), KeptFunctions(), open_bundle(config) as bundle:
-        tell = partial(_tell_finding, sys.stdout, config.quiet)
-        report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
-    if not report.ok:
-        from reward_kit.agent.reports.wording import count
+    with output_for_the_report(config) as output:
+        with kept_ground(), kept_process(), KeptFunctions(), open_bundle(config) as bundle:
+            tell = partial(_tell_finding, sys.stdout, config.quiet)
+            report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
+        if config.json is not None:
+            from reward_kit.agent.runs.atomic_file import json_bytes
+            from reward_kit.agent.runs.output_file import write_output
 
-        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
-        return FAULT
-    say("Task bundle successfully validated.")
+            write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
+        if not report.ok:
+            from reward_kit.agent.reports.wording import count
+
+            say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
+            return FAULT
+        say("Task bundle successfully validated.")
     return DONE
 
 

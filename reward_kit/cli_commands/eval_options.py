@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
 from reward_kit.agent.option_values import OTHER_NAMES
+from reward_kit.cli_commands.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +31,9 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, as_click_takes_it(args))
+            taken = as_click_takes_it(args)
+            self._tell_repeated(ctx, taken)
+            return super().parse_args(ctx, taken)
         except click.NoSuchOption as error:
             meant = OTHER_NAMES.get(error.option_name.lstrip("-").replace("-", "_"))
             if meant is None:
@@ -41,6 +45,14 @@ class GroupedCommand(click.Command):
                 raise
             told = f"{error.message}. This command takes options alone; the dataset is --dataset PATH."
             raise click.UsageError(told, ctx) from error
+
+    def _tell_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """Say that of several values of an option the last counts: two models are not two evaluations."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, times in Counter(order).items():
+            option = OPTIONS.get(parameter.name or "")
+            if times > 1 and option is not None and option.kind not in (bool, dict):
+                say(f"{option.flag} is given {times} times: the last counts, one run takes one", err=True)
 
 
 def as_click_takes_it(args: list[str]) -> list[str]:

@@ -205,10 +205,33 @@ def test_the_unpacked_size_and_number_of_files_are_bounded(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar.gz"])
-def test_a_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
-    with pytest.raises(BundleError, match="cannot be unpacked"):
+    with pytest.raises(BundleError, match="cannot be unpacked: it is no archive") as caught:
         unpack(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ('{"id": "a", "toolset": "my_task.tools"}', "my_task"),
+        ('{"id": "a", "toolset": "my-task.tools"}', "v2"),
+        ('{"id": "a", "toolset": 5}', "v2"),
+        ('{"id": "a"}', "v2"),
+        ("[]", "v2"),
+        ("{", "v2"),
+        ("", "v2"),
+    ],
+)
+def test_files_packed_without_a_folder_get_that_of_their_rows(
+    folder: Path, tmp_path: Path, row: str, name: str
+) -> None:
+    """So an archive may bear any name."""
+    (folder / "task.jsonl").write_text(f"\n{row}\n")
+    found = find_bundle(pack(folder, tmp_path / "v2.zip", ""))
+    assert found.folder.name == name
+    found.discard()
 
 
 def test_nothing_is_left_behind_by_a_refused_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,6 +339,16 @@ async def test_metrics_and_rewards_of_steps_are_finite_numbers(tmp_path: Path, n
     assert f"returned the base_reward of step 2 of {number}" in step
 
 
+async def test_a_query_without_a_row_is_told_with_its_line_and_what_to_ask_instead(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"score": db.execute("SELECT 1 WHERE 0").scalar_one()}
+
+    finished = await judged(tmp_path, evaluate)
+    line = evaluate.__code__.co_firstlineno + 1
+    assert f"test_judge.py:{line}: sqlalchemy.exc.NoResultFound" in finished.error
+    assert "scalar()" in finished.error
+
+
 async def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> Any:
         return db.execute("SELECT 1 FROM nowhere")

@@ -187,6 +187,35 @@ def test_a_pass_of_an_agent_that_broke_off_is_pointed_out() -> None:
     assert "beware" not in shown(result_of(row_result("only", 1, [outcome("only", 0)])))
 
 
+def test_rewards_above_one_are_pointed_out() -> None:
+    text = " ".join(
+        shown(result_of(row_result("a", 2, [outcome("a", 0, 40.0), outcome("a", 1, 0.0)]))).split()
+    )
+    assert "up to 40: whatever is 1 or more counts as passed" in text
+    assert "counts as passed" not in shown(result_of(row_result("a", 1, [outcome("a", 0, 1.0000001)])))
+
+
+def test_the_score_is_named_where_it_is_another_number_than_pass_1() -> None:
+    rows = [row_result("a", 3, [outcome("a", 0), outcome("a", 1), failed("a", 2)])]
+    assert "score: the mean of Pass^1 to Pass^3" in shown(result_of(*rows))
+    assert "score: the mean" not in shown(result_of(row_result("a", 1, [outcome("a", 0)])))
+
+
+def test_answers_from_the_cache_without_a_price_are_not_called_free() -> None:
+    reused = replace(UNPRICED, reused_calls=4)
+    text = shown(result_of(row_result("a", 1, [outcome("a", 0, usage={"agent": reused})])))
+    assert "4 answers from the cache, not paid again" in text
+    assert "$" not in text
+
+
+def test_rollouts_whose_reward_failed_can_be_judged_by_another() -> None:
+    broken = outcome("a", 1, None, error="reward.py:6: raised KeyError: 'x'")
+    text = shown(result_of(row_result("a", 2, [outcome("a", 0), broken])), width=100)
+    assert "tried again by: reward-kit agent-eval --resume e1" in text
+    assert "with another reward: reward-kit rescore e1 --eval-id e1-judged" in text
+    assert "rescore" not in shown(result_of(row_result("a", 1, [unjudged("a", 0)])))
+
+
 def test_foreign_text_reaches_the_terminal_tamed_and_short() -> None:
     trouble = outcome_line(outcome("a", 0, None, error="\x1b]0;title\x07\x1b[2Jboom\r\n\t\x00" + "x" * 9999))
     assert trouble.startswith("a #1 not judged (reward_error): boom xxx")

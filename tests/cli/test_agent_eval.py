@@ -183,6 +183,28 @@ def test_validate_only_checks_without_a_model(agent_eval: Command, bundle: Bundl
     assert not (bundle.folder / "runs").exists()
 
 
+def test_what_validation_found_goes_into_a_file_or_to_the_output(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"end_goal_sql": "SELECT nonsense", "n_rollouts": 1})
+    ran = agent_eval("-d", "task.jsonl", "--validate-only", "--json", "-")
+    assert ran.code == 2
+    found = json.loads(ran.out)
+    assert found["ok"] is False
+    assert [one["level"] for one in found["findings"]] == ["ok", "ok", "error"]
+    assert found["findings"][-1]["text"].startswith("end_goal_sql does not run")
+    assert "error: task.jsonl:1" in ran.error
+    assert agent_eval("-d", "task.jsonl", "--validate-only", "--json", "found.json").code == 2
+    assert json.loads((bundle.folder / "found.json").read_text()) == found
+
+
+def test_of_several_values_of_an_option_the_last_counts_and_that_is_said(
+    agent_eval: Command, bundle: Bundle
+) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 1})
+    ran = agent_eval("-d", "task.jsonl", "--agent", "human", "--agent-strategy", "gold", "--quiet")
+    assert (ran.code, ran.out.split()[0]) == (0, "gold")
+    assert ran.error == "--agent is given 2 times: the last counts, one run takes one\n"
+
+
 def test_help_lists_every_option_once_under_its_group(agent_eval: Command) -> None:
     ran = agent_eval("--help", COLUMNS="200")
     assert ran.code == 0

@@ -72,7 +72,8 @@ def test_no_model_for_the_user(agent_eval: Command) -> None:
     ],
 )
 def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], parts: list[str]) -> None:
-    assert_fault(agent_eval(*GOLD_RUN, *arguments), *parts)
+    run = GOLD_RUN[:2] if "--agent" in arguments else GOLD_RUN
+    assert_fault(agent_eval(*run, *arguments), *parts)
 
 
 def test_an_option_that_is_none(agent_eval: Command) -> None:

@@ -28,7 +28,9 @@ class HumanAgent:
     async def respond(self, rollout: Rollout) -> str:
         """What the person replies."""
         if self._shown == 0:
-            terminal.show(f"\n=== {rollout.row.id}, rollout {rollout.index}: you are the agent ===\n{HELP}\n")
+            terminal.show(
+                f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the agent ===\n{HELP}\n"
+            )
         for line in rollout.lines[self._shown :]:
             terminal.show(f"{line.speaker}: {line.text}")
         self._shown = len(rollout.lines) + 1  # the reply below is on the screen already

@@ -56,7 +56,9 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
         if isinstance(error, OSError):
             raise BundleError(f"cannot be unpacked: {error.strerror or error}", place=str(path)) from error
         if isinstance(error, _DAMAGED):
-            raise BundleError(f"cannot be unpacked: {error}", place=str(path)) from error
+            # tarfile tells a line for each of its kinds of archive
+            why = "it is no archive" if isinstance(error, tarfile.ReadError) else f"{error}"
+            raise BundleError(f"cannot be unpacked: {why}", place=str(path)) from error
         raise
     return folder
 

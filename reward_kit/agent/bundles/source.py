@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -102,13 +103,10 @@ def _unpacked(path: Path) -> BundleSource:
 
 
 def _bundle_root(temporary: Path, archive: Path) -> Path:
-    """The only folder with a dataset; files packed without a folder get one of the archive's name."""
+    """The only folder with a dataset; files packed without a folder get the one that their rows name."""
     if (temporary / DATASET).is_file():
-        stem = next(
-            archive.name[: -len(suffix)] for suffix in SUFFIXES if archive.name.lower().endswith(suffix)
-        )
         members = list(temporary.iterdir())
-        root = temporary / "bundle" / stem
+        root = temporary / "bundle" / (_named_in_rows(temporary / DATASET) or _stem(archive))
         root.mkdir(parents=True)
         for member in members:
             member.rename(root / member.name)
@@ -118,6 +116,21 @@ def _bundle_root(temporary: Path, archive: Path) -> Path:
         found = "several bundles" if roots else f"no {DATASET}"
         raise BundleError(f"the packed bundle holds {found}", place=str(archive))
     return roots[0]
+
+
+def _stem(archive: Path) -> str:
+    return next(archive.name[: -len(suffix)] for suffix in SUFFIXES if archive.name.lower().endswith(suffix))
+
+
+def _named_in_rows(dataset: Path) -> str | None:
+    """The folder in the ``toolset`` of the first row; None where there is none to be read."""
+    try:
+        with dataset.open(encoding="utf-8-sig") as lines:
+            toolset = json.loads(next(line for line in lines if line.strip()))["toolset"]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
+        return None  # what is wrong with the row is told when all are read
+    folder = str(toolset).partition(".")[0]
+    return folder if folder.isidentifier() else None
 
 
 def _installed(name: str) -> BundleSource:

@@ -99,7 +99,8 @@ def _toolset_fault(value: str) -> str | None:
     module, _, attribute = value.partition(":")
     if "/" in value or "\\" in value or value.endswith(".py"):
         stem = re.sub(r"\.py$", "", value).replace("\\", "/").strip("./").replace("/", ".")
-        return f"{value!r} is a path; write the import path of the tools module, such as {stem!r}"
+        example = stem if "." in stem else f"my_task.{stem}"
+        return f"{value!r} is a path; write the import path of the tools module, such as {example!r}"
     if not _DOTTED.fullmatch(module) or (":" in value and not attribute.isidentifier()):
         fault = f'{value!r} is not an import path; write one such as "my_task.tools" or "my_task.tools:R"'
         folder = module.rpartition(".")[0]

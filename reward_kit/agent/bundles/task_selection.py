@@ -71,7 +71,8 @@ def _named(tasks: Sequence[Task], names: Iterable[str | int], called: str) -> li
         else:
             chosen[position] = tasks[position]
     if unknown:
-        remedy = f"The dataset has {len(tasks)} rows; give ids or positions from 0 to {len(tasks) - 1}."
+        rows = "1 row" if len(tasks) == 1 else f"{len(tasks)} rows"
+        remedy = f"The dataset has {rows}; give ids or positions from 0 to {len(tasks) - 1}."
         raise BundleError(f"there is no row {', '.join(unknown)}", place=called, remedy=remedy)
     if not chosen:
         raise BundleError("names no row", place=called)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.metrics import shown_ks
 from reward_kit.agent.reports.facts import (
     facts_of,
-    left_out_lines,
     means_line,
     row_cells,
+    score_lines,
     title_line,
     what_went_wrong,
 )
@@ -56,7 +56,7 @@ def print_report(result: EvaluationResult, console: Console) -> None:
         console.print(line)
     console.print()
     _print_table(_passes_table(result), console)
-    for line in left_out_lines(result):
+    for line in score_lines(result):
         console.print(f"  {line}")
     console.print()
     _print_table(_facts_table(facts_of(result)), console)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.evaluation_config import DEFAULTS
 from reward_kit.agent.metrics import LEADERBOARD_KS, mean
-from reward_kit.agent.outcome import total_usage
+from reward_kit.agent.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
 from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
@@ -82,6 +82,14 @@ def what_went_wrong(row: RowResult) -> str:
     return ", ".join(filter(None, parts))
 
 
+def score_lines(result: EvaluationResult) -> Iterator[str]:
+    """What the score is, where it is another number than Pass^1, and which rows a k leaves out."""
+    last = max((k for k in result.pass_power if k in LEADERBOARD_KS), default=1)
+    if last > 1:
+        yield f"score: the mean of Pass^1 to Pass^{last}"
+    yield from left_out_lines(result)
+
+
 def left_out_lines(result: EvaluationResult) -> Iterator[str]:
     """Say it when a k is a mean over fewer rows than there are."""
     for k, one in result.pass_power.items():
@@ -103,6 +111,9 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     if not result.outcomes:
         return
     yield "reward", estimate(means.reward)
+    highest = max((outcome.reward or 0.0 for outcome in result.outcomes), default=0.0)
+    if round(highest, 6) > 1:
+        yield "", f"up to {highest:g}: whatever is 1 or more counts as passed"
     yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
@@ -138,8 +149,11 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
         yield role, f"{money(usage)}, {count(usage.calls, 'model call')}{last}"
         yield "", f"{read} tokens in{cached}, {written} out{thought}"
         if usage.reused_calls:
-            saved = dollars(usage.reused_cost)
-            yield "", f"{count(usage.reused_calls, 'answer')} from the cache: {saved} of it not paid again"
+            is_priced = usage.unpriced_calls < usage.calls
+            saved = (
+                f": {dollars(usage.reused_cost)} of it not paid again" if is_priced else ", not paid again"
+            )
+            yield "", f"{count(usage.reused_calls, 'answer')} from the cache{saved}"
     lost = result.broken_off
     if lost.rollouts:
         used = total_usage(lost.usage.values())
@@ -169,12 +183,15 @@ def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
     yield "", _instance(example, example.trouble)
     if result.status != "budget":  # then it takes a larger one, which the command line tells
-        yield "", f"tried again by: {_resuming(result)}"
+        yield "", f"tried again by: {_command(result, 'agent-eval', '--resume', result.eval_id)}"
+    if REWARD_ERROR in result.unjudged:
+        judging = _command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")
+        yield "", f"with another reward: {judging}"
 
 
-def _resuming(result: EvaluationResult) -> str:
-    """The command that goes on with an evaluation."""
-    command = ["reward-kit", "agent-eval", "--resume", result.eval_id]
+def _command(result: EvaluationResult, *words: str) -> str:
+    """A command on the evaluation, as a person types it."""
+    command = ["reward-kit", *words]
     output_dir = result.configuration.get("output_dir", DEFAULTS["output_dir"])
     if output_dir != DEFAULTS["output_dir"]:
         command += ["--output-dir", str(output_dir)]

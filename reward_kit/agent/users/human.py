@@ -22,7 +22,7 @@ class HumanUser:
     async def respond(self, rollout: Rollout) -> str:
         """What the person says."""
         if self._shown == 0:
-            terminal.show(f"\n=== {rollout.row.id}, rollout {rollout.index}: you are the user ===")
+            terminal.show(f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the user ===")
             if rollout.task.sim_user_prompt:
                 terminal.show(rollout.task.sim_user_prompt.strip())
             terminal.show(f"Type what you say; {STOP_TOKEN} or the end of input (Ctrl-D) ends the rollout.\n")
