@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from reward_kit.agent.tool_registry import ToolRegistry
 from reward_kit.errors import DatabaseError, ToolError
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+@pytest.fixture(params=["overlay", "file"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     schema = """
     PRAGMA foreign_keys = ON;
     CREATE TABLE flights(id INTEGER PRIMARY KEY);
@@ -26,7 +28,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     );
     INSERT INTO flights VALUES (1);
     """
-    with Database.seed(tmp_path / "base.db", schema) as base, base.fork() as fork:
+    with Database.seed(tmp_path / "base.db", schema, mode=request.param) as base, base.fork() as fork:
         yield fork
 
 
@@ -251,3 +253,121 @@ async def test_parallel_calls_take_turns_and_each_sees_whole_states(database: Da
 
     assert results == ["1"] * 20
     assert await bookings(database) == 20
+
+
+async def write_in_a_pool(db: Any) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(2) as pool:
+        write = partial(db.sync.execute, "INSERT INTO bookings(flight) VALUES (1)")
+        await asyncio.gather(loop.run_in_executor(pool, write), loop.run_in_executor(pool, write))
+
+
+async def write_in_a_loop_of_its_own(db: Any) -> None:
+    async def write() -> None:
+        async with db.transaction():
+            await db.executemany("INSERT INTO bookings(flight) VALUES (?)", [[1], [1]])
+
+    thread = threading.Thread(target=lambda: asyncio.run(write()))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+
+
+@pytest.mark.parametrize("write", [write_in_a_pool, write_in_a_loop_of_its_own])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("begun", [False, True], ids=["", "the call has read something"])
+async def test_what_threads_of_an_async_tool_write_belongs_to_its_call(
+    database: Database, write: Any, fails: bool, begun: bool
+) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def book(db):
+        if begun:
+            await bookings(db)
+        await write(db)
+        if fails:
+            raise ToolError("refused after all")
+
+    result = await registry.call("book", {}, db=database)
+    assert len(result.changes or ()) == (0 if fails else 2)
+    assert await bookings(database) == (0 if fails else 2)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("around", ["nothing", "a transaction", "a transaction that has written"])
+async def test_what_threads_of_a_def_tool_write_belongs_to_its_call(
+    database: Database, fails: bool, around: str
+) -> None:
+    registry = ToolRegistry("tools")
+
+    def write_twice(db):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: db.execute("INSERT INTO bookings(flight) VALUES (1)"), range(2)))
+
+    @registry.tool
+    def book(db):
+        if around == "nothing":
+            write_twice(db)
+        else:
+            with db.transaction():
+                if around.endswith("written"):
+                    db.execute("INSERT INTO flights VALUES (2)")
+                write_twice(db)
+        if fails:
+            raise ToolError("refused after all")
+
+    result = await registry.call("book", {}, db=database)
+    assert (result.status, await bookings(database)) == (("refused", 0) if fails else ("ok", 2))
+    written = [change.table for change in result.changes or ()]
+    assert written.count("bookings") == (0 if fails else 2)
+
+
+async def test_a_thread_that_an_async_tool_left_behind_cannot_write_after_the_call(
+    database: Database,
+) -> None:
+    registry = ToolRegistry("tools")
+    go, done, refused = threading.Event(), threading.Event(), []
+
+    def write_later(db: Any) -> None:
+        go.wait(10)
+        try:
+            db.sync.execute("INSERT INTO bookings(flight) VALUES (1)")
+        except DatabaseError as error:
+            refused.append(str(error))
+        done.set()
+
+    @registry.tool
+    async def book(db):
+        threading.Thread(target=write_later, args=[db]).start()
+        return "ok"
+
+    await registry.call("book", {}, db=database)
+    go.set()
+    assert await asyncio.to_thread(done.wait, 10)
+    assert "has ended" in refused[0]
+    assert await bookings(database) == 0
+
+
+async def test_threads_of_calls_that_run_at_the_same_time_write_in_their_own(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    async def book(flight: int, fails: bool, db):
+        thread = threading.Thread(
+            target=db.sync.execute, args=["INSERT INTO bookings(flight) VALUES (?)", [flight]]
+        )
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        if fails:
+            raise ToolError("refused after all")
+
+    await registry.call("book", {"flight": 1, "fails": False}, db=database)
+    await database.executemany("INSERT INTO flights VALUES (?)", [[number] for number in range(2, 9)])
+    calls = [
+        registry.call("book", {"flight": number, "fails": number % 2 == 0}, db=database)
+        for number in range(2, 9)
+    ]
+    results = await asyncio.gather(*calls)
+    assert [len(result.changes or ()) for result in results] == [0, 1, 0, 1, 0, 1, 0]
+    kept = await database.fetch_all("SELECT flight FROM bookings ORDER BY flight")
+    assert [row.flight for row in kept] == [1, 3, 5, 7]

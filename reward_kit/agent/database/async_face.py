@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.connection import Connection
     from reward_kit.agent.database.row import Row
+    from reward_kit.agent.database.turns import Scope
 
 _CHUNK = 500
 """``executemany`` lets other tasks run after this many parameter sets."""
@@ -63,9 +64,10 @@ class AsyncFace:
     100 000 rows, ``ReadOnlyError`` for a write where only reading is allowed.
     """
 
-    def __init__(self, connection: Connection, refusal: str | None) -> None:
+    def __init__(self, connection: Connection, refusal: str | None, call: Scope | None = None) -> None:
         self._connection = connection
         self._refusal = refusal
+        self._call = call
 
     async def execute(self, sql: str | TextClause, params: Parameters = None) -> ExecuteResult:
         """Run a statement of any kind."""
@@ -91,20 +93,20 @@ class AsyncFace:
         remaining = iter(params)
         async with self.transaction():
             while chunk := list(islice(remaining, _CHUNK)):
-                answer = await self._answer(Statement(sql, None, self._refusal, many=chunk))
+                answer = await self._answer(Statement(sql, None, self._refusal, many=chunk, call=self._call))
                 changed += max(answer.rowcount, 0)
         return changed
 
     def transaction(self) -> Transaction:
         """``async with db.transaction():`` keeps the statements in it together, or none of them."""
-        return Transaction(self._connection)
+        return Transaction(self._connection, self._call)
 
     async def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Answer:
         if not isinstance(sql, str):
             from reward_kit.agent.database.sqlalchemy_result import plain_sql
 
             sql, params = plain_sql(sql, params)
-        return await self._answer(Statement(sql, params, self._refusal, first=first))
+        return await self._answer(Statement(sql, params, self._refusal, first=first, call=self._call))
 
     async def _answer(self, statement: Statement) -> Answer:
         try:

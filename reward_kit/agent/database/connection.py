@@ -112,7 +112,7 @@ class Connection:
 
     def run_inline(self, statement: Statement) -> Answer:
         """Run at once, in the event loop's thread; ``NotNowError`` if that is not possible."""
-        scope = enclosing_scope(self)
+        scope = enclosing_scope(self, statement.call)
         if not self.turns.enter(scope):
             raise NotNowError(slow=False)
         try:
@@ -122,7 +122,7 @@ class Connection:
 
     async def run_later(self, statement: Statement, *, slow: bool) -> Answer:
         """Run when it is the statement's turn, on a thread if it is ``slow``."""
-        scope = enclosing_scope(self)
+        scope = enclosing_scope(self, statement.call)
         if not self.turns.enter(scope):
             await self.turns.wait(scope)
         try:
@@ -135,7 +135,7 @@ class Connection:
 
     def run_blocking(self, statement: Statement) -> Answer:
         """Run in this thread, waiting for the turn."""
-        scope = enclosing_scope(self)
+        scope = enclosing_scope(self, statement.call)
         ticket = Ticket()
         self._enter_blocking(scope)
         try:

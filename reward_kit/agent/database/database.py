@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.content import Keep, Mode, State
+    from reward_kit.agent.database.turns import Scope
 
 StrPath = str | os.PathLike[str]
 
@@ -75,8 +76,8 @@ class ReadOnlyAsyncDatabase(AsyncFace, View):
 class SyncDatabase(SyncFace, View):
     """What ``def`` tools hold: a database for the thread that they run in."""
 
-    def __init__(self, content: Content, refusal: str | None) -> None:
-        super().__init__(content.connection, refusal)
+    def __init__(self, content: Content, refusal: str | None, call: Scope | None = None) -> None:
+        super().__init__(content.connection, refusal, call)
         self.content = content
 
 
@@ -86,9 +87,9 @@ class Database(AsyncFace, View):
     Outside of ``tool_call()`` and ``transaction()`` every statement is a transaction of its own.
     """
 
-    def __init__(self, content: Content, *, writable: bool) -> None:
+    def __init__(self, content: Content, *, writable: bool, call: Scope | None = None) -> None:
         """Not to be called: ``seed``, ``open`` and ``fork`` make databases."""
-        super().__init__(content.connection, None if writable else _BASE_REFUSAL)
+        super().__init__(content.connection, None if writable else _BASE_REFUSAL, call)
         self.content = content
 
     @classmethod
@@ -184,7 +185,7 @@ class Database(AsyncFace, View):
     @property
     def sync(self) -> SyncDatabase:
         """The same database for ``def`` functions, in whichever thread they run."""
-        return SyncDatabase(self.content, self._refusal)
+        return SyncDatabase(self.content, self._refusal, self._call)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -201,7 +202,11 @@ class Database(AsyncFace, View):
 
     def tool_call(self) -> ToolCall:
         """``async with db.tool_call() as call:`` is the transaction of one tool call."""
-        return ToolCall(self._connection)
+        return ToolCall(self._connection, self._call)
+
+    def of_call(self, call: ToolCall) -> Database:
+        """The same database for the tool of this call: what its threads do belongs to the call, too."""
+        return Database(self.content, writable=self._refusal is None, call=call.scope)
 
     async def break_off(self) -> None:
         """Undo a tool call or transaction that is still under way, and let nobody go on in it.

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 class _Block:
     recorded = False
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, call: Scope | None = None) -> None:
         self._connection = connection
+        self._call = call
         self._scope: Scope | None = None
 
     def _enter(self) -> Scope:
-        self._scope = Scope(self._connection, recorded=self.recorded)
+        self._scope = Scope(self._connection, recorded=self.recorded, call=self._call)
         current_scope.set(self._scope)
         return self._scope
 
@@ -113,9 +114,15 @@ class ToolCall(Transaction):
 
     recorded = True
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: Connection, call: Scope | None = None) -> None:
+        super().__init__(connection, call)
         self.changes = Changes()
+
+    @property
+    def scope(self) -> Scope:
+        """What the statements of the call belong to, once it was entered."""
+        assert self._scope is not None, "it was entered"
+        return self._scope
 
     async def __aenter__(self) -> ToolCall:  # type: ignore[override]  # hands out more than a transaction does
         scope = self._enter()

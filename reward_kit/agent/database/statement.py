@@ -35,12 +35,13 @@ class Statement:
     """``first``: of a query, only the first row is wanted.
 
     ``many``, if given, are the parameters of several runs; they take the place of ``parameters``.
-    ``refusal`` is the text of the error if it writes, ``None`` where writing is allowed.  The connection sets
-    ``scope``, the block that it belongs to, and ``ticket``, ``None`` while it holds up the event loop; the
-    judge sets ``writes``.
+    ``refusal`` is the text of the error if it writes, ``None`` where writing is allowed.  ``call`` is the
+    tool call, if any, that was given the database on which it is run.  The connection sets ``scope``, the
+    block that it belongs to, and ``ticket``, ``None`` while it holds up the event loop; the judge sets
+    ``writes``.
     """
 
-    __slots__ = ("first", "many", "parameters", "refusal", "scope", "sql", "ticket", "writes")
+    __slots__ = ("call", "first", "many", "parameters", "refusal", "scope", "sql", "ticket", "writes")
 
     def __init__(
         self,
@@ -50,12 +51,14 @@ class Statement:
         *,
         first: bool = False,
         many: Sequence[Parameters] | None = None,
+        call: Scope | None = None,
     ) -> None:
         self.sql = sql
         self.parameters = parameters
         self.first = first
         self.many = many
         self.refusal = refusal
+        self.call = call
         self.scope: Scope | None = None
         self.ticket: Ticket | None = None
         self.writes = False

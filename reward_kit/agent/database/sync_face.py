@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database.scopes import BlockingTransaction
 from reward_kit.agent.database.statement import Answer, Parameters, Statement
-from reward_kit.agent.database.turns import current_scope, scope_has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,19 +15,16 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.connection import Connection
     from reward_kit.agent.database.row import Row
     from reward_kit.agent.database.sqlalchemy_result import StatementResult
+    from reward_kit.agent.database.turns import Scope
 
 
 class SyncFace:
     """Statements on one database, from any thread; parameters and errors are those of ``AsyncFace``."""
 
-    def __init__(self, connection: Connection, refusal: str | None) -> None:
+    def __init__(self, connection: Connection, refusal: str | None, call: Scope | None = None) -> None:
         self._connection = connection
         self._refusal = refusal
-        self._is_over = False
-
-    def end_of_call(self) -> None:
-        """The call that it was made for is over: threads that were left behind can do no more with it."""
-        self._is_over = True
+        self._call = call
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
         """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
@@ -53,22 +49,19 @@ class SyncFace:
     def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         """Run a statement once for each set of parameters, all or none; returns how many rows changed."""
         with self.transaction():
-            answer = self._connection.run_blocking(Statement(sql, None, self._refusal, many=list(params)))
+            answer = self._connection.run_blocking(
+                Statement(sql, None, self._refusal, many=list(params), call=self._call)
+            )
         return max(answer.rowcount, 0)
 
     def transaction(self) -> BlockingTransaction:
         """``with db.transaction():`` keeps the statements in it together, or none of them."""
-        self._refuse_left_behind()
-        return BlockingTransaction(self._connection)
+        return BlockingTransaction(self._connection, self._call)
 
     def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Answer:
         if not isinstance(sql, str):
             from reward_kit.agent.database.sqlalchemy_result import plain_sql
 
             sql, params = plain_sql(sql, params)
-        self._refuse_left_behind()
-        return self._connection.run_blocking(Statement(sql, params, self._refusal, first=first))
-
-    def _refuse_left_behind(self) -> None:
-        if self._is_over and current_scope.get() is None:
-            raise scope_has_ended()
+        statement = Statement(sql, params, self._refusal, first=first, call=self._call)
+        return self._connection.run_blocking(statement)

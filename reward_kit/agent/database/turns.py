@@ -43,11 +43,11 @@ class Scope:
         "wrote",
     )
 
-    def __init__(self, connection: Connection, *, recorded: bool) -> None:
+    def __init__(self, connection: Connection, *, recorded: bool, call: Scope | None = None) -> None:
         self.connection = connection
         self.recorded = recorded
         self.outer = current_scope.get()
-        self.parent = enclosing_scope(connection)
+        self.parent = enclosing_scope(connection, call)
         self.depth: int = 0 if self.parent is None else self.parent.depth + 1
         self.began = False
         self.wrote = False
@@ -71,13 +71,18 @@ class Scope:
         return scopes[::-1]
 
 
-def enclosing_scope(connection: Connection) -> Scope | None:
+def enclosing_scope(connection: Connection, call: Scope | None = None) -> Scope | None:
     """The innermost scope of ``connection`` that the running code is in.
 
-    ``DatabaseError`` in a tool call of another rollout: the tool has kept this database from an earlier call,
-    and would read and write what is not its rollout's.
+    ``call`` is the tool call that was given the database: what a thread or an event loop of the tool's own
+    does with it belongs there, although no scope is known in their context. ``DatabaseError`` in a tool call
+    of another rollout: the tool has kept this database from an earlier call, and would read and write what is
+    not its rollout's.
     """
     scope = present = current_scope.get()
+    if present is None and call is not None:
+        owner = connection.turns.owner
+        return owner if owner is not None and call in owner.chain() else call
     while scope is not None and scope.connection is not connection:
         scope = scope.outer
     if scope is None and present is not None and connection.is_played_on and present.root.recorded:

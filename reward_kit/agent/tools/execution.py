@@ -91,9 +91,9 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         given, text = read_arguments(arguments)
         check = tool.check
         values = await _checked_beside(tool, text, timeout) if check.runs_own_code else check(text)
-        if tool.injected:
-            values.update(_injections(tool, db, rollout))
         async with _transaction(tool, db) as call, _Deadline(timeout, tool.name):
+            if tool.injected:
+                values.update(_injections(tool, db if call is None else db.of_call(call), rollout))
             value, content = await _returned(tool, values, broken)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
@@ -154,10 +154,6 @@ async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tu
             awaits.check(tool.function)
         except (Exception, SystemExit) as error:
             raise _ToldError(_told(tool, error)) from error
-        finally:
-            end_of_call = getattr(values.get("db"), "end_of_call", None)
-            if end_of_call is not None:
-                end_of_call()
         return returned, None if inspect.isawaitable(returned) else content_of(_awaited(returned))
 
     value, content = await in_thread(call, pace=tool.pace)
