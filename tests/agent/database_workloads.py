@@ -13,6 +13,8 @@ CREATE TABLE pairs (a, b, v, UNIQUE (v), PRIMARY KEY (a, b));
 CREATE TABLE links (a TEXT, b TEXT, v INTEGER, PRIMARY KEY (a, b));
 CREATE TABLE compact (k TEXT, j INT, v, PRIMARY KEY (k, j)) WITHOUT ROWID;
 CREATE TABLE keyless (x, y);
+CREATE TABLE untyped (k PRIMARY KEY, v);
+CREATE TABLE blobs (k BLOB, j TEXT, v, PRIMARY KEY (k, j)) WITHOUT ROWID;
 CREATE TABLE folded (k TEXT PRIMARY KEY COLLATE NOCASE, v);
 CREATE TABLE derived (id INTEGER PRIMARY KEY, a, twice AS (a * 2) STORED, b, text AS (a || b));
 CREATE TABLE masked (rowid TEXT, oid, v);
@@ -31,6 +33,8 @@ INSERT INTO pairs VALUES (1, 1, 1), (1, NULL, 2), (NULL, 2, 3), (2, 2, 4);
 INSERT INTO links VALUES ('a', 'a', 1), ('a', 'b', 2);
 INSERT INTO compact VALUES ('a', 1, 1), ('a', 2, 2), ('b', 1, 0.0);
 INSERT INTO keyless VALUES (1, 1), (1, 1), (2, 0.0), (NULL, 'x');
+INSERT INTO untyped VALUES (1, 1), (2.0, 2), (0.0, 3), ('1', 4);
+INSERT INTO blobs VALUES (1, 'a', 1), (1.5, 'a', 2), (x'01', 'b', 3);
 INSERT INTO folded VALUES ('a', 1), ('B', 2);
 INSERT INTO derived (id, a, b) VALUES (1, 1, 1), (2, 2, 2);
 INSERT INTO masked VALUES ('r', 1, 1), ('s', 2, 2);
@@ -41,11 +45,12 @@ INSERT INTO boxes VALUES (1, 0, 1), (2, 1, 2);
 INSERT INTO docs VALUES (1, 'hello'), (2, 'world');
 """
 
-TABLES = "plain named pairs links compact keyless folded derived masked hidden counted texts boxes docs"
+TABLES = "plain named pairs links compact keyless untyped blobs folded derived masked hidden counted texts boxes docs"
 # few values and few rows: statements have to meet, to undo each other and to lead to the same place often
 values = st.sampled_from([0, 1, 2, 1.0, 0.0, -0.0, None, "x", "1", "", b"x", b"", 2**40, "a\0b"])
 numbers = st.integers(1, 3)
 keys = st.sampled_from(["a", "A", "b", None])
+numeric_keys = st.sampled_from([0, 0.0, -0.0, 1, 1.0, 2, 2.0, "1"])
 
 statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
     ("UPDATE plain SET v = ? WHERE id = ?", (values, numbers)),
@@ -75,6 +80,14 @@ statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
     ("INSERT INTO keyless VALUES (?, ?)", (numbers, values)),
     ("UPDATE keyless SET y = ? WHERE x = ?", (values, numbers)),
     ("DELETE FROM keyless WHERE rowid IN (SELECT max(rowid) FROM keyless WHERE x = ?)", (numbers,)),
+    ("INSERT OR REPLACE INTO untyped VALUES (?, ?)", (numeric_keys, numbers)),
+    ("UPDATE OR IGNORE untyped SET k = ? WHERE k = ?", (numeric_keys, numeric_keys)),
+    ("UPDATE untyped SET k = 1.0", ()),
+    ("UPDATE untyped SET v = ? WHERE k = ?", (numbers, numeric_keys)),
+    ("DELETE FROM untyped WHERE k = ?", (numeric_keys,)),
+    ("INSERT OR IGNORE INTO blobs VALUES (?, 'a', ?)", (numeric_keys, numbers)),
+    ("UPDATE OR REPLACE blobs SET k = ? WHERE k = ?", (numeric_keys, numeric_keys)),
+    ("DELETE FROM blobs WHERE k = ?", (numeric_keys,)),
     ("UPDATE OR IGNORE folded SET k = ? WHERE k = 'a'", (keys,)),
     ("INSERT OR REPLACE INTO folded VALUES (?, ?)", (keys, numbers)),
     ("DELETE FROM folded WHERE k = ?", (keys,)),

@@ -63,10 +63,19 @@ def has_null_key(table: Table) -> str:
     return _any_of([f"{quote_name(column)} IS NULL" for column in table.key])
 
 
-def has_zero(table: Table) -> str:
-    """The SQL condition for rows of ``table`` that may hold -0.0."""
-    names = map(quote_name, table.loose)
-    return _any_of([f"(typeof({name}) = 'real' AND {name} = 0.0)" for name in names])
+def may_be_misread(table: Table) -> str:
+    """The SQL condition for rows of ``table`` in which sessions may take one number for another.
+
+    They see no change where 0.0 becomes -0.0; and where a key of 1 becomes 1.0, they find the row by the one
+    and file it under the other.
+    """
+    conditions = []
+    for column in table.loose:
+        name = quote_name(column)
+        is_zero = f"(typeof({name}) = 'real' AND {name} = 0.0)"
+        is_number = f"typeof({name}) IN ('integer', 'real')"
+        conditions.append(is_number if column in table.key else is_zero)
+    return _any_of(conditions)
 
 
 def null_key_query(table: Table) -> str:

@@ -25,8 +25,9 @@ class Table:
     ``columns`` are those that hold values of their own: no generated and no hidden ones.  ``key`` are the
     columns of the primary key (for an R-tree its rowid), empty if there is none.  ``nullable_key``: rows
     may have NULL in the key.  ``recordable``: SQLite's session extension sees its changes (but for rows
-    with NULL in the key, and for 0.0 becoming -0.0).  ``loose`` are the columns that store any value as it
-    is, -0.0 too. ``rowid`` is a name for the rowid that no column has taken, if there is one.
+    with NULL in the key, for 0.0 becoming -0.0, and for a key of 1 becoming 1.0).  ``loose`` are the columns
+    that store any value as it is, those too. ``rowid`` is a name for the rowid that no column has taken, if
+    there is one.
     """
 
     name: str

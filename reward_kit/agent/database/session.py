@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from reward_kit.agent.database.base_facts import facts_of, has_null_key, has_zero, null_key_query
+from reward_kit.agent.database.base_facts import facts_of, has_null_key, may_be_misread, null_key_query
 from reward_kit.agent.database.change_algebra import cancel
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.overlay_diff import base_connection, faults_of_reading, overlay_changes
@@ -109,7 +109,7 @@ class SessionRecorder:
         known = [table for table in tables if table is not None and table.recordable]
         return (
             len(known) == len(tables)
-            and not any(table.loose and self._is_written(table, has_zero(table)) for table in known)
+            and not any(table.loose and self._is_written(table, may_be_misread(table)) for table in known)
             and not any(table.nullable_key and self._may_have_null_key(table) for table in known)
         )
 
@@ -169,13 +169,13 @@ class SessionRecorder:
         schema = self._facts.schema
         names = {schema.shadows.get(name, name) for name in self._touched} | {row.table for row in earlier}
         tables = [schema.tables[name] for name in names if name in schema.tables]
-        return {table.name for table in tables if not table.recordable or self._may_hide_zero(table)}
+        return {table.name for table in tables if not table.recordable or self._is_misread(table)}
 
-    def _may_hide_zero(self, table: Table) -> bool:
-        """Whether 0.0 may have become -0.0 or the reverse, which sessions take for no change."""
+    def _is_misread(self, table: Table) -> bool:
+        """Whether one number may have become another that sessions take for it."""
         if not table.loose or table.name not in self._touched:
             return False
-        return self._is_written(table, has_zero(table))
+        return self._is_written(table, may_be_misread(table))
 
     def _is_written(self, table: Table, condition: str) -> bool:
         """Whether a row that was written meets ``condition`` (or some row, if it is not known which were)."""
