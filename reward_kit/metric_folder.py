@@ -27,7 +27,8 @@ def python_files(folder: Path) -> dict[str, str]:
         raise ValueError(f"Not a directory: {folder}")
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     if "main.py" not in files:
-        raise ValueError(f"main.py is required in {folder}")
+        bundle = " (a task bundle is tried with reward-kit agent-eval -d)" if "tools.py" in files else ""
+        raise ValueError(f"main.py is required in {folder}{bundle}")
     if "evaluate" not in files["main.py"]:
         raise ValueError(f"main.py in {folder} must contain an evaluate function")
     return files

@@ -208,6 +208,10 @@ async def _played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]
         times: list[tuple[Level, str]] = []
         if late is not None and not gold.reached and not gold.error:
             gold, times = await _in_time(task, base, gold, gold_database)
+        if task.row.outputs and gold.is_sound and gold.changed:
+            mute = await _play(task, base, _MuteAgent(), gold_database)
+            if mute.reached:
+                times.append(("warning", f"saying nothing gives {mute.reward:g} too: {_DEAF}"))
     raised = [call.raised for call in replay.calls]
     idle_verdict = _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))
     return [*_gold_verdicts(task, gold, raised), *times, idle_verdict]
@@ -293,6 +297,16 @@ def _goal_fault(task: Task, base: Database) -> str | None:
         except (DatabaseError, SQLAlchemyError) as error:
             return str(error).partition("\n")[0]
     return None
+
+
+_DEAF = "the reward does not look at 'outputs'"
+
+
+class _MuteAgent(GoldAgent):
+    """Makes the gold calls, and says nothing that a row could ask for."""
+
+    async def respond(self, rollout: Rollout) -> str:
+        return "…" if await super().respond(rollout) else ""
 
 
 class _IdleAgent:
@@ -400,5 +414,5 @@ def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[L
     if not gold.is_sound:
         return "warning", f"{gives}: whether that is right shows once the gold actions lead to reward 1"
     if told:
-        return "warning", f"{gives} too: the reward does not look at 'outputs'"
+        return "warning", f"{gives} too: {_DEAF}"
     return "ok", f"{gives} too, which is right: the gold actions change no data"

@@ -254,6 +254,23 @@ async def test_a_reward_that_doing_nothing_earns_is_a_warning_where_it_may_be_me
     assert "the reward does not look at 'outputs'" in second.text
 
 
+async def test_a_reward_that_does_not_look_at_outputs_is_a_warning(tmp_path: Path) -> None:
+    reward = (
+        "def evaluate(messages, *, db, outputs, **kwargs):\n"
+        "    taken = db.execute(\"SELECT COUNT(*) FROM seats WHERE taken_by = 'Alice'\").scalar_one()\n"
+        "    said = [m['content'] or '' for m in messages if m['role'] == 'assistant' and {heeds}]\n"
+        "    return {{'score': float(taken and ({heeds} == False or outputs[0] in said[-1]))}}\n"
+    )
+    row = {"actions": [TAKE_1], "outputs": ["seat 1"]}
+    (tmp_path / "deaf").mkdir()
+    deaf = await check(tmp_path / "deaf", row, reward=reward.format(heeds=False))
+    (warning,) = deaf.warnings
+    assert "saying nothing gives 1 too: the reward does not look at 'outputs'" in warning.text
+    heeding = await check(tmp_path, row, reward=reward.format(heeds=True))
+    assert heeding.ok
+    assert heeding.warnings == []
+
+
 SAYS_ALL = """\
 def evaluate(messages, *, outputs, **kwargs):
     said = " ".join(message.get("content") or "" for message in messages[1:])

@@ -18,6 +18,9 @@ LONGEST_SHOWN = 256
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
 
 
+_ELSEWHERE = "Where the bundle lies in another folder than its rows, --task-dir names it."
+
+
 class BundleFiles:
     """Text files of one folder; each is read once, and none outside of the folder is read."""
 
@@ -43,7 +46,12 @@ class BundleFiles:
         if not inside:
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
         if not exists:
-            raise BundleError(f"file {name!r} does not exist in {self.folder}")
+            elsewhere = (
+                None
+                if (self.folder / "tools.py").exists() or (self.folder / "tools").exists()
+                else _ELSEWHERE
+            )
+            raise BundleError(f"file {name!r} does not exist in {self.folder}", remedy=elsewhere)
         if not path.is_file():
             raise BundleError(f"{name!r} in {self.folder} is not a file")
         return path
