@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.averages import averages_of
-from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
 from reward_kit.agent.event_loop import run_from_code
 from reward_kit.agent.executors.in_process import InProcess
 from reward_kit.agent.explain import Explainer, make_explainer
 from reward_kit.agent.garbage import rare_collections
+from reward_kit.agent.given_options import config_of
 from reward_kit.agent.interruption import signals_set, until_interrupted
 from reward_kit.agent.model_cache import cached_models
 from reward_kit.agent.own_models import call_timeouts
@@ -29,7 +29,7 @@ from reward_kit.agent.runs.atomic_file import readable_json, write_file
 from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.comparison import compare_evaluation
 from reward_kit.agent.runs.open_evaluation import OpenEvaluation
-from reward_kit.agent.runs.resume import find_evaluation, resumed_options
+from reward_kit.agent.runs.resume import find_evaluation
 from reward_kit.agent.schedule import chosen_tasks
 from reward_kit.agent.storage import RunsFolder
 from reward_kit.agent.tally import Progress, Tally, note, teller
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import TaskBundle
     from reward_kit.agent.completion import Model
+    from reward_kit.agent.evaluation_config import EvaluationConfig
     from reward_kit.agent.executors import Executor
     from reward_kit.agent.limits import Budget
     from reward_kit.agent.rollout import Role
@@ -54,31 +55,31 @@ logger = logging.getLogger(__name__)
 
 
 async def run_evaluation(
-    config: EvaluationConfig,
+    config: EvaluationConfig | str | Path | None = None,
     *,
     agent: str | Agent | Callable[..., Any] | None = None,
     user: str | User | Callable[..., Any] | None = None,
     progress: Progress | None = None,
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    **options: Any,
 ) -> EvaluationResult:
     """Run an evaluation, or continue one, and return its results.
 
-    ``agent`` and ``user`` play in place of those that the configuration names: a name, a class or a factory
-    that makes one for each rollout, a function of a rollout, or an object that plays all of them.
-    ``models`` are asked in place of those that the configuration names: a policy in training, for instance.
-    A function is one, too (see ``own_models.FunctionModel``).
+    ``config`` is a configuration, or a dataset with ``options`` beside it: the fields of
+    ``EvaluationConfig``, as on the command line. ``agent`` and ``user`` play in place of those that the
+    configuration names: a name, a class or a factory that makes one for each rollout, a function of a
+    rollout, or an object that plays all of them. ``models`` are asked in place of those that the
+    configuration names: a policy in training, for instance. A function is one, too (see
+    ``own_models.FunctionModel``).
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what a person must
     mend; rollouts that are over by then are kept, and the same ``eval_id`` continues. So does cancelling.
     """
-    _check_heeded(config)
-    if config.resume and not config.eval_id:  # agent_eval and the command line have done this already
-        given = {name: getattr(config, name) for name in DEFAULTS}
-        config = make_config({name: value for name, value in given.items() if value != DEFAULTS[name]})
-    return await Evaluation(config, agent=agent, user=user, progress=progress, models=models).run()
+    asked = config_of(config, options)
+    return await Evaluation(asked, agent=agent, user=user, progress=progress, models=models).run()
 
 
 def agent_eval(
-    dataset: str | Path | None = None,
+    dataset: str | Path | EvaluationConfig | None = None,
     *,
     agent: str | Agent | Callable[..., Any] | None = None,
     user: str | User | Callable[..., Any] | None = None,
@@ -88,33 +89,11 @@ def agent_eval(
 ) -> EvaluationResult:
     """Run an evaluation from plain code, a notebook included.
 
-    ``options`` are the fields of ``EvaluationConfig``, as on the command line:
-    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``. ``agent``, ``user``, ``models`` and
-    errors are those of ``run_evaluation``.
+    ``agent_eval("my_task/task.jsonl", agent="gold", n_rollouts=4)``: arguments and errors are those of
+    ``run_evaluation``.
     """
-    if dataset is not None:
-        options["dataset"] = str(dataset)
-    config = make_config(options)
+    config = config_of(dataset, options)
     return run_from_code(run_evaluation(config, agent=agent, user=user, progress=progress, models=models))
-
-
-def _check_heeded(config: EvaluationConfig) -> None:
-    """Raise ``UsageError`` for what the command line alone does: an evaluation would cost money instead."""
-    for name, instead in (
-        ("validate_only", "reward_kit.agent.validate(bundle) checks a bundle"),
-        ("json", "the result has to_json()"),
-        ("fail_under", "the result has pass_power"),
-        ("format", "the result has to_json(); agent-eval --resume ID --format tau-bench writes the other"),
-    ):
-        if getattr(config, name) != DEFAULTS[name]:
-            raise UsageError(f"{name} is for the command line; from Python {instead}")
-
-
-def make_config(options: dict[str, Any]) -> EvaluationConfig:
-    """The configuration from the given options; with ``resume``, over those stored with the evaluation."""
-    if options.get("resume"):
-        options = resumed_options(options)
-    return EvaluationConfig(**options)
 
 
 def open_bundle(config: EvaluationConfig) -> TaskBundle:

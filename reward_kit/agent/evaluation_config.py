@@ -345,8 +345,10 @@ class EvaluationConfig:
         return secrets_in([self.model_args, self.user_model_args, self.agent])
 
 
-def check_eval_id(name: str, flag: str = "--eval-id") -> None:
+def check_eval_id(name: object, flag: str = "--eval-id") -> None:
     """Raise ``UsageError`` where no evaluation can have this name, which names files."""
+    if not isinstance(name, str):
+        raise UsageError(f"{flag} takes the name of an evaluation, not {name!r}")
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise UsageError(
             f"{flag} {cut(name, LONGEST_NAME)!r} is no file name",

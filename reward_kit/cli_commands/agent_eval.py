@@ -85,7 +85,8 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 def _run(given: dict[str, Any]) -> int:
     with ended_by_ctrl_c():
-        from reward_kit.agent.evaluation import Evaluation, make_config
+        from reward_kit.agent.evaluation import Evaluation
+        from reward_kit.agent.given_options import make_config
         from reward_kit.agent.local_models import shown_on
         from reward_kit.agent.runs.output_file import check_target
 

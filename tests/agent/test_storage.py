@@ -26,7 +26,7 @@ from reward_kit.agent.evaluation import EvaluationResult
 from reward_kit.agent.runs.atomic_file import compact_json, json_bytes, link_or_copy, write_file
 from reward_kit.agent.runs.parcels import NewFile, Parcel, save_parcels
 from reward_kit.agent.storage import RunsFolder
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 
 @pytest.fixture
@@ -248,6 +248,8 @@ def test_a_file_that_is_no_record_is_told_so(tmp_path: Path, content: str) -> No
     path.write_text(content, errors="surrogateescape")
     with pytest.raises(StorageError, match=r"roll_x\.json"):
         load_rollout(path)
+    with pytest.raises(UsageError, match=r"not from 5\. Give the path of its roll_ID\.json"):
+        load_rollout(5)  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="no such rollout"):
         load_rollout(tmp_path / "missing.json")
 

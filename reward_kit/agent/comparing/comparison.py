@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,11 @@ from reward_kit.agent.comparing.row_pairs import (
 )
 from reward_kit.agent.comparing.settings import Setting, different_code, different_settings
 from reward_kit.agent.results import asked_model
-from reward_kit.agent.runs.stored_evaluation import StoredEvaluation, load_evaluation
+from reward_kit.agent.runs.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from reward_kit.agent.comparing.paired import PairedDifference
@@ -98,9 +99,10 @@ class EvaluationComparison:
 
 
 def compare(
-    a: str | Path, b: str | Path, *, output_dir: str | Path = "runs", changed_rows: bool = False
+    a: Named, b: Named, *, output_dir: str | Path = "runs", changed_rows: bool = False
 ) -> EvaluationComparison:
-    """Compare evaluation ``b`` with ``a`` (names in ``output_dir``, or paths of logs or results).
+    """Compare evaluation ``b`` with ``a``: names in ``output_dir``, paths of logs or results, or results as
+    ``agent_eval`` returned them.
 
     Rows whose fields or seed have changed are left out unless ``changed_rows`` is given. Rollouts that could
     not be judged count as failed only if both evaluations say so. Raises ``UsageError`` where an evaluation
@@ -125,15 +127,16 @@ class BaselineComparison:
 
 
 def compare_with(
-    baseline: str | Path,
-    others: Sequence[str | Path],
+    baseline: Named,
+    others: Named | Sequence[Named],
     *,
     output_dir: str | Path = "runs",
     changed_rows: bool = False,
 ) -> BaselineComparison:
     """Compare each of ``others`` with ``baseline``, which is passed over among them. Else as ``compare``."""
     one = load_evaluation(baseline, output_dir)
-    loaded = [load_evaluation(other, output_dir) for other in others]
+    named = others if isinstance(others, Sequence) and not isinstance(others, str) else [others]
+    loaded = [load_evaluation(other, output_dir) for other in named]
     compared = tuple(
         _compared(one, other, changed_rows)
         for other in loaded

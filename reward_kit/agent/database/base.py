@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from reward_kit.agent.database.publish import temporary_beside
 from reward_kit.agent.database.seed_connection import SeedConnection
 from reward_kit.agent.database.seed_file import SeedFile, open_seed_file
 from reward_kit.agent.database.sql_script import ScriptStatement, split_statements
-from reward_kit.errors import BundleError, DatabaseError, RewardKitError, StorageError
+from reward_kit.errors import BundleError, DatabaseError, RewardKitError, StorageError, UsageError
 
 _RANDOM_SEED = 0
 """The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
@@ -29,7 +30,7 @@ SeedScript = Callable[[SeedConnection], None]
 
 def seed_base(
     path: str | os.PathLike[str],
-    sql: str = "",
+    sql: str | None = "",
     *,
     script: SeedScript | None = None,
     origin: str = "seed SQL",
@@ -42,8 +43,10 @@ def seed_base(
     the clock is therefore repeatable only with ``now``.
 
     ``BundleError`` with the place ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot
-    be written.  Nothing is left behind then, and an older file at ``path`` stays.
+    be written, ``UsageError`` for what is no SQL (None: none) or no function.  Nothing is left behind then,
+    and an older file at ``path`` stays.
     """
+    _check_kinds(sql, script)
     target = Path(path)
     if "\0" in str(target):
         raise StorageError("the path has a NUL character", place=repr(str(target)))
@@ -57,7 +60,7 @@ def seed_base(
         file = open_seed_file(temporary, frozen_clock=moment is not None)
         with contextlib.closing(file), frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
             seed = SeedConnection(file, Randomness(_RANDOM_SEED))
-            _run_sql(seed, sql, origin)
+            _run_sql(seed, sql or "", origin)
             ends_at = origin
             if script is not None:
                 if not seed.is_left_open:
@@ -72,6 +75,20 @@ def seed_base(
         temporary.chmod(0o444)
         temporary.replace(target)
     return target
+
+
+def _check_kinds(sql: object, script: object) -> None:
+    """Raise ``UsageError`` for what is no SQL, or no function that runs when it is called."""
+    if sql is not None and not isinstance(sql, str):
+        remedy = (
+            "Give a function as script=." if callable(sql) else "Give what the file says: path.read_text()."
+        )
+        raise UsageError(f"sql= takes text, not a {type(sql).__name__}", remedy=remedy)
+    if script is not None and (not callable(script) or inspect.iscoroutinefunction(script)):
+        kind = "an async function" if callable(script) else f"a {type(script).__name__}"
+        raise UsageError(
+            f"script= takes a function, not {kind}", remedy="It is called with the open, empty database."
+        )
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ class Database(AsyncFace, View):
     def seed(
         cls,
         path: StrPath,
-        sql: str = "",
+        sql: str | None = "",
         *,
         script: Callable[[Any], None] | None = None,
         origin: str = "seed SQL",

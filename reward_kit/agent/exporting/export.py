@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.exporting.columns import columns_of, line_of
 from reward_kit.agent.exporting.formats import FORMATS, Format
-from reward_kit.agent.runs.stored_evaluation import StoredEvaluation, load_evaluation
+from reward_kit.agent.runs.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.agent.tools.arguments import did_you_mean
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.outcome import RolloutOutcome
@@ -56,7 +57,7 @@ class Export:
 
 
 def export(
-    name: str | Path,
+    name: Named,
     output_dir: str | Path = "runs",
     *,
     format: Format = "full",  # noqa: A002 - the name of the command's option
@@ -76,8 +77,10 @@ def export(
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
     chosen_columns = _columns(format, columns)
+    for flag, bound in (("--min-reward", min_reward), ("--max-reward", max_reward)):
+        _check_bound(flag, bound)
     stored = load_evaluation(name, output_dir)
-    asked = None if rows is None else _known_rows(stored, _names(rows))
+    asked = None if rows is None else _known_rows(stored, _names("--rows", rows))
     outcomes: list[RolloutOutcome] = []
     left_out: Counter[str] = Counter()
     for row in stored.rows:
@@ -98,7 +101,7 @@ def _columns(layout: Format, asked: str | Iterable[str] | None) -> tuple[str, ..
     known = columns_of(layout)
     if asked is None:
         return known
-    names = _names(asked)
+    names = _names("--columns", asked)
     for name in names:
         if name not in known:
             fault = f"there is no column {name!r} in the format {layout}{did_you_mean(name, known)}"
@@ -108,9 +111,22 @@ def _columns(layout: Format, asked: str | Iterable[str] | None) -> tuple[str, ..
     return tuple(dict.fromkeys(names))
 
 
-def _names(given: str | Iterable[str]) -> list[str]:
+def _names(flag: str, given: object) -> list[str]:
     parts = given.split(",") if isinstance(given, str) else given
-    return [part.strip() for part in parts if part.strip()]
+    names = list(parts) if isinstance(parts, Iterable) else []
+    if not isinstance(parts, Iterable) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"{flag} takes names, not {given!r}", remedy="Give a list, or a text with commas between them."
+        )
+    return [name.strip() for name in names if name.strip()]
+
+
+def _check_bound(flag: str, bound: object) -> None:
+    """Raise ``UsageError`` unless it is a number or None."""
+    if bound is None:
+        return
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or bound != bound:
+        raise UsageError(f"{flag} takes a number, not {bound!r}")
 
 
 def _known_rows(stored: StoredEvaluation, asked: Sequence[str]) -> frozenset[str]:

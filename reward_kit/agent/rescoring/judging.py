@@ -19,7 +19,7 @@ from reward_kit.agent.reward_retries import judged_with_retries
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
 from reward_kit.agent.runs.resume import resumed_options
 from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
-from reward_kit.agent.runs.stored_evaluation import find_stored
+from reward_kit.agent.runs.stored_evaluation import Named, find_stored
 from reward_kit.agent.strict_json import copied
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
@@ -37,7 +37,7 @@ DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 
 
 async def rescore(
-    name: str | Path,
+    name: Named,
     output_dir: str | Path = "runs",
     *,
     dataset: str | Path | None = None,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.calls import ModelCall, ToolCall
 from reward_kit.agent.completion import LATEST, Message, Usage, check_number
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.history import History, Line
 from reward_kit.agent.runs.atomic_file import compact_json
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +207,14 @@ def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def load_rollout(path: str | Path) -> RolloutRecord:
-    """Read a rollout's JSON file; raises ``StorageError`` if it is missing or is none."""
+    """Read a rollout's JSON file; raises ``StorageError`` if it is missing or is none, ``UsageError`` for
+    what is no path.
+    """
+    if not isinstance(path, str | Path):
+        raise UsageError(
+            f"a rollout is read from its file, not from {cut(repr(path), 80)}",
+            remedy="Give the path of its roll_ID.json: result.folder / outcome.file.",
+        )
     path = Path(path)
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))

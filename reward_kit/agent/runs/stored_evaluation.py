@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.completion import Usage
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.outcome import RolloutOutcome
-from reward_kit.agent.results import FORMAT, RowResult, Status, row_results, usage_of
+from reward_kit.agent.results import FORMAT, EvaluationResult, RowResult, Status, row_results, usage_of
 from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.evaluation_lock import writer_of
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 StoredStatus = Literal["complete", "budget", "interrupted", "stopped", "running"]
+Named = str | Path | EvaluationResult
+"""What an evaluation is named by: its name or ``latest``, the path of its log or results, or its result."""
+LONGEST_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class StoredEvaluation:
         )
 
 
-def load_evaluation(name: str | Path, output_dir: str | Path = "runs") -> StoredEvaluation:
+def load_evaluation(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
     """Read the evaluation that ``name`` means; see ``find_stored``.
 
     Raises ``UsageError`` where there is none, ``StorageError`` for one that is damaged.
@@ -85,12 +90,20 @@ def load_evaluation(name: str | Path, output_dir: str | Path = "runs") -> Stored
     return _from_log(log) if log.is_file() else _from_results(path, results)
 
 
-def find_stored(name: str | Path, output_dir: str | Path) -> Path:
+def find_stored(name: Named, output_dir: str | Path) -> Path:
     """The log or results file of an evaluation.
 
-    ``name`` is an evaluation's name in ``output_dir`` (``latest``: begun or continued last) or the path of
-    one of the two files. Raises ``UsageError`` where there is no such thing.
+    ``name`` is an evaluation's name in ``output_dir`` (``latest``: begun or continued last), the path of one
+    of the two files, or the result of the evaluation, which knows its own folder. Raises ``UsageError`` where
+    there is no such thing.
     """
+    if isinstance(name, EvaluationResult):
+        name = name.log_path if name.log_path.is_file() else name.results_path
+    if not isinstance(name, str | Path):
+        raise UsageError(
+            f"no evaluation is named by {cut(repr(name), LONGEST_SHOWN)}",
+            remedy="Give its name, the path of its log or results, or what agent_eval() returned.",
+        )
     evals, path = Path(output_dir) / "evals", Path(name)
     try:
         for file in (evals / f"{name}.jsonl", path, evals / f"{name}.json"):

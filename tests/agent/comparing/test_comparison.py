@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.comparing import EvaluationComparison, Measure, compare
+from reward_kit.agent.comparing import EvaluationComparison, Measure, compare, compare_with
 from reward_kit.errors import StorageError, UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
@@ -186,6 +187,27 @@ def test_an_evaluation_is_found_by_name_log_results_or_as_the_latest(bundle: Bun
     alone = compare("one", tmp_path / "kept.json")
     assert alone.to_json()["rows"] == expected
     assert (alone.b.fingerprints, alone.code) == ({}, {})
+
+
+def test_results_are_taken_as_they_were_returned_wherever_they_lie(bundle: Bundle) -> None:
+    one = evaluate(bundle, "one", A, output_dir="here")
+    two = evaluate(bundle, "two", B, output_dir="there")
+    found = compare(one, two)
+    assert found.to_json() == compare(one.log_path, two.log_path).to_json()
+    assert compare_with(one, [two]).comparisons == (found,)
+    assert compare_with(one, two).comparisons == (found,)
+    two.log_path.unlink()
+    assert compare(one, two).to_json()["rows"] == found.to_json()["rows"]
+
+
+@pytest.mark.parametrize("name", [5, None, ["one"], {"a": 1}])
+def test_what_names_no_evaluation_is_told(bundle: Bundle, name: Any) -> None:
+    evaluate(bundle, "one", A)
+    for comparing in (lambda: compare("one", name), lambda: compare(name, "one")):
+        with pytest.raises(UsageError, match=r"no evaluation is named by .* what agent_eval\(\) returned"):
+            comparing()
+    with pytest.raises(UsageError, match="nothing to compare it with"):
+        compare_with("one", "one")
 
 
 def test_an_evaluation_is_no_different_from_itself(bundle: Bundle) -> None:

@@ -20,7 +20,7 @@ from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.sql_script import split_statements
-from reward_kit.errors import BundleError, DatabaseError, StorageError
+from reward_kit.errors import BundleError, DatabaseError, StorageError, UsageError
 
 
 def rows(path: Path, sql: str) -> list[tuple]:
@@ -417,3 +417,37 @@ def test_changes_count_from_what_was_seeded_whatever_is_beside_it(tmp_path: Path
         db.fork() as fork,
     ):
         assert len(db.changes()) == len(fork.changes()) == 0
+
+
+# -- what is given -----------------------------------------------------------------------------------------
+
+
+def fill(db: Any) -> None:
+    db.execute("CREATE TABLE a (b)")
+
+
+async def fill_later(db: Any) -> None:
+    db.execute("CREATE TABLE a (b)")
+
+
+def test_a_script_alone_needs_no_sql(tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "base.db", None, script=fill) as base:
+        assert base.read_only().execute("SELECT count(*) FROM a").scalar_one() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"sql": Path("seed.sql")}, r"sql= takes text, not a \w+Path\. Give .* path\.read_text\(\)"),
+        ({"sql": b"SELECT 1"}, "sql= takes text, not a bytes"),
+        ({"sql": fill}, "Give a function as script="),
+        ({"script": "seed.py"}, "script= takes a function, not a str"),
+        ({"script": fill_later}, "script= takes a function, not an async function"),
+    ],
+)
+def test_what_is_no_seed_is_told_before_anything_is_written(
+    tmp_path: Path, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        Database.seed(tmp_path / "base.db", **given)
+    assert list(tmp_path.iterdir()) == []

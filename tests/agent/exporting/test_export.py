@@ -184,6 +184,27 @@ class TestLines:
             export("first", format="sft")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="no evaluation 'second'"):
             export("second")
+        with pytest.raises(UsageError, match="no evaluation is named by 5"):
+            export(5)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"min_reward": "x"}, "--min-reward takes a number, not 'x'"),
+            ({"max_reward": True}, "--max-reward takes a number, not True"),
+            ({"min_reward": float("nan")}, "--min-reward takes a number, not nan"),
+            ({"columns": 5}, "--columns takes names, not 5"),
+            ({"rows": [1]}, r"--rows takes names, not \[1\]"),
+        ],
+    )
+    def test_values_of_another_kind_are_told(self, bundle: Bundle, options: Any, told: str) -> None:
+        evaluate(bundle, "first", PLAN)
+        with pytest.raises(UsageError, match=told):
+            export("first", **options)
+
+    def test_a_result_is_exported_as_it_was_returned(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN, output_dir="elsewhere")
+        assert list(export(result)) == list(export(result.log_path))
 
 
 class TestTools:
