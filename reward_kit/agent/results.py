@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 FORMAT = "reward-kit.evaluation/1"
 Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by a fault to mend."""
+StoredStatus = Literal[Status, "running"]
+"""``running``: another process works at what is read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class EvaluationResult:
     """
 
     eval_id: str
-    status: Status
+    status: StoredStatus
     reason: str | None
     configuration: Mapping[str, Any]
     versions: Mapping[str, str]

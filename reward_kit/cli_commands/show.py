@@ -84,8 +84,28 @@ def _print_report(name: str, output_dir: str) -> None:
     from reward_kit.agent.runs.stored_evaluation import load_evaluation
     from reward_kit.agent.runs.stored_result import stored_result
     from reward_kit.cli_commands.report_output import print_result
+    from reward_kit.errors import UsageError
 
-    print_result(stored_result(load_evaluation(name, output_dir)), EvaluationConfig())
+    try:
+        stored = load_evaluation(name, output_dir)
+    except UsageError as error:
+        row = _near_row(name, Path(output_dir))
+        if row is None:
+            raise
+        remedy = f"Did you mean the row {row!r}? {error.remedy or ''}".rstrip()
+        raise UsageError(error.fault, place=error.place, remedy=remedy) from None
+    print_result(stored_result(stored), EvaluationConfig())
+
+
+def _near_row(what: str, folder: Path) -> str | None:
+    """The row of almost this id that has rollouts; None where there is none."""
+    from difflib import get_close_matches
+
+    try:
+        rows = {path.parent.name for path in folder.glob("*/roll_*.json")}
+    except OSError:
+        return None
+    return next(iter(get_close_matches(what, sorted(rows), n=1)), None)
 
 
 def _print_rollout(path: Path) -> None:

@@ -131,7 +131,7 @@ def test_the_explanations_of_an_evaluation_are_none_themselves(bundle: Bundle) -
         run(bundle, eval_id=f"n{number}")
     with pytest.raises(UsageError) as caught:
         agent_eval(resume="other")
-    assert caught.value.remedy == "There are: n1, n2, n3, n4, n5 and 2 more."
+    assert caught.value.remedy == "The newest of 7: n5, n4, n3, n2, n1."
 
 
 def test_the_version_of_sqlite_is_that_of_the_library_in_use() -> None:

@@ -90,9 +90,7 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
     for name, status in (("running", "running"), ("killed", "interrupted"), ("whole", "complete")):
         assert f" {status} " in found[name]
     assert "is no line of an evaluation's log" in found["damaged:"]
-    assert f"(interrupted: still running, by process {os.getpid()} on" in " ".join(
-        command("running").out.split()
-    )
+    assert f"(still running, by process {os.getpid()} on" in " ".join(command("running").out.split())
     lock.release()
     assert " interrupted " in next(line for line in command().out.splitlines() if "running" in line)
 
@@ -177,6 +175,34 @@ def test_what_cannot_be_shown_is_told_in_one_line(
     assert told in ran.error
     assert ran.error.startswith("Error: ")
     assert ran.error.count("\n") == 1
+
+
+def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
+    finished: EvaluationResult, command: Command
+) -> None:
+    change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
+    assert "--resume first" in command("first").out
+    lock = EvaluationLock(finished.log_path.with_suffix(".lock"))
+    running = command("first").out
+    lock.release()
+    assert "not judged" in running
+    assert "--resume" not in running
+
+
+def test_what_may_be_meant_is_offered_and_the_newest(
+    bundle: Bundle, finished: EvaluationResult, command: Command
+) -> None:
+    log = finished.log_path.read_text()
+    for age, name in enumerate(["zoo", "old", "begun", "fourth", "third", "second"]):
+        path = finished.log_path.with_name(f"{name}.jsonl")
+        path.write_text(log)
+        os.utime(path, (1_000_000 + age, 1_000_000 + age))
+    evaluate(bundle, "booking", {"flight.book": [1]})
+    told = "runs/evals: there is no evaluation 'thrd'. Did you mean 'third'? The newest of 8: booking, "
+    ran = command("thrd")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.error == f"Error: {told}first, second, third, fourth.\n"
+    assert "Did you mean the row 'flight.book'? " in command("flight.bok").error
 
 
 def test_an_empty_folder_holds_none_yet(command: Command) -> None:

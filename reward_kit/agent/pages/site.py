@@ -79,6 +79,8 @@ class Site:
                 yield _written(out, address, self.page(address).html)
 
     def _rollout_page(self, path: Path) -> str:
+        if _state(path) == NO_FILE:
+            raise UsageError(f"there is no rollout {path.stem!r} of a row {path.parent.name!r}")
         record = load_rollout(path)
         try:
             read = self._evaluation(record.eval_id)
@@ -93,6 +95,8 @@ class Site:
         path = self._folder / "evals" / f"{name}.jsonl"
         results = path.with_suffix(".json")
         state = _state(path), _state(results)
+        if state == (NO_FILE, NO_FILE):
+            raise UsageError(f"there is no evaluation {name!r}")
         if state[0] == NO_FILE:
             path = results
         last = self._last

@@ -46,11 +46,18 @@ def title_line(result: EvaluationResult) -> str:
     counted = sum(row.n for row in result.rows)
     noun = "rollout" if result.configuration.get("errors_as_failures") else "judged rollout"
     passed = sum(row.c for row in result.rows)
-    how = "" if result.status == "complete" else f" ({result.status}: {one_line(result.reason or '')})"
     return (
         f"{strategy(result)}: {passed} of {count(counted, noun)} passed, "
-        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{how}"
+        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{_ending(result)}"
     )
+
+
+def _ending(result: EvaluationResult) -> str:
+    """In brackets, why there is no more; nothing where the run came to its end."""
+    if result.status == "complete":
+        return ""
+    reason = one_line(result.reason or "")
+    return f" (still running, {reason})" if result.status == "running" else f" ({result.status}: {reason})"
 
 
 def row_cells(row: RowResult) -> dict[str, str]:
@@ -182,7 +189,7 @@ def _troubles(result: EvaluationResult) -> Iterator[Fact]:
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
     yield "", _instance(example, example.trouble)
-    if result.status != "budget":  # then it takes a larger one, which the command line tells
+    if result.status not in ("budget", "running"):  # a larger one, told by the command line; or just wait
         yield "", f"tried again by: {_command(result, 'agent-eval', '--resume', result.eval_id)}"
     if REWARD_ERROR in result.unjudged:
         judging = _command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")

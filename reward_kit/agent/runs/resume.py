@@ -7,6 +7,7 @@ import json
 import shlex
 import time
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LATEST = "latest"
 EXPLANATIONS = ".explanations"
 """The end of the name, without the suffix, of what lies beside a log: judgements of ``--explain``."""
+NAMED = 5
+"""Evaluations that are named where another one was asked for."""
 PROMPTS = "prompts/"
 """What tells the fingerprints of a bundle's prompts from those of fields."""
 
@@ -154,8 +157,8 @@ def find_evaluation(evals: Path, name: str) -> Path:
         path = evals / f"{name}.jsonl"
         if path.is_file():
             return path
-        raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=_known(evals))
-    logs = sorted(stored_logs(evals), key=lambda path: path.stat().st_mtime)
+        raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=_known(evals, name))
+    logs = sorted(stored_logs(evals), key=_written)
     if not logs:
         raise UsageError(
             "there is no evaluation to resume", place=str(evals), remedy="Is --output-dir right?"
@@ -236,12 +239,24 @@ def _is_gone(path: str) -> bool:
     return Path(path).is_absolute() and not Path(path).exists()
 
 
-def _known(evals: Path) -> str:
-    names = [log.stem for log in stored_logs(evals)]
-    if not names:
+def _known(evals: Path, name: str) -> str:
+    """The evaluation that may be meant, and the newest ones."""
+    newest = [log.stem for log in sorted(stored_logs(evals), key=_written, reverse=True)]
+    if not newest:
         return "There is none in this folder; is --output-dir right?"
-    others = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"There are: {', '.join(names[-5:])}{others}."
+    near = get_close_matches(name, newest, n=1)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    if len(newest) <= NAMED:
+        return f"{meant}There are: {', '.join(newest)}."
+    return f"{meant}The newest of {len(newest)}: {', '.join(newest[:NAMED])}."
+
+
+def _written(log: Path) -> float:
+    """When a log was last written to, in Unix seconds; long ago where it is gone by now."""
+    try:
+        return log.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def row_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.cut_text import cut
 from reward_kit.agent.outcome import RolloutOutcome
-from reward_kit.agent.results import FORMAT, EvaluationResult, RowResult, Status, row_results, usage_of
+from reward_kit.agent.results import (
+    FORMAT,
+    EvaluationResult,
+    RowResult,
+    Status,
+    StoredStatus,
+    row_results,
+    usage_of,
+)
 from reward_kit.agent.runs.broken_off import BrokenOff
 from reward_kit.agent.runs.evaluation_lock import writer_of
 from reward_kit.agent.runs.evaluation_log import LoggedEvaluation, read_log
@@ -20,7 +28,6 @@ from reward_kit.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-StoredStatus = Literal["complete", "budget", "interrupted", "stopped", "running"]
 Named = str | Path | EvaluationResult
 """What an evaluation is named by: its name or ``latest``, the path of its log or results, or its result."""
 LONGEST_SHOWN = 80

@@ -30,8 +30,8 @@ def stored_result(stored: StoredEvaluation) -> EvaluationResult:
     try:
         return EvaluationResult(
             eval_id=stored.eval_id,
-            status="interrupted" if stored.status == "running" else stored.status,
-            reason=f"still running, {stored.reason}" if stored.status == "running" else stored.reason,
+            status=stored.status,
+            reason=stored.reason,
             configuration={"errors_as_failures": False, "model": None, **stored.configuration},
             versions=stored.versions,
             rows=stored.rows,

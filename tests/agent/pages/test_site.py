@@ -235,6 +235,14 @@ def test_other_addresses_have_no_page(bundle: Bundle, site: Site, address: str) 
     assert "Traceback" not in page.html
 
 
+def test_what_is_not_there_is_told_in_words(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "first", {"a": [1]})
+    rollout, evaluation = site.page("a/roll_nothing.html"), site.page("evals/nothing.html")
+    assert (rollout.status, evaluation.status) == (404, 404)
+    assert "there is no rollout 'roll_nothing' of a row 'a'" in Read(rollout.html).words
+    assert "there is no evaluation 'nothing'" in Read(evaluation.html).words
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "reward-kit.rollout/1"}', "\udcff", None])
 def test_a_damaged_rollout_has_a_page_that_says_so(bundle: Bundle, site: Site, content: str | None) -> None:
     result = evaluate(bundle, "first", PLAN)
@@ -244,8 +252,8 @@ def test_a_damaged_rollout_has_a_page_that_says_so(bundle: Bundle, site: Site, c
     else:
         path.write_text(content, errors="surrogateescape")
     page = site.page(result.outcomes[0].file.replace(".json", ".html"))
-    assert page.status == 500
-    assert path.name in page.html
+    assert page.status == (404 if content is None else 500)
+    assert path.stem in page.html
     assert list(site.write([], Path("out"))) == ["index.html"]
 
 
