@@ -52,8 +52,6 @@ class Averages:
 def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     """The means over all rollouts of ``rows``; the reward's is a mean over rows, as Pass^k is."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
-    rewards = [(row.reward,) for row in rows if row.reward is not None]
-    estimates = mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))
     durations = [outcome.seconds for outcome in outcomes]
     calls = sum(_timed_calls(outcome) for outcome in outcomes)
     asked = sum(outcome.model_seconds for outcome in outcomes)  # 0: no call that was counted told its time
@@ -62,7 +60,7 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
     turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
     return Averages(
-        reward=estimates[0] if estimates else None,
+        reward=reward_of(rows, seed=seed),
         steps=mean([outcome.steps for outcome in outcomes]),
         turns=mean([outcome.turns for outcome in outcomes]),
         turn_of_success=mean(turns),
@@ -72,6 +70,12 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
         waiting=waiting / sum(durations) if any(durations) else None,
         metrics=_metric_means(rows),
     )
+
+
+def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
+    """The mean over rows of their judged rollouts' mean reward; None where nothing is judged."""
+    rewards = [(row.reward,) for row in rows if row.reward is not None]
+    return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)
 
 
 def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.cli_commands.printing import print_lines
+from reward_kit.cli_commands.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ DONE, WORSE = 0, 1
     metavar="PATH",
     help="Write numbers and all rows to a file (-: to the output).",
 )
+@click.option(
+    "--markdown", is_flag=True, help="Print a table to share and the verdicts, as Markdown, and nothing else."
+)
 @click.option("--changed-rows", is_flag=True, help="Compare rows whose fields or seed have changed, too.")
 @click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the interval of Pass^1 is below zero.")
 def compare(
@@ -34,6 +38,7 @@ def compare(
     output_dir: str,
     baseline: str | None,
     json_path: str | None,
+    markdown: bool,
     changed_rows: bool,
     fail_if_worse: bool,
 ) -> int:
@@ -45,6 +50,7 @@ def compare(
     """
     from reward_kit.agent.comparing import BaselineComparison
     from reward_kit.agent.reports.comparison_report import baseline_lines, comparison_lines
+    from reward_kit.agent.reports.standings_table import markdown_lines
     from reward_kit.agent.runs.atomic_file import readable_json
     from reward_kit.agent.runs.output_file import TO_OUTPUT, check_target, write_output
 
@@ -54,8 +60,14 @@ def compare(
         raise click.UsageError("Name the evaluations to compare: two or more.")
     found = _compared(*named, output_dir=output_dir, changed_rows=changed_rows)
     several = found.comparisons if isinstance(found, BaselineComparison) else (found,)
-    lines = baseline_lines(found) if isinstance(found, BaselineComparison) else comparison_lines(found)
-    print_lines(lines, err=json_path == TO_OUTPUT)
+    to_stderr = json_path == TO_OUTPUT
+    if markdown:
+        lines = markdown_lines(several)
+    elif isinstance(found, BaselineComparison):
+        lines = baseline_lines(found, terminal_width(sys.stderr if to_stderr else sys.stdout))
+    else:
+        lines = comparison_lines(found)
+    print_lines(lines, err=to_stderr)
     if json_path is not None:
         write_output([readable_json(found.to_json())], json_path)
     worse = any(comparison.success.verdict == "worse" for comparison in several)

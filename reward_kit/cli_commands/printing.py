@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,3 +26,8 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         stream.reconfigure(errors="replace")
     for line in lines:
         say(line, file=stream)
+
+
+def terminal_width(stream: IO[str]) -> int | None:
+    """How many columns a terminal has; None for what is none, where any width is fine."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None

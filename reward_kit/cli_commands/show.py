@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import glob
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import click
 
-from reward_kit.cli_commands.printing import print_lines
+from reward_kit.cli_commands.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
 
 DONE = 0
@@ -57,8 +56,7 @@ def _list_evaluations(folder: Path) -> None:
         raise UsageError(
             "there are no evaluations in this folder", place=str(folder), remedy="Is --output-dir right?"
         )
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = list(evaluation_lines(folder / "evals", width))
+    lines = list(evaluation_lines(folder / "evals", terminal_width(sys.stdout)))
     print_lines(lines or [f"there are no evaluations in {folder} yet"])
 
 

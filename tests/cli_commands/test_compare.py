@@ -15,6 +15,7 @@ from flight_bundle import Bundle, Finished, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent.comparing import compare, compare_with
+from reward_kit.agent.reports.comparison_report import baseline_lines
 
 Command = Callable[..., Finished]
 BASE = {f"row.{number}": [1, 1, number % 2, 0] for number in range(8)}
@@ -244,7 +245,8 @@ def test_several_are_each_compared_with_the_first(bundle: Bundle, command: Comma
     assert first[2].endswith("  (7 rows)")
     assert "\nB is better: +25.0 points, 95 % interval +25.0 to +25.0, 8 rows\n" in ran.out
     assert "\nC is worse: -60.7 points, 95 % interval" in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 90
+    details = ran.out.split("\n\n", 1)[1]
+    assert max(map(len, details.splitlines())) <= 90
     plain = json.loads((tmp_path / "out.json").read_text())
     assert (plain["format"], plain["baseline"]["eval_id"]) == ("reward-kit.comparisons/1", "base")
     assert [one["verdict"] for one in plain["comparisons"]] == ["better", "worse"]
@@ -253,14 +255,93 @@ def test_several_are_each_compared_with_the_first(bundle: Bundle, command: Comma
     assert command(*names, "--fail-if-worse").code == 1
 
 
+def test_of_several_a_table_comes_first_with_a_line_for_each(bundle: Bundle, command: Command) -> None:
+    priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
+    base = evaluate(bundle, "base", BASE, usage=priced)
+    evaluate(bundle, "new", {row_id: successes[:2] for row_id, successes in BETTER.items()})
+    short = evaluate(bundle, "short", {row_id: [0, 0, 0] for row_id in [*BASE][:3]})
+    lines = short.log_path.read_text().splitlines()
+    short.log_path.write_text("\n".join(lines[:-1]) + "\n")
+    short.results_path.unlink()
+    first = base.pass_power[1]
+    assert first.interval is not None
+    head, *table = command("base", "new", "short").out.split("\n\n")[0].splitlines()
+    assert head.split()[:6] == ["evaluation", "rows", "judged", "Pass^1", "Pass^2", "reward"]
+    assert re.sub(" +", " ", table[0]) == (
+        f"A base 8 32/32 0.625 [{first.interval.low:.3f}, {first.interval.high:.3f}] "
+        f"{base.pass_power[2].value:.3f} 0.625 $16.00 baseline planned_agent:Planned"
+    )
+    assert re.sub(" +", " ", table[1]) == (
+        "B new 8 16/16 1.000 [1.000, 1.000] 1.000 1.000 - better planned_agent:Planned"
+    )
+    assert re.sub(" +", " ", table[2]) == (
+        "C short (interrupted) 3 8/9 0.000 [0.000, 0.000] 0.000 0.000 - worse (a hint) planned_agent:Planned"
+    )
+    assert table[3:] == [
+        "[95 % interval by bootstrap over rows]",
+        "Numbers are over all rows of an evaluation, verdicts over those shared with A.",
+    ]
+
+
+def test_on_a_terminal_that_is_too_narrow_agent_and_model_stand_below(bundle: Bundle) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        evaluate(bundle, name, BASE)
+    found = compare_with("one", ["two", "three"])
+    wide, narrow = (list(baseline_lines(found, width)) for width in (200, 80))
+    assert wide[1].endswith("planned_agent:Planned")
+    assert narrow[3] == "  planned_agent:Planned"
+    assert narrow[2] == wide[1].removesuffix("planned_agent:Planned").rstrip()
+
+
+def test_as_markdown_there_is_the_table_and_the_verdicts_and_nothing_else(
+    bundle: Bundle, command: Command
+) -> None:
+    evaluate(bundle, "base", BASE)
+    new = evaluate(bundle, "new", BETTER)
+    new.log_path.write_text(new.log_path.read_text().replace('"model": null', '"model": "odd|`*model"'))
+    ran = command("base", "new", "--markdown")
+    assert (ran.code, ran.error) == (0, "")
+    head, rule, base, other, blank, verdict = ran.out.splitlines()
+    assert head == (
+        "|  | evaluation | rows | judged | Pass^1 | Pass^2 | Pass^3 | Pass^4 | reward | cost | verdict "
+        "| agent (model) |"
+    )
+    assert rule == f"| --- | --- | {'---: | ' * 8}--- | --- |"
+    assert base.startswith("| A | base | 8 | 32/32 | 0.625 [")
+    assert base.endswith("| 0.625 | - | baseline | `planned_agent:Planned` |")
+    assert other.startswith("| B | new | 8 | 32/32 | 0.875 [")
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, base, other)} == {13}
+    assert (blank, verdict) == (
+        "",
+        "- B is better: +25.0 points, 95 % interval +25.0 to +25.0, 8 rows",
+    )
+
+
+def test_markdown_and_json_go_together_and_scripts_still_get_their_code(
+    bundle: Bundle, command: Command
+) -> None:
+    for name, plan in (("base", BETTER), ("new", BASE), ("newest", BETTER)):
+        evaluate(bundle, name, plan)
+    several = command("base", "new", "newest", "--markdown")
+    assert len(several.out.split("\n\n")[0].splitlines()) == 5
+    ran = command("base", "new", "newest", "--markdown", "--json", "-", "--fail-if-worse")
+    assert ran.code == 1
+    assert json.loads(ran.out) == compare_with("base", ["new", "newest"]).to_json()
+    assert ran.error == several.out
+    assert "- B is worse: -25.0 points" in ran.error
+
+
 def test_the_baseline_may_be_any(bundle: Bundle, command: Command) -> None:
     for name in ("x", "y", "z"):
         evaluate(bundle, name, BASE)
     told = command("x", "y", "z", "--baseline", "z").out
     assert len({line.index("this") for line in told.splitlines() if line.endswith("95 % interval")}) == 1
-    heads = told.splitlines()[:6:2]
-    assert heads == [
-        f"{side}  {name}: planned_agent:Planned" for side, name in zip("ABC", ("z", "x", "y"), strict=True)
+    table = [line.split() for line in told.splitlines()[1:4]]
+    assert [(line[0], line[1], line[-2]) for line in table] == [
+        ("A", "z", "baseline"),
+        ("B", "x", "difference"),
+        ("C", "y", "difference"),
     ]
     assert "\nC: no difference: each of 8 rows succeeds as often in C as in A\n" in command("x", "y", "z").out
     assert command("x", "z", "--baseline", "z").out == command("z", "x").out

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.comparing.paired import TELLING
 from reward_kit.agent.comparing.row_pairs import CHANGED
 from reward_kit.agent.metrics import shown_ks
 from reward_kit.agent.outcome import total_usage
 from reward_kit.agent.reports.leaderboard import strategy
+from reward_kit.agent.reports.standings_table import LONGEST_STRATEGY, SIDES, standing_lines
+from reward_kit.agent.reports.verdict_lines import verdict_lines
 from reward_kit.agent.reports.wording import (
     NOTHING,
     count,
@@ -21,26 +21,23 @@ from reward_kit.agent.reports.wording import (
     tallied,
     tokens,
 )
-from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparing import (
         BaselineComparison,
         EvaluationComparison,
         Measure,
-        PairedDifference,
         RowPair,
     )
     from reward_kit.agent.comparing.measures import Unit
     from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
 
 WIDTH = 80
-_SIDES = ascii_uppercase
 SHOWN = 10
 """Rows that got worse, and rows that got better, that are shown."""
-LONGEST_NAME, LONGEST_STRATEGY, SHORTEST_LABEL, LONGEST_LABEL = 40, 80, 10, 20
+LONGEST_NAME, SHORTEST_LABEL, LONGEST_LABEL = 40, 10, 20
 SHOWN_METRICS = 10
 """Metrics of the reward that are shown."""
 ONE_DECIMAL, EXPONENT = 100, 1e6
@@ -51,24 +48,26 @@ _PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
 
 def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     """What differs, the numbers, the verdict, then the rows that changed."""
-    yield from _heads([("A", comparison.a), ("B", comparison.b)])
+    yield from _head("A", comparison.a)
+    yield from _head("B", comparison.b)
     yield ""
     yield from _settings(comparison)
     yield ""
     yield from _left_out(comparison)
     yield from _numbers(comparison)
     yield ""
-    yield from _verdict(comparison.success)
+    yield from verdict_lines(comparison.success)
     yield from _rows("worse", comparison.worse, comparison)
     yield from _rows("better", comparison.better, comparison)
 
 
-def baseline_lines(found: BaselineComparison) -> Iterator[str]:
-    """Which evaluations, each number beside that of the baseline, then what it says of each."""
-    others = dict(zip(_SIDES[1:], found.comparisons, strict=False))
-    if len(others) < len(found.comparisons):
-        raise UsageError(f"at most {len(_SIDES)} evaluations fit into one table")
-    yield from _heads([("A", found.baseline), *((side, one.b) for side, one in others.items())])
+def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
+    """A line for each evaluation, each number beside that of the baseline, then what it says of each.
+
+    ``columns`` is how wide the terminal is (None: any is fine).
+    """
+    yield from standing_lines(found.comparisons, columns)
+    others = dict(zip(SIDES[1:], found.comparisons, strict=False))
     names = {side: one_line(one.b.eval_id, LONGEST_LABEL) for side, one in others.items()}
     width = max(SHORTEST_LABEL, *map(len, names.values()))
     for name, measures in _table(found.comparisons).items():
@@ -88,19 +87,18 @@ def baseline_lines(found: BaselineComparison) -> Iterator[str]:
     yield from _metric_notes(others)
     yield ""
     for side, each in others.items():
-        yield from _verdict(each.success, side)
+        yield from verdict_lines(each.success, side)
     yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
     yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
 
 
-def _heads(evaluations: Iterable[tuple[str, StoredEvaluation]]) -> Iterator[str]:
-    for side, stored in evaluations:
-        done, planned = len(stored.outcomes), stored.planned
-        status = "" if stored.status == "complete" else f"{stored.status}, "
-        spent = money(total_usage(stored.usage.values()))
-        cost = "" if spent == NOTHING else f", {spent}"
-        yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
-        yield f"   {status}{count(len(stored.rows), 'row')}, {done} of {count(planned, 'rollout')}{cost}"
+def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
+    done, planned = len(stored.outcomes), stored.planned
+    status = "" if stored.status == "complete" else f"{stored.status}, "
+    spent = money(total_usage(stored.usage.values()))
+    cost = "" if spent == NOTHING else f", {spent}"
+    yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
+    yield f"   {status}{count(len(stored.rows), 'row')}, {done} of {count(planned, 'rollout')}{cost}"
 
 
 def _settings(comparison: EvaluationComparison) -> Iterator[str]:
@@ -306,27 +304,6 @@ def _signed(value: float, unit: Unit) -> str:
     if not any(digit in text for digit in "123456789"):
         return text
     return f"{'-' if value < 0 else '+'}{text}"
-
-
-def _verdict(found: PairedDifference, side: str | None = None) -> Iterator[str]:
-    """What the interval says of B; ``side`` is its letter where there are several."""
-    none, side = ("no difference", "B") if side is None else (f"{side}: no difference", side)
-    rows, points = count(found.rows, "row"), f"{100 * found.value:+.1f} points"
-    if found.interval is None:
-        yield f"{none} that {rows} can show: {points}, and no interval of a single row"
-        return
-    interval = f"95 % interval {100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
-    if found.differing == 0:
-        yield f"{none}: each of {rows} succeeds as often in {side} as in A"
-    elif found.verdict == "no difference":
-        yield f"{none} that {rows} can show: {points}, {interval}"
-        if found.too_few:
-            yield f"({rows} are too few for an interval to mean much: compare at least {TELLING})"
-    else:
-        yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"
-        if found.differing < TELLING:
-            differ = "1 row differs" if found.differing == 1 else f"{found.differing} rows differ"
-            yield f"(only {differ}: with fewer than {TELLING}, take it for a hint)"
 
 
 def _rows(what: str, pairs: Sequence[RowPair], comparison: EvaluationComparison) -> Iterator[str]:

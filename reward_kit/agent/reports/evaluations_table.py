@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import mean
 from reward_kit.agent.outcome import total_usage
-from reward_kit.agent.reports.comparison_report import LONGEST_STRATEGY
 from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.plain_table import table_lines
+from reward_kit.agent.reports.standings_table import LONGEST_STRATEGY
 from reward_kit.agent.reports.wording import money, one_line, score
 from reward_kit.agent.runs.resume import stored_logs
 from reward_kit.agent.runs.stored_evaluation import load_evaluation

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.metrics import LEADERBOARD_KS
+from reward_kit.agent.reports.markdown_table import markdown_table_lines
 from reward_kit.agent.reports.wording import score
 from reward_kit.agent.results import asked_model, leaderboard_values
 
@@ -32,9 +33,5 @@ def leaderboard_row(result: EvaluationResult) -> list[str]:
 def leaderboard(results: Sequence[EvaluationResult]) -> str:
     """A Markdown table, the best first by overall score."""
     ranked = sorted(results, key=lambda result: -(result.score if result.score is not None else -1.0))
-    lines = [HEADINGS, ("---", *("---:" for _ in LEADERBOARD_KS)), *map(leaderboard_row, ranked)]
-    return "".join(f"| {' | '.join(_cell(cell) for cell in cells)} |\n" for cells in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    rows = [HEADINGS, *map(leaderboard_row, ranked)]
+    return "".join(f"{line}\n" for line in markdown_table_lines(rows, right=range(1, len(HEADINGS))))
