@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.averages import Averages
     from reward_kit.agent.completion import Usage
     from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.groups import Group
     from reward_kit.agent.runs.comparison import Comparison
     from reward_kit.agent.runs.rollout_record import RolloutRecord
     from reward_kit.agent.tau_bench.agreement import Agreement
@@ -188,6 +189,19 @@ class EvaluationResult:
         for outcome in self.outcomes:
             with load_rollout(self.folder / outcome.file) as record:
                 yield record
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """The rollouts that are over as flat dicts, all with the same keys: for pandas or CSV files."""
+        from reward_kit.agent.flat_table import flat_table
+
+        return flat_table(self)
+
+    def by(self, field: str) -> list[Group]:
+        """The rows in groups by a field of theirs (``metadata.domain``), counted up; see ``groups_of``."""
+        from reward_kit.agent.groups import groups_of
+
+        seed = self.configuration.get("seed", 0)
+        return groups_of(self.rows, field, folder=self.folder, seed=seed)
 
     @property
     def planned(self) -> int:

@@ -6,11 +6,15 @@ import glob
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reward_kit.cli_commands.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
+
+if TYPE_CHECKING:
+    from reward_kit.agent.results import EvaluationResult
 
 DONE = 0
 LISTED = 5
@@ -19,14 +23,25 @@ LISTED = 5
 @click.command("show")
 @click.argument("what", metavar="[WHAT]", required=False)
 @runs_option
-def show(what: str | None, output_dir: str) -> int:
+@click.option(
+    "--by",
+    "field",
+    metavar="FIELD",
+    help="Print the scores of groups of rows instead, by a field of theirs, such as metadata.domain.",
+)
+def show(what: str | None, output_dir: str, field: str | None) -> int:
     """List evaluations; print the report of one again, or a rollout to read.
 
     WHAT is the name of an evaluation (latest: the last) or the path of its log or results: its report
     is printed again. Or it is a rollout, by its id or its roll_ID.json: its conversation is printed.
     Or it is the id of a row: its rollouts are listed. Without WHAT, or with a runs folder, the
-    evaluations there are listed.
+    evaluations there are listed. With --by, the scores of an evaluation are printed by group.
     """
+    if field is not None:
+        if what is None:
+            raise click.UsageError("--by takes an evaluation: name one, or latest.")
+        _print_groups(what, output_dir, field)
+        return DONE
     if what is None or _is_runs_folder(what):
         _list_evaluations(Path(output_dir if what is None else what))
         return DONE
@@ -79,20 +94,31 @@ def _list_rollouts(folder: Path) -> None:
 
 def _print_report(name: str, output_dir: str) -> None:
     from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.runs.stored_evaluation import load_evaluation
-    from reward_kit.agent.runs.stored_result import stored_result
     from reward_kit.cli_commands.report_output import print_result
     from reward_kit.errors import UsageError
 
     try:
-        stored = load_evaluation(name, output_dir)
+        result = _result(name, output_dir)
     except UsageError as error:
         row = _near_row(name, Path(output_dir))
         if row is None:
             raise
         remedy = f"Did you mean the row {row!r}? {error.remedy or ''}".rstrip()
         raise UsageError(error.fault, place=error.place, remedy=remedy) from None
-    print_result(stored_result(stored), EvaluationConfig())
+    print_result(result, EvaluationConfig())
+
+
+def _print_groups(name: str, output_dir: str, field: str) -> None:
+    from reward_kit.agent.reports.groups_table import group_lines
+
+    print_lines(group_lines(_result(name, output_dir), field))
+
+
+def _result(name: str, output_dir: str) -> EvaluationResult:
+    from reward_kit.agent.runs.stored_evaluation import load_evaluation
+    from reward_kit.agent.runs.stored_result import stored_result
+
+    return stored_result(load_evaluation(name, output_dir))
 
 
 def _near_row(what: str, folder: Path) -> str | None:

@@ -307,7 +307,7 @@ def test_as_markdown_there_is_the_table_and_the_verdicts_and_nothing_else(
         "|  | evaluation | rows | judged | Pass^1 | Pass^2 | Pass^3 | Pass^4 | reward | cost | verdict "
         "| agent (model) |"
     )
-    assert rule == f"| --- | --- | {'---: | ' * 8}--- | --- |"
+    assert rule == f"| --- | --- | ---: | ---: | --- | {'---: | ' * 5}--- | --- |"
     assert base.startswith("| A | base | 8 | 32/32 | 0.625 [")
     assert base.endswith("| 0.625 | - | baseline | `planned_agent:Planned` |")
     assert other.startswith("| B | new | 8 | 32/32 | 0.875 [")

@@ -205,6 +205,25 @@ def test_what_may_be_meant_is_offered_and_the_newest(
     assert "Did you mean the row 'flight.book'? " in command("flight.bok").error
 
 
+def test_scores_are_told_by_group(finished: EvaluationResult, command: Command) -> None:
+    ran = command("first", "--by", "id")
+    assert (ran.code, ran.error) == (0, "")
+    assert ran.out.startswith("planned_agent:Planned: 3 of 4 judged rollouts passed, 2 rows")
+    assert [line.split() for line in ran.out.splitlines()[2:5]] == [
+        ["id", "rows", "judged", "Pass^1", "Pass^2", "reward"],
+        ["a", "1", "2/2", "1.000", "1.000", "1.000"],
+        ["b", "1", "2/2", "0.500", "0.000", "0.500"],
+    ]
+    for what, told in (
+        (["--by", "id"], "--by takes an evaluation: name one, or latest."),
+        (["a", "--by", "id"], "there is no evaluation 'a'. There are: first."),
+        (["first", "--by", "ids"], "no row has a field 'ids' (did you mean 'id'?). There are: id, "),
+    ):
+        refused = command(*what)
+        assert (refused.code, refused.out) == (2, "")
+        assert told in refused.error
+
+
 def test_an_empty_folder_holds_none_yet(command: Command) -> None:
     Path("runs/evals").mkdir(parents=True)
     ran = command()

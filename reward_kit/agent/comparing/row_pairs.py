@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.results import row_result
-from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.agent.runs.row_fields import row_fields
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -134,9 +134,7 @@ def _differ(a: StoredEvaluation, b: StoredEvaluation, row_id: str, parts: Sequen
 
 
 def _fields(stored: StoredEvaluation, row_id: str) -> Mapping[str, Any] | None:
-    """A row's fields as its first rollout that can be read got them."""
-    for outcome in stored.outcomes:
-        if outcome.row_id == row_id:
-            with suppress(StorageError):
-                return load_rollout(stored.folder / outcome.file).fields
+    """A row's fields as its rollouts got them, as far as one of them can be read."""
+    with suppress(StorageError):
+        return next((row_fields(row, stored.folder) for row in stored.rows if row.row_id == row_id), None)
     return None

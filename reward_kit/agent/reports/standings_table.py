@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SIDES = ascii_uppercase
 LONGEST_NAME, LONGEST_STRATEGY = 40, 80
-LEFT = ("", "evaluation", "verdict", "agent (model)")
-"""Headings of the columns of text."""
+LEFT = ("", "evaluation", "Pass^1", "verdict", "agent (model)")
+"""Headings of the columns of text, and of that whose numbers may have intervals behind them or not."""
 INTERVALS = "[95 % interval by bootstrap over rows]"
 
 
