@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 from reward_kit.agent.cut_text import cut
@@ -54,8 +54,8 @@ def _given(config: EvaluationConfig, options: dict[str, Any]) -> EvaluationConfi
 
 
 def _asked(dataset: object, options: dict[str, Any]) -> EvaluationConfig:
-    if isinstance(dataset, str | Path):
-        options = {**options, "dataset": str(dataset)}
+    if isinstance(dataset, str | os.PathLike):
+        options = {**options, "dataset": os.fspath(dataset)}
     elif dataset is not None:
         remedy = "Give its entries as options: agent_eval(**options)." if isinstance(dataset, dict) else None
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -210,7 +211,7 @@ def load_rollout(path: str | Path) -> RolloutRecord:
     """Read a rollout's JSON file; raises ``StorageError`` if it is missing or is none, ``UsageError`` for
     what is no path.
     """
-    if not isinstance(path, str | Path):
+    if not isinstance(path, str | os.PathLike):
         raise UsageError(
             f"a rollout is read from its file, not from {cut(repr(path), 80)}",
             remedy="Give the path of its roll_ID.json: result.folder / outcome.file.",

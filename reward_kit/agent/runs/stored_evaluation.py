@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -106,7 +107,7 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
     """
     if isinstance(name, EvaluationResult):
         name = name.log_path if name.log_path.is_file() else name.results_path
-    if not isinstance(name, str | Path):
+    if not isinstance(name, str | os.PathLike):
         raise UsageError(
             f"no evaluation is named by {cut(repr(name), LONGEST_SHOWN)}",
             remedy="Give its name, the path of its log or results, or what agent_eval() returned.",
