@@ -210,6 +210,14 @@ class EvaluationConfig:
         help="Start no more rollouts once the whole run has used so many tokens, input and output of agent, "
         "user and judge together. One answer is limited by --model-arg max_tokens=N.",
     )
+    max_rollout_tokens: int | None = _option(
+        None, "--max-rollout-tokens", group="Limits", kind=int, minimum=1, metavar="N", fixed=True,
+        help="End a rollout before a model call once its agent and user have used so many tokens together.",
+    )
+    max_rollout_cost: float | None = _option(
+        None, "--max-rollout-cost", group="Limits", kind=float, minimum=0, metavar="USD", fixed=True,
+        help="The same once their calls have cost so much.",
+    )
     call_timeout: float = _option(
         600, "--call-timeout", group="Limits", kind=float, minimum=0.001, metavar="SECONDS",
         help="Time for one model call.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from reward_kit.agent.calls import Role
     from reward_kit.agent.completion import Model, Usage
@@ -88,19 +88,44 @@ class FirstAnswers:
         return self._broken[role, fault] >= BROKEN
 
 
+@dataclass(frozen=True, slots=True)
+class OwnBudget:
+    """Tokens and US dollars that the agent and the user of one rollout may use.
+
+    Answers from the cache count as those that were paid for: a rollout comes out the same.
+    """
+
+    max_tokens: float = math.inf
+    max_cost: float = math.inf
+
+    def used_up(self, usages: Iterable[Usage]) -> str | None:
+        """What of it is gone, where all of it is: ``5200 of 5000 tokens are used``."""
+        tokens, cost = 0, 0.0
+        for usage in usages:
+            tokens += usage.input_tokens + usage.output_tokens
+            cost += usage.cost
+        if tokens >= self.max_tokens:
+            return f"{tokens} of {self.max_tokens:.0f} tokens are used (--max-rollout-tokens)"
+        if cost >= self.max_cost:
+            return f"{spent_of(cost, self.max_cost)} (--max-rollout-cost)"
+        return None
+
+
 @dataclass(slots=True)
 class RolloutLimits:
     """Where a rollout ends though nobody has ended it.
 
-    ``max_steps`` overrides the row's; ``timeout`` is in seconds for the whole episode, ``reward_timeout`` for
-    judging it once; ``reward_retries`` is how often a reward is called again whose own calls a busy server
-    refused. ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as
-    well). ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` are
-    for models that do not see to it themselves. ``usage``, if given, becomes the rollout's own, for whoever
-    wants to know what it has used also when it is broken off.
+    ``max_steps`` overrides the row's; ``own_budget`` is that of each rollout, ``budget`` is shared by all.
+    ``timeout`` is in seconds for the whole episode, ``reward_timeout`` for judging it once;
+    ``reward_retries`` is how often a reward is called again whose own calls a busy server refused.
+    ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as well).
+    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` are for models that do not
+    see to it themselves. ``usage``, if given, becomes the rollout's own, for whoever wants to know what it
+    has used also when it is broken off.
     """
 
     max_steps: int | None = None
+    own_budget: OwnBudget | None = None
     timeout: float | None = None
     reward_timeout: float | None = 300.0
     reward_retries: int = 0

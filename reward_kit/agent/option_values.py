@@ -32,6 +32,7 @@ _WITHOUT = {
     "--max-steps": "the number that each row says",
     "--timeout": "no limit",
     "--max-tokens": "no limit",
+    "--max-rollout-tokens": "no limit",
     "--rpm": "no limit",
     "--tpm": "no limit",
 }

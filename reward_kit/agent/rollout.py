@@ -79,6 +79,7 @@ class Rollout:
         self.stop_detail: str | None = None
         self.refused: ModelSetupError | None = None
         self._budget = limits.budget
+        self._own_budget = limits.own_budget
         self._first_answers = limits.first_answers
         self._call_timeouts = limits.call_timeouts
         self._turn_has_steps = False
@@ -130,6 +131,7 @@ class Rollout:
         Raises ``RolloutStopped`` where no step is left. ``complete`` does this by itself.
         """
         self._check_running()
+        self._check_budget()
         self._turn_has_steps = True
         self._count_step()
 
@@ -208,8 +210,7 @@ class Rollout:
         rollout is over.
         """
         self._check_running()
-        if self._budget is not None and self._budget.exhausted:
-            self._end("budget", self._budget.state)
+        self._check_budget()
         model = self.models.get(role)
         if model is None:
             option = "--model" if role == "agent" else "--sim-model"
@@ -357,6 +358,14 @@ class Rollout:
     def _check_running(self) -> None:
         if self.stop_reason is not None:
             raise RolloutStopped(self.stop_reason)
+
+    def _check_budget(self) -> None:
+        if self._budget is not None and self._budget.exhausted:
+            self._end("budget", self._budget.state)
+        if self._own_budget is not None:
+            used_up = self._own_budget.used_up(self.usage.values())
+            if used_up is not None:
+                self._end("budget", used_up)
 
     def _end(self, reason: StopReason, detail: str) -> None:
         self.stop(reason, detail)

@@ -6,10 +6,11 @@ import asyncio
 import random
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.interruption import seen_through
-from reward_kit.agent.limits import FirstAnswers
+from reward_kit.agent.limits import FirstAnswers, OwnBudget
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
@@ -69,6 +70,7 @@ class RolloutRunner:
         self._models = participants.models
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
+            own_budget=_own_budget(config),
             timeout=config.timeout,
             reward_retries=config.retries,
             budget=tally.spending,
@@ -219,6 +221,13 @@ class RolloutRunner:
             return left.unjudged > 0
         decisive = any(fault["decisive"] for fault in record.user_faults or ())
         return decisive and left.user_faults > 0 and self._tally.may_start
+
+
+def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
+    tokens, cost = config.max_rollout_tokens, config.max_rollout_cost
+    if tokens is None and cost is None:
+        return None
+    return OwnBudget(inf if tokens is None else tokens, inf if cost is None else cost)
 
 
 def _final_states(

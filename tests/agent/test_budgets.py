@@ -11,6 +11,8 @@ from stub_server import Answer, StubServer
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.completion import Usage
 from reward_kit.agent.limits import Budget
+from reward_kit.agent.rollout import Rollout
+from reward_kit.errors import UsageError
 
 TOKENS = 110
 """Of each answer of the stub."""
@@ -177,3 +179,50 @@ def test_a_budget_says_what_of_it_is_gone() -> None:
     assert not budget.exhausted
     budget.count(Usage(input_tokens=1))
     assert (budget.exhausted, budget.state) == (True, "40 of 40 tokens are used")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_rollout_that_has_used_its_own_tokens_ends_and_is_judged(
+    bundle: Bundle, stub_llm: StubServer, workers: int
+) -> None:
+    stub_llm.script("gpt-3.5-turbo", ["And then?"])
+    result = run(bundle, n_rollouts=1, max_rollout_tokens=3 * TOKENS, workers=workers)
+    assert result.status == "complete"
+    for outcome in result.outcomes:
+        assert (outcome.stop_reason, outcome.steps, outcome.judged) == ("budget", 2, True)
+        assert outcome.stop_detail == "330 of 330 tokens are used (--max-rollout-tokens)"
+        assert outcome.failure == "other"
+
+
+def test_a_rollout_may_use_all_of_its_budget(bundle: Bundle) -> None:
+    result = run(bundle, n_rollouts=1, max_rollout_tokens=2 * TOKENS)
+    assert {outcome.stop_reason for outcome in result.outcomes} == {"user_stop"}
+
+
+def test_a_rollout_that_has_spent_its_own_money_ends_also_with_answers_from_the_cache(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    stub_llm.script("gpt-3.5-turbo", ["And then?"])
+    ends = []
+    for name in ("first", "second"):
+        result = run(bundle, n_rollouts=1, max_rollout_cost=0.0002, cache=True, eval_id=name)
+        ends += [(outcome.stop_reason, outcome.steps, outcome.stop_detail) for outcome in result.outcomes]
+    assert len(set(ends)) == 1
+    assert ends[0][0] == "budget"
+    assert "USD are spent (--max-rollout-cost)" in (ends[0][2] or "")
+
+
+def test_an_agent_with_models_of_its_own_is_ended_at_its_next_step(bundle: Bundle) -> None:
+    async def circles(rollout: Rollout) -> str:
+        while True:
+            rollout.step()
+            rollout.count_usage(Usage(input_tokens=100), model="mine")
+
+    result = run(bundle, agent=circles, user="none", n_rollouts=1, max_rollout_tokens=250)
+    assert {(outcome.stop_reason, outcome.steps) for outcome in result.outcomes} == {("budget", 3)}
+
+
+def test_other_budgets_of_a_rollout_do_not_mix_in_one_evaluation(bundle: Bundle) -> None:
+    run(bundle, n_rollouts=1, max_rollout_tokens=5000)
+    with pytest.raises(UsageError, match="--max-rollout-tokens was 5000, is 6000"):
+        run(bundle, n_rollouts=1, max_rollout_tokens=6000)
