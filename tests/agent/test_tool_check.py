@@ -178,7 +178,11 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
         (Cabin, "first", "'value' should be 'economy' or 'business', got \"first\" (string)"),
         (list[int], [1, "2"], "'value[1]' should be a valid integer, got \"2\" (string)"),
         (Passenger, {"title": "Dr"}, "'value.name' is missing"),
-        (Bag, {"weight": 1, "colour": "red"}, "'value.colour' is unknown"),
+        (
+            Bag,
+            {"weight": 1, "colour": "red"},
+            "'value.colour' is unknown (known: 'weight', 'labels')",
+        ),
         (Annotated[int, Field(ge=1)], 0, "'value' should be greater than or equal to 1, got 0 (number)"),
         (
             int | bool,

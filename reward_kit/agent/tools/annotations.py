@@ -77,4 +77,7 @@ def _rebuilt(typed_dict: Any) -> Any:
         wrapper = typing_extensions.Required if required else typing_extensions.NotRequired
         fields[name] = wrapper[readable_by_pydantic(hint)]
     make: Any = typing_extensions.TypedDict
-    return make(typed_dict.__name__, fields)
+    made = make(typed_dict.__name__, fields)
+    if hasattr(typed_dict, "__pydantic_config__"):
+        made.__pydantic_config__ = typed_dict.__pydantic_config__
+    return made

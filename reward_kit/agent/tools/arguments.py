@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.cut_text import cut
 from reward_kit.agent.strict_json import finite, is_too_deep
 from reward_kit.agent.tools.content import json_value
+from reward_kit.agent.tools.json_schema import names_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from jsonschema.protocols import Validator
     from pydantic_core import ErrorDetails
+
+    from reward_kit.agent.tools.json_schema import Schema
 
 MAX_PROBLEMS = 8
 """So many faults are told at once; mending them shows the rest."""
@@ -72,10 +75,11 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def pydantic_problems(
-    errors: Iterable[ErrorDetails], arguments: dict[str, Any], known: Sequence[str]
-) -> list[str]:
-    """One sentence per faulty place; the alternatives of a union that all failed share one."""
+def pydantic_problems(errors: Iterable[ErrorDetails], arguments: dict[str, Any], schema: Schema) -> list[str]:
+    """One sentence per faulty place; the alternatives of a union that all failed share one.
+
+    ``schema`` is that of the arguments.
+    """
     by_place: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
     for error in errors:
@@ -83,7 +87,7 @@ def pydantic_problems(
         if error["type"] == "json_invalid":
             by_place.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
         elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            by_place.setdefault(_unknown(path, known if len(path) == 1 else []), [])
+            by_place.setdefault(_unknown(path, names_at(schema, path[:-1])), [])
         elif error["type"] == "missing":
             by_place.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
         elif error["type"] == "json_schema":
@@ -140,6 +144,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def _unknown(path: Sequence[int | str], known: Sequence[str]) -> str:
+    known = [name for name in known if name != path[-1]]  # another alternative of a union may know it
     hint = did_you_mean(str(path[-1]), known)
     if not hint and known:
         hint = f" (known: {', '.join(map(repr, known))})"

@@ -1,8 +1,9 @@
 """The check of a tool's arguments, built once from its parameters, with the JSON schema that says the same.
 
-The schema says what the check accepts, so ``additionalProperties`` is false; the model layer takes the
-keyword out for providers that do not know it. JSON types are strict: ``"5"`` and ``true`` are no integers,
-``5`` and ``5.0`` are. ``null`` is let through for a parameter whose default is ``None``.
+The schema says what the check accepts, so ``additionalProperties`` is false, also for objects inside; the
+model layer takes the keyword out for providers that do not know it. JSON types are strict: ``"5"`` and
+``true`` are no integers, ``5`` and ``5.0`` are. ``null`` is let through for a parameter whose default is
+``None``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_origin
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -20,11 +21,13 @@ from pydantic_core import (
     PydanticCustomError,
     PydanticSerializationError,
     SchemaError,
+    SchemaValidator,
     to_jsonable_python,
 )
 from typing_extensions import NotRequired, TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError, data_path, pydantic_problems, schema_problems
+from reward_kit.agent.tools.closed_types import closed, json_schema_of, validator_of
 from reward_kit.agent.tools.json_schema import Schema, compile_schema, inline_references, simplify
 from reward_kit.agent.tools.own_code import runs_own_code
 from reward_kit.agent.worker_thread import Pace
@@ -99,8 +102,8 @@ class Parameter:
 
 def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
     """Schema and check of typed parameters; raises ``BundleError`` for a type that JSON cannot express."""
-    adapter = _adapter(parameters)
-    whole, definitions = inline_references(adapter.json_schema())
+    arguments = _arguments(parameters)
+    whole, definitions = inline_references(arguments.json_schema)
     definitions = {name: simplify(schema) for name, schema in definitions.items()}
     properties: Schema = {}
     for parameter in parameters:
@@ -116,9 +119,9 @@ def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
         properties[parameter.name] = _described(parameter, schema)
     required = [parameter.name for parameter in parameters if parameter.required]
     overruled = frozenset(p.name for p in parameters if p.filled and p.default is not _EMPTY)
-    read = partial(_check_types, adapter, [parameter.name for parameter in parameters], overruled)
-    check = Check(read, runs_own_code(adapter.core_schema, harmless=_FitsSchema))
-    return _object_schema(properties, required, definitions), check
+    complete = _object_schema(properties, required, definitions)
+    read = partial(_check_types, arguments.validator, complete, overruled)
+    return complete, Check(read, runs_own_code(arguments.core_schema, harmless=_FitsSchema))
 
 
 def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> tuple[Schema, Check]:
@@ -135,7 +138,15 @@ def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool
     return complete, Check(partial(_check_schema, compile_schema(complete), complete))
 
 
-def _adapter(parameters: Sequence[Parameter]) -> TypeAdapter[dict[str, Any]]:
+class _Arguments(NamedTuple):
+    """All parameters as pydantic knows them: an object that takes no others, nor do the objects in it."""
+
+    core_schema: Any
+    json_schema: Schema
+    validator: SchemaValidator
+
+
+def _arguments(parameters: Sequence[Parameter]) -> _Arguments:
     try:
         return _typed_dict({parameter.name: parameter.field() for parameter in parameters})
     except _INEXPRESSIBLE as error:
@@ -156,24 +167,23 @@ def _refuse_inexpressible(parameter: Parameter) -> None:
         ) from error
 
 
-def _typed_dict(fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
+def _typed_dict(fields: dict[str, Any]) -> _Arguments:
     make: Any = TypedDict  # type checkers want the fields written out
     arguments = make("arguments", fields)
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
-    adapter.json_schema()
-    return adapter
+    schema = closed(TypeAdapter(arguments).core_schema)
+    return _Arguments(schema, json_schema_of(schema), validator_of(schema))
 
 
 def _check_types(
-    adapter: TypeAdapter[dict[str, Any]], names: list[str], overruled: frozenset[str], text: str
+    validator: SchemaValidator, schema: Schema, overruled: frozenset[str], text: str
 ) -> dict[str, Any]:
     try:
         # As JSON, because pydantic then takes dates, enums and sets in the form that JSON has for them, yet
         # is strict.
-        values: dict[str, Any] = adapter.validator.validate_json(text, strict=True)
+        values: dict[str, Any] = validator.validate_json(text, strict=True)
     except ValidationError as error:
-        values = _check_again(adapter, names, json.loads(text), error)
+        values = _check_again(validator, schema, json.loads(text), error)
     if overruled:
         given = json.loads(text)
         values = {name: value for name, value in values.items() if name in given or name not in overruled}
@@ -181,7 +191,7 @@ def _check_types(
 
 
 def _check_again(
-    adapter: TypeAdapter[dict[str, Any]], names: list[str], given: dict[str, Any], error: ValidationError
+    validator: SchemaValidator, schema: Schema, given: dict[str, Any], error: ValidationError
 ) -> dict[str, Any]:
     """The values once numbers such as ``5.0`` stand as integers where integers are wanted: JSON knows no
     difference.
@@ -196,12 +206,12 @@ def _check_again(
                 holder = holder[step]
             holder[last] = int(holder[last])
         try:
-            values: dict[str, Any] = adapter.validator.validate_json(json.dumps(given), strict=True)
+            values: dict[str, Any] = validator.validate_json(json.dumps(given), strict=True)
         except ValidationError as second:
             faults = second.errors(include_url=False)
         else:
             return values
-    raise ArgumentError(pydantic_problems(faults, given, names)) from error
+    raise ArgumentError(pydantic_problems(faults, given, schema)) from error
 
 
 def _check_schema(validator: Validator, schema: Schema, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jsonschema.protocols import Validator
 
@@ -77,6 +77,42 @@ def map_subschemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema
         else:
             result[key] = copy.deepcopy(value)
     return result
+
+
+def names_at(schema: Schema, path: Sequence[int | str]) -> list[str]:
+    """The properties of the objects that may stand at a place in what fits ``schema``."""
+    definitions: Mapping[str, Schema] = schema.get("$defs", {})
+    parts = _alternatives(schema, definitions)
+    for step in path:
+        parts = [
+            one for part in parts for below in _below(part, step) for one in _alternatives(below, definitions)
+        ]
+    return list(dict.fromkeys(name for part in parts for name in part.get("properties", {})))
+
+
+def _alternatives(part: Schema, definitions: Mapping[str, Schema]) -> list[Schema]:
+    """The schemas of which a value at this place may have to fit one: the part, and those that it names."""
+    found: list[Schema] = []
+    waiting = [part]
+    while waiting:
+        one = waiting.pop(0)
+        if any(one is other for other in found):  # a definition that names itself
+            continue
+        found.append(one)
+        name = _referenced(one, definitions)
+        waiting += [] if name is None else [definitions[name]]
+        waiting += [other for keyword in ("anyOf", "oneOf", "allOf") for other in one.get(keyword, [])]
+    return found
+
+
+def _below(part: Schema, step: int | str) -> list[Schema]:
+    """What ``part`` says of the value at one step into it."""
+    if isinstance(step, str):
+        below = part.get("properties", {}).get(step, part.get("additionalProperties"))
+    else:
+        first = part.get("prefixItems", [])
+        below = first[step] if step < len(first) else part.get("items")
+    return [below] if isinstance(below, dict) else []
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:

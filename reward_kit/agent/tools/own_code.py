@@ -17,9 +17,9 @@ _KINDS = frozenset(
 """Kinds of pydantic's schemas that are checked without any Python code."""
 _HOOKS = ("custom_init", "post_init", "default_factory", "missing")
 """Where such a kind names Python code of its class all the same."""
-_NAMED = ("fields", "choices")
+NAMED = ("fields", "choices")
 """Parts that hold schemas by names of the bundle's own."""
-_UNREAD = frozenset({"serialization", "metadata", "config", "cls", "expected", "default"})
+UNREAD = frozenset({"serialization", "metadata", "config", "cls", "expected", "default"})
 """Parts in which there is no schema."""
 
 
@@ -34,8 +34,8 @@ def runs_own_code(schema: Any, *, harmless: type) -> bool:
         return False
     if isinstance(kind, str) and (kind not in _KINDS or _has_hook(schema)):
         return True
-    parts = [part for name, part in schema.items() if name not in _UNREAD and name not in _NAMED]
-    for name in _NAMED:
+    parts = [part for name, part in schema.items() if name not in UNREAD and name not in NAMED]
+    for name in NAMED:
         named = schema.get(name)
         parts += named.values() if isinstance(named, Mapping) else [named]
     return runs_own_code(parts, harmless=harmless)
