@@ -370,6 +370,38 @@ def test_an_open_ended_schema_needs_a_function_that_takes_anything() -> None:
     assert check(read_signature(open_ended, given), {"a": 1, "b": 2}) == {"a": 1, "b": 2}
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"row": int, "letter": str},
+        {"letter": {"type": "string"}},
+        {
+            "type": "object",
+            "properties": {"row": {"type": "integer"}, "letter": {"type": "string"}},
+            "additionalProperties": False,
+        },
+    ],
+)
+def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name(parameters: dict[str, Any]) -> None:
+    def tool(row: int, db, **others):
+        pass
+
+    signature = read_signature(tool, parameters)
+
+    assert sorted(signature.schema["properties"]) == ["letter", "row"]
+    assert signature.injected == {"db"}
+    assert check(signature, {"row": 1, "letter": "A"}) == {"row": 1, "letter": "A"}
+    assert refusal(signature, {"row": 1, "letter": "A", "seat": 1}).startswith("'seat' is unknown")
+
+
+def test_keyword_arguments_of_any_name_may_be_said_to_be_none() -> None:
+    def tool(**others):
+        pass
+
+    assert check(read_signature(tool, {}), {}) == {}
+    assert refusal(read_signature(tool, {}), {"row": 1}) == "'row' is unknown"
+
+
 def test_wrapped_functions_are_seen_through() -> None:
     def logged(function):
         @functools.wraps(function)
@@ -403,6 +435,10 @@ def starred(*values):
     pass
 
 
+def any_names(row: int, **others):
+    pass
+
+
 def method(self, value):
     pass
 
@@ -424,6 +460,7 @@ def plain(origin, limit=10, db=None):
     [
         (positional, None, "parameter 'value' cannot be given by name"),
         (starred, None, "parameter '*values' cannot be given by name"),
+        (any_names, None, "nothing says which arguments '**others' takes"),
         (method, None, "it is a method"),
         (odd, None, "the type of parameter 'value' cannot be expressed in JSON"),
         (unknown, None, "the annotation 'Nowhere' of parameter 'value' cannot be read"),

@@ -1,7 +1,8 @@
 """What a tool takes, read from its decorator, annotations and docstring.
 
 A parameter with a default is optional. One about which nothing is said is a string. With ``parameters``
-given, only those are offered to the model, and whatever else the function cannot do without.
+given, only those are offered to the model, and whatever else the function cannot do without; ``**kwargs``
+takes those that the function does not name.
 """
 
 from __future__ import annotations
@@ -61,7 +62,13 @@ def read_signature(
         )
     taken = _named_parameters(function)
     injected = INJECTED & taken.keys()
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    rest = [n for n, p in inspect.signature(function).parameters.items() if p.kind is p.VAR_KEYWORD]
+    open_ended = bool(rest)
+    if open_ended and parameters is None:  # often of a decorator that does not say what it wraps
+        raise BundleError(
+            f"nothing says which arguments '**{rest[0]}' takes",
+            remedy='Name them as parameters of the function, or list them in parameters={"origin": str}.',
+        )
     listed = parameters or {}
     names = listed.get("properties", {}) if _is_object_schema(listed) else listed
     _refuse_unfit(names, taken, open_ended=open_ended)
