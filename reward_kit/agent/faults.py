@@ -42,8 +42,14 @@ def _fault_line(error: BaseException) -> str:
         text = "\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT))
         if len(text) > LONGEST_TEXT:
             text = f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
+    line = line_of(error)
+    return f"{line}: {text}" if line else text
+
+
+def line_of(error: BaseException) -> str | None:
+    """``reward.py:12``: the line of the foreign code in which it was raised."""
     frame = _foreign_frame(error)
-    return f"{Path(frame.filename).name}:{frame.lineno}: {text}" if frame else text
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame else None
 
 
 def place_of(function: Callable[..., Any]) -> str:

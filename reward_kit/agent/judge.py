@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
+from reward_kit.agent.bundles.unawaited import MissingAwaitError
 from reward_kit.agent.cut_text import cut
 from reward_kit.agent.faults import fault_line, place_of
 from reward_kit.agent.interruption import is_ctrl_c
@@ -140,6 +141,8 @@ def _name(error: BaseException) -> str:
 
 def _raised(error: BaseException, place: str) -> RewardError:
     """What to raise where the reward raised ``error``; its ``__str__`` is the reward's own code."""
+    if isinstance(error, MissingAwaitError):
+        return _ToldError(error.fault, place=error.place or place, remedy=error.remedy)
     context = error.__context__
     fault = _unfit(context) if isinstance(error, ValueError) and _is_of_result(context) else None
     told = _ToldError(fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(_name(error)))

@@ -7,14 +7,19 @@ import gc
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, Ran, indented, row_for_each_reward
+from sqlalchemy import text
 
+from reward_kit.agent.database import Database
 from reward_kit.agent.tool_registry import ToolRegistry
+from reward_kit.errors import ToolError
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
@@ -39,6 +44,19 @@ TOOLS = {
         "try:\n  db.fetch_one('SELECT 1')[0]\nexcept TypeError:\n  return 'none'",
         f"db.fetch_one('SELECT 1') {MISSING}",
     ),
+    "used": (
+        "return db.execute('SELECT 1').scalar_one()",
+        f"db.execute('SELECT 1') {MISSING}. Write `(await db.execute(...)).scalar_one`.",
+    ),
+    "indexed": (
+        "return db.fetch_one('SELECT 1')[0]",
+        f"db.fetch_one('SELECT 1') {MISSING}. Write `(await db.fetch_one(...))`.",
+    ),
+    "indexed_later": (
+        "row = db.fetch_one('SELECT 1')\nreturn row[0]",
+        f"db.fetch_one('SELECT 1') {MISSING}. Write `(await db.fetch_one(...))`.",
+    ),
+    "added": ("return 1 + db.fetch_val('SELECT 1')", f"db.fetch_val('SELECT 1') {MISSING}. Write"),
     "list_awaited_later": (
         f"work = [{DELETE} for _ in 'ab']\nawait asyncio.gather(*work)\nreturn 'ok'",
         "ok",
@@ -83,6 +101,9 @@ def test_in_a_tool_it_costs_the_call_with_the_line_and_the_remedy(
     line = (bundle.folder / "tools.py").read_text().splitlines().index(f"    {DELETE}") + 1
     faults = ran.result["rows"][0]["rollouts"][0]["tool_faults"]
     assert faults["statement"]["first"].startswith(f"tools.py:{line}: {DELETE} {MISSING}")
+    used = ran.result["rows"][list(TOOLS).index("used")]["rollouts"][0]["tool_faults"]
+    line = (bundle.folder / "tools.py").read_text().splitlines().index(f"    {TOOLS['used'][0]}") + 1
+    assert used["used"]["first"].startswith(f"tools.py:{line}: db.execute('SELECT 1') {MISSING}")
 
 
 GET = 'db.fetch_val("SELECT 0")'
@@ -93,6 +114,11 @@ REWARDS = [
     ),
     (f"won = {GET}\nreturn {{'score': 1.0 if won else 0.0}}", f"db.fetch_val('SELECT 0') {MISSING}"),
     (f"won = asyncio.create_task({GET})\nreturn {{'score': float(bool(won))}}", f"the task of {GET} "),
+    (
+        "return {'score': db.execute('SELECT 0').scalar_one()}",
+        f"db.execute('SELECT 0') {MISSING}. Write `(await db.execute(...)).scalar_one`.",
+    ),
+    (f"return {{'score': 1.0 + {GET}}}", f"db.fetch_val('SELECT 0') {MISSING}. Write"),
     (f"works = [{GET}]\nreturn {{'score': (await asyncio.gather(*works))[0]}}", None),
     (f"work = {GET}\nwork.close()\nreturn {{'score': 0.0}}", None),
 ]
@@ -117,6 +143,8 @@ def test_in_a_reward_it_leaves_the_rollout_unjudged(agent_eval: Command, bundle:
             assert part.replace('"', "'") in rollout["error"]
     first = ran.result["rows"][0]["rollouts"][0]["error"]
     assert first.startswith("reward.py:3: ")
+    used = ran.result["rows"][3]["rollouts"][0]["error"]
+    assert used.startswith("reward.py:14: db.execute(")
 
 
 AGENTS = """
@@ -132,6 +160,7 @@ class Agent:
     [
         ("rollout.call_tool('search_flights', {})", f"rollout.call_tool('search_flights') {MISSING}"),
         ("asked = rollout.complete()", f"rollout.complete() {MISSING}"),
+        ("rollout.call_tool('search_flights', {}).upper()", f"rollout.call_tool('search_flights') {MISSING}"),
         ("rollout.call_tool('search_flights', {}).close()", None),
         ("import asyncio; await asyncio.gather(*[rollout.call_tool('create_booking', {})])", None),
     ],
@@ -206,6 +235,44 @@ async def test_what_a_library_lets_go_of_is_only_warned_of() -> None:
 
     with pytest.warns(RuntimeWarning, match="never awaited"):
         assert (await registry.call("imports", {})).content == "ok"
+
+
+async def test_what_a_library_holds_as_it_fails_is_told_by_its_error_alone(tmp_path: Path) -> None:
+    """SQLAlchemy has begun a statement that it cannot await."""
+    registry = ToolRegistry("lazy", database="file")
+
+    @registry.tool(parameters={})
+    async def loads(db) -> str:
+        async with db.engine.connect() as connection:
+            return connection.sync_connection.execute(text("SELECT 1")).scalar_one()
+
+    with (
+        Database.seed(tmp_path / "base.db", mode="file") as base,
+        base.fork() as db,
+        warnings.catch_warnings(record=True) as heard,
+    ):
+        warnings.simplefilter("always")
+        call = await registry.call("loads", {}, db=db)
+        assert "greenlet_spawn has not been called" in call.content
+        del call
+        gc.collect()
+    assert [str(warning.message) for warning in heard] == []
+
+
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+async def test_what_a_failing_call_has_forgotten_beside_its_error_is_warned_of() -> None:
+    registry = ToolRegistry("refuses")
+
+    async def nothing() -> None:
+        pass
+
+    @registry.tool(parameters={})
+    async def refuses() -> str:
+        work = nothing()
+        raise ToolError(f"no {work.__name__}")
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        assert (await registry.call("refuses", {})).content == "Error: no nothing"
 
 
 @pytest.mark.filterwarnings("default::RuntimeWarning")

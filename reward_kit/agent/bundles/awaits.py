@@ -11,8 +11,15 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.cut_text import cut
-from reward_kit.agent.faults import is_own_code, is_package_code, place_of
+from reward_kit.agent.bundles.unawaited import (
+    MissingAwaitError,
+    close_what_libraries_left,
+    door_of,
+    is_over_coroutine,
+    said,
+    taken_for_result,
+)
+from reward_kit.agent.faults import is_own_code, is_package_code, line_of, place_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -22,13 +29,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _present: ContextVar[Awaits | None] = ContextVar("_present", default=None)
-_DOORS = {"AsyncFace": "db", "Rollout": "rollout", "ShownRollout": "rollout"}
-"""Classes whose methods are awaited, by the name of the argument that is one."""
-_LONGEST_ARGUMENT = 60
 
 
 class Awaits:
     """``with Awaits() as awaits:`` around a call of ``function``; then ``awaits.check(function)``.
+
+    In the place of an error that comes of a coroutine used as its result it raises ``MissingAwaitError``.
 
     Costs next to nothing as long as nothing is forgotten: Python itself tells of a coroutine that goes
     unawaited. Without ``all_of_it`` only what a rollout's own methods gave counts: what tools have left in
@@ -40,7 +46,7 @@ class Awaits:
     def __init__(self, *, all_of_it: bool = True) -> None:
         self.all_of_it = all_of_it
         self.is_over = False
-        self.forgotten: list[RewardKitError] = []
+        self.forgotten: list[MissingAwaitError] = []
         self.tasks: list[asyncio.Task[Any]] = []
 
     def __enter__(self) -> Awaits:
@@ -49,36 +55,52 @@ class Awaits:
         self._token: Token[Awaits | None] = _present.set(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.is_over = True  # tasks that were left behind are still in its context
         try:  # noqa: SIM105 - suppress() takes half a microsecond
             _present.reset(self._token)
         except ValueError:  # it is closed from outside, where another context is current
             pass
+        if isinstance(error, Exception):
+            self._explain(error)
+
+    def _explain(self, error: Exception) -> None:
+        """Raise ``MissingAwaitError`` if that is what ``error`` comes of."""
+        close_what_libraries_left(error)
+        if type(error) is not AttributeError and type(error) is not TypeError:
+            return
+        work = taken_for_result(error)
+        if work is not None:
+            used = f".{error.name}" if type(error) is AttributeError else ""
+            told = MissingAwaitError(work, place=line_of(error), used=used)
+            work.close()
+            raise told from error
+        if self.forgotten and is_over_coroutine(error):
+            first = self.forgotten[0]
+            first.place = first.place or line_of(error)
+            first.note_use()
+            raise first from error
 
     def check(self, function: Callable[..., Any]) -> None:
         """Raise ``RewardKitError`` if something was forgotten: with its line, else that of ``function``."""
-        if self.tasks:
-            self._check_tasks()
-        if self.forgotten:
-            first = self.forgotten[0]
+        left = self._left_tasks() if self.tasks else None
+        if self.forgotten or left:
+            first = [*self.forgotten, *(left or ())][0]
             first.place = first.place or _place(function)
             raise first
 
-    def _check_tasks(self) -> None:
+    def _left_tasks(self) -> list[RewardKitError]:
         """A task that has not begun yet can do nothing with a database whose call is over."""
+        left = []
         for task in self.tasks:
             work: Any = task.get_coro()
             ended = task.done() or getattr(task, "_must_cancel", False)
             if not ended and inspect.iscoroutine(work) and _is_to_use_a_database(work):
                 task.cancel()
-                self.forgotten.append(
-                    RewardKitError(
-                        f"the task of {_said(work)} was never awaited: an await is missing",
-                        remedy="Await the task before the end.",
-                    )
-                )
+                fault = f"the task of {said(work)} was never awaited: an await is missing"
+                left.append(RewardKitError(fault, remedy="Await the task before the end."))
         self.tasks.clear()
+        return left
 
 
 def _place(function: Callable[..., Any]) -> str | None:
@@ -97,19 +119,17 @@ def note_task(task: asyncio.Task[Any]) -> None:
 def _note(work: Coroutine[Any, Any, Any]) -> None:
     """Stands in for the function of ``warnings`` that Python calls with a coroutine nobody awaited."""
     awaits = _present.get()
-    code = sys._getframe(1)  # noqa: SLF001 - the line that let go of it
     # what a garbage collection finds may be that of another call
-    if awaits is None or awaits.is_over or _is_collecting() or not _is_of_bundle(work, code, awaits):
+    if awaits is None or awaits.is_over or _is_collecting():
+        _warn(work)
+        return
+    code = sys._getframe(1)  # noqa: SLF001 - the line that let go of it
+    if not _is_of_bundle(work, code, awaits):
         _warn(work)
         return
     file = Path(code.f_code.co_filename)
-    awaits.forgotten.append(
-        RewardKitError(
-            f"{_said(work)} was never awaited: an await is missing",
-            place=f"{file.name}:{code.f_lineno}" if is_own_code(str(file)) else None,
-            remedy=f"Put `await` before {_name(work)}.",
-        )
-    )
+    place = f"{file.name}:{code.f_lineno}" if is_own_code(str(file)) else None
+    awaits.forgotten.append(MissingAwaitError(work, place=place))
 
 
 _HOOK = "_warn_unawaited_coroutine"
@@ -126,33 +146,10 @@ def _is_collecting() -> bool:
 
 def _is_of_bundle(work: Any, code: FrameType, awaits: Awaits) -> bool:
     """Whether the call's own code forgot it, and not a library that it uses."""
-    door = _door(work)
+    door = door_of(work)
     if door is not None or not awaits.all_of_it:
         return door == "rollout" or awaits.all_of_it
     return is_own_code(work.cr_code.co_filename) or is_own_code(code.f_code.co_filename)
-
-
-def _door(work: Any) -> str | None:
-    """``db`` or ``rollout`` where it came of a method of theirs."""
-    if not is_package_code(work.cr_code.co_filename):
-        return None
-    return _DOORS.get(work.__qualname__.partition(".")[0])
-
-
-def _name(work: Any) -> str:
-    """``db.execute``: as the bundle's code calls it."""
-    door = _door(work)
-    name: str = work.__qualname__
-    return name.rpartition("<locals>.")[2] if door is None else f"{door}.{work.__name__}"
-
-
-def _said(work: Any) -> str:
-    """``db.execute('UPDATE …')``: with what it was called, where that tells something."""
-    given = {} if work.cr_frame is None or _door(work) is None else work.cr_frame.f_locals
-    first = next((value for name, value in given.items() if name != "self"), None)
-    if type(first) is not str:
-        return f"{_name(work)}()"
-    return f"{_name(work)}({cut(' '.join(first.split()), _LONGEST_ARGUMENT)!r})"
 
 
 def _is_to_use_a_database(work: Any) -> bool:
