@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from reward_kit.agent.database.changes import Changes
@@ -39,6 +40,10 @@ class State(Protocol):
     @property
     def engine(self) -> AsyncEngine:
         """A SQLAlchemy engine on that file; ``DatabaseError`` if there is none."""
+
+    @property
+    def sync_engine(self) -> Engine:
+        """The same for code that does not await."""
 
     @property
     def base_path(self) -> Path:
@@ -98,6 +103,11 @@ class Content:
     def engine(self) -> AsyncEngine:
         """A SQLAlchemy engine on that file."""
         return self.connection.while_open(lambda: self.state.engine)
+
+    @property
+    def sync_engine(self) -> Engine:
+        """The same for code that does not await."""
+        return self.connection.while_open(lambda: self.state.sync_engine)
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The rows that differ from the base, or from the state whose changes ``since`` are."""

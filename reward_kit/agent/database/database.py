@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.database.async_face import AsyncFace
 from reward_kit.agent.database.content import Content, same_file
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from reward_kit.agent.database.changes import Changes
@@ -64,6 +65,11 @@ class ReadOnlyDatabase(SyncFace, View):
         super().__init__(content.connection, _VIEW_REFUSAL)
         self.content = content
 
+    @property
+    def engine(self) -> NoReturn:
+        """There is none: whoever holds it could write."""
+        raise _no_engine_for_rewards()
+
 
 class ReadOnlyAsyncDatabase(AsyncFace, View):
     """What ``async def`` rewards hold: for reading only."""
@@ -72,6 +78,11 @@ class ReadOnlyAsyncDatabase(AsyncFace, View):
         super().__init__(content.connection, _VIEW_REFUSAL)
         self.content = content
 
+    @property
+    def engine(self) -> NoReturn:
+        """There is none: whoever holds it could write."""
+        raise _no_engine_for_rewards()
+
 
 class SyncDatabase(SyncFace, View):
     """What ``def`` tools hold: a database for the thread that they run in."""
@@ -79,6 +90,12 @@ class SyncDatabase(SyncFace, View):
     def __init__(self, content: Content, refusal: str | None, call: Scope | None = None) -> None:
         super().__init__(content.connection, refusal, call)
         self.content = content
+
+    @property
+    def engine(self) -> Engine:
+        """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise."""
+        self._refuse_left_behind()
+        return self.content.sync_engine
 
 
 class Database(AsyncFace, View):
@@ -254,6 +271,12 @@ class Database(AsyncFace, View):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _no_engine_for_rewards() -> DatabaseError:
+    return DatabaseError(
+        "a reward's database has no engine", remedy="Ask `db.execute(...)` with the SQL as text."
+    )
 
 
 def _open_state(path: Path, mode: Mode) -> State:

@@ -35,6 +35,8 @@ LOCK_SECONDS = 0.5
 
 Calls take turns, so whoever holds a lock is in the same call, and more patience would hardly help.
 """
+LOCKED = "database is locked"
+"""What SQLite says of that."""
 _DEFENSIVE = 1010
 """SQLITE_DBCONFIG_DEFENSIVE, which sqlite3 names from Python 3.12 on."""
 _BUSY, _LOCKED = 5, 6
@@ -209,9 +211,10 @@ class FileDriver:
             return self.judge.interrupted()
         if "one statement at a time" in message:
             return self.judge.several_statements()
-        if message.startswith("database is locked"):
+        if message.startswith(LOCKED):
             return DatabaseError(
-                message, remedy="Another connection (of db.engine, or to db.path) is in a transaction."
+                f"{message}: another connection (of db.engine, or to db.path) is in a transaction",
+                remedy="In one call, write either through `db` or through that.",
             )
         return self.judge.denied(message)
 
@@ -235,7 +238,7 @@ def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None
         nonlocal locked
         locked += status & 0xFF in (_BUSY, _LOCKED)
         if locked > 2:  # sqlite3 itself would try for ever, every 0.25 s
-            raise sqlite3.OperationalError("database is locked")
+            raise sqlite3.OperationalError(LOCKED)
 
     source.backup(target, progress=check)
 

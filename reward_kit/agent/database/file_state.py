@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from reward_kit.agent.database.content import Keep, Mode
+    from reward_kit.agent.database.file_engine import EngineFactory
     from reward_kit.agent.database.guards import Limits
 
 
@@ -52,6 +54,7 @@ class FileState:
         self._earlier = earlier
         self._driver: FileDriver | None = None
         self._engine: AsyncEngine | None = None
+        self._sync_engine: Engine | None = None
         self._shared = False
         self._growth = 0
         self._cleanup = weakref.finalize(self, _remove_folder, file)
@@ -81,16 +84,25 @@ class FileState:
     @property
     def engine(self) -> AsyncEngine:
         """A SQLAlchemy engine on the file, made when it is first asked for."""
-        if self._file is None:
-            raise DatabaseError("a base has no engine", remedy="fork() it.")
         if self._engine is None:
-            from reward_kit.agent.database.file_engine import make_engine
-
-            self._engine = make_engine(
-                self._file, self._base, self.randomness, self._now, note_fault=self.note_fault
-            )
+            self._engine = self._engines().asynchronous()
         self._share()
         return self._engine
+
+    @property
+    def sync_engine(self) -> Engine:
+        """The same for code that does not await."""
+        if self._sync_engine is None:
+            self._sync_engine = self._engines().blocking()
+        self._share()
+        return self._sync_engine
+
+    def _engines(self) -> EngineFactory:
+        if self._file is None:
+            raise DatabaseError("a base has no engine", remedy="fork() it.")
+        from reward_kit.agent.database.file_engine import EngineFactory
+
+        return EngineFactory(self._file, self._base, self.randomness, self._now, note_fault=self.note_fault)
 
     @property
     def base_path(self) -> Path:
@@ -178,10 +190,10 @@ class FileState:
 
     def close(self) -> None:
         """Remove the private file."""
-        if self._engine is not None:
-            from reward_kit.agent.database.file_engine import dispose_engine
-
-            dispose_engine(self._engine)
+        engines = [self._sync_engine, self._engine and self._engine.sync_engine]
+        for engine in engines:
+            if engine is not None:
+                engine.dispose(close=False)  # its pool holds no connections that would have to be closed
         self._cleanup()
 
     def _share(self) -> None:

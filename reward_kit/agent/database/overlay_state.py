@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from reward_kit.agent.database.changes import Changes
@@ -46,10 +47,12 @@ class OverlayState:
     @property
     def engine(self) -> AsyncEngine:
         """There is none: an engine needs a file."""
-        raise DatabaseError(
-            "this database has no engine, because it is no file of its own",
-            remedy='Write `ToolRegistry(..., database="file")` to have one.',
-        )
+        raise _no_engine()
+
+    @property
+    def sync_engine(self) -> Engine:
+        """There is none either."""
+        raise _no_engine()
 
     @property
     def base_path(self) -> Path:
@@ -90,3 +93,10 @@ class OverlayState:
 
     def close(self) -> None:
         """Nothing to clean up: the pages go with this object."""
+
+
+def _no_engine() -> DatabaseError:
+    return DatabaseError(
+        "this database has no engine, because it is no file of its own",
+        remedy='Write `ToolRegistry(..., database="file")` to have one.',
+    )

@@ -21,7 +21,7 @@ from shop_database import SHOP
 from sqlalchemy import Float, String, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.database.file_driver import FileDriver
@@ -59,6 +59,12 @@ async def add_with_engine(db: Database, name: str) -> None:
     async with AsyncSession(db.engine) as session:
         session.add(Customer(name=name))
         await session.commit()
+
+
+def add_with_sync_engine(db: Database, name: str) -> None:
+    with Session(db.sync.engine) as session:
+        session.add(Customer(name=name))
+        session.commit()
 
 
 async def test_each_fork_has_a_complete_file_of_its_own(base: Database, db: Database, tmp_path: Path) -> None:
@@ -115,6 +121,53 @@ async def test_a_failing_call_takes_back_what_the_engine_committed(db: Database)
     assert names(db.path) == ["Alice", "Bob", "Çiğdem", "before", "after"]
     assert await db.fetch_val("SELECT sum(credit) FROM customers") == 10.5
     assert [change.after["name"] for change in call.changes] == ["after"]
+
+
+async def test_an_orm_works_without_await_on_the_engine_of_def_tools(db: Database) -> None:
+    def tool() -> None:
+        with Session(db.sync.engine) as session:
+            session.scalars(select(Customer).where(Customer.name == "Alice")).one().credit = 99
+            session.commit()
+        assert db.sync.fetch_val("SELECT credit FROM customers WHERE id = 1") == 99
+
+    async with db.tool_call() as call:
+        await asyncio.to_thread(tool)
+
+    assert [(change.op, change.after) for change in call.changes] == [("update", {"credit": 99.0})]
+    assert db.changes() == call.changes
+    assert db.sync.engine is db.sync.engine
+
+
+async def test_a_failing_call_takes_back_what_the_engine_of_def_tools_committed(db: Database) -> None:
+    await asyncio.to_thread(add_with_sync_engine, db, "before")
+
+    async def failing_tool() -> None:
+        async with db.tool_call():
+            await asyncio.to_thread(add_with_sync_engine, db, "within")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        await failing_tool()
+    async with db.tool_call() as call:
+        await asyncio.to_thread(add_with_sync_engine, db, "after")
+
+    assert names(db.path) == ["Alice", "Bob", "Çiğdem", "before", "after"]
+    assert [change.after["name"] for change in call.changes] == ["after"]
+
+
+async def test_a_session_that_a_def_tool_leaves_open_stops_nobody(db: Database) -> None:
+    def leaves() -> None:
+        session = Session(db.sync.engine)
+        session.add(Customer(name="lost"))
+        session.flush()
+
+    async with db.tool_call():
+        await asyncio.to_thread(leaves)
+        gc.collect()
+    async with db.tool_call():
+        await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
+
+    assert names(db.path)[3:] == ["Dora"]
 
 
 async def test_a_failing_call_takes_back_what_other_connections_to_the_path_wrote(db: Database) -> None:
@@ -179,12 +232,18 @@ async def test_reading_here_and_writing_with_the_engine_in_one_call_do_not_block
 async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database) -> None:
     async with db.engine.begin() as connection:
         await connection.execute(text("INSERT INTO customers(name) VALUES ('Dora')"))
-        with pytest.raises(DatabaseError, match=r"database is locked.*db\.engine, or to db\.path"):
+        with pytest.raises(DatabaseError, match=r"locked.*db\.engine, or to db\.path.*In one call, write"):
             await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
     async with db.tool_call():
         await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
-        with pytest.raises(OperationalError, match="database is locked"):
+        with pytest.raises(
+            OperationalError, match=r"locked: another .* that of `db` .*\. In one call, write"
+        ):
             await add_with_engine(db, "Fred")
+        with pytest.raises(
+            OperationalError, match=r"locked: another .* that of `db` .*\. In one call, write"
+        ):
+            await asyncio.to_thread(add_with_sync_engine, db, "Fred")
 
     assert names(db.path)[3:] == ["Dora", "Emil"]
 
@@ -201,6 +260,10 @@ async def test_the_engine_has_the_random_numbers_the_clock_and_the_foreign_keys_
     assert answer[2:] == ("2025-05-19", "2025-05-19 00:00:00")
     with base.fork(seed=3, now="2025-05-19") as twin:
         assert await twin.fetch_one(question) == answer
+    with base.fork(seed=3, now="2025-05-19") as other, other.sync.engine.connect() as blocking:
+        assert blocking.execute(text(question)).one() == answer
+        with pytest.raises(IntegrityError, match="FOREIGN KEY"):
+            blocking.execute(text("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)"))
 
 
 async def test_the_engine_leaves_no_thread_and_no_connection_behind(db: Database) -> None:
@@ -219,8 +282,18 @@ async def test_overlay_databases_and_bases_have_no_engine(base: Database, tmp_pa
         assert fork.path is None
         with pytest.raises(DatabaseError, match=r'ToolRegistry.*database="file"'):
             _ = fork.engine
+        with pytest.raises(DatabaseError, match=r'ToolRegistry.*database="file"'):
+            _ = fork.sync.engine
     with pytest.raises(DatabaseError, match=r"a base has no engine. fork\(\) it"):
         _ = base.engine
+    with pytest.raises(DatabaseError, match=r"a base has no engine. fork\(\) it"):
+        _ = base.sync.engine
+
+
+@pytest.mark.parametrize("view", ["read_only", "read_only_async"])
+def test_rewards_have_no_engine_and_are_told_what_to_ask(db: Database, view: str) -> None:
+    with pytest.raises(DatabaseError, match=r"a reward's database has no engine\. Ask `db\.execute"):
+        _ = getattr(db, view)().engine
 
 
 async def test_a_fork_of_a_fork_starts_from_what_is_committed(db: Database) -> None:
