@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +25,7 @@ import click
 from reward_kit.cli_commands.printing import say
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
+from reward_kit.process_end import end_in_time, leave_memory_to_the_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,10 +38,6 @@ __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 NAME = "reward-kit"
 RARELY = 150_000
 """New objects between two garbage collections: what a command imports is none, and each looks through it."""
-GRACE = 3.0
-"""Seconds that threads of other people's code have to end after the work is done."""
-GRACE_AT_EXIT = 30.0
-"""Seconds that what was registered with ``atexit`` has: libraries send there what they have gathered."""
 
 _is_own_process = False
 """Whether this process is there for the command line alone."""
@@ -145,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _hear_of_children()
         _is_own_process = threading.current_thread() is threading.main_thread()
         gc.set_threshold(RARELY)
-        atexit.register(_leave_memory_to_the_system)
+        atexit.register(leave_memory_to_the_system)
     _read_dotenv()
     # console scripts, unlike python -m, do not have it there
     sys.path.insert(0, str(Path.cwd()))
@@ -168,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exec("")  # noqa: S102 - where Ctrl-C has left code in a text, Python would end by SIGINT, not by ours
     if argv is None:
         _end_at_once_if_asked(code)
-        _leave_threads_behind(code)
+        end_in_time(code, _say_at_the_end)
     return code
 
 
@@ -243,49 +239,10 @@ def _end_at_once_if_asked(code: int) -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
 
 
-def _leave_threads_behind(code: int) -> None:
-    """See to it that the process ends, though a bundle's code has started threads that do not.
-
-    Python waits for threads that are no daemons, and for what they register with ``atexit``, for ever if need
-    be.
-    """
-    left = [thread for thread in threading.enumerate() if not thread.daemon]
-    left.remove(threading.main_thread())
-
-    def end() -> None:
-        if left:
-            time.sleep(GRACE)
-            names = ", ".join(thread.name for thread in left if thread.is_alive())
-            _say_at_the_end(f"Warning: threads are left behind that did not end: {names}")
-            threading.Thread(target=leave, name="leave", daemon=True).start()
-            atexit._run_exitfuncs()  # noqa: SLF001 - temporary folders are removed there, os._exit would not
-            os._exit(code)
-        leave()
-
-    def leave() -> None:
-        time.sleep(GRACE_AT_EXIT)
-        _say_at_the_end("Warning: what was registered with atexit did not end")
-        os._exit(code)
-
-    threading.Thread(target=end, name="end", daemon=True).start()
-
-
 def _say_at_the_end(warning: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         say(warning, err=True)
         sys.stdout.flush()
-
-
-def _leave_memory_to_the_system() -> None:
-    """Spare Python its last looks for garbage: a tenth of a second, and a whole one where LiteLLM is loaded.
-
-    Objects in cycles are then not finalised any more; files among them would lose what is not written yet.
-    """
-    for found in gc.get_objects():
-        if issubclass(type(found), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with contextlib.suppress(Exception):
-                found.flush()
-    gc.freeze()
 
 
 def _run(arguments: list[str]) -> int:

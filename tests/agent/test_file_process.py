@@ -120,6 +120,41 @@ def test_it_ends_when_it_is_closed_and_with_the_process_that_started_it(tmp_path
         time.sleep(0.01)
 
 
+HOLDS = """
+import os, signal, sys, time
+from reward_kit.agent.runs.file_process import FileProcess
+process = FileProcess()
+while process.save([]) is None: time.sleep(0.01)
+child = os.fork()
+if not child:
+    time.sleep(600)
+print(process._process.pid, child, flush=True)
+begun = time.monotonic()
+if sys.argv[1] == "closed":
+    process.close()
+    print(time.monotonic() - begun, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_it_ends_at_once_though_a_process_that_a_tool_has_forked_lives_on(end: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDS, end], stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        ours, child = map(int, ran.stdout.readline().split())
+        try:
+            if end == "closed":
+                assert float(ran.stdout.readline()) < 5
+            ran.wait(PATIENCE)
+            until = time.monotonic() + PATIENCE
+            while is_running(ours):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            assert is_running(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def is_running(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,27 @@ def writes(texts: list):
             except OSError:
                 pass
 """
+FORKS = """
+import multiprocessing
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+POOL = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+
+@R.tool(parameters={})
+def pools():
+    Path(f"child_{POOL.submit(os.getpid).result()}").touch()
+
+@R.tool(parameters={})
+def crashes():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    Path(f"child_{child.pid}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""What a process of a pool leaves behind, and one that dies."""
 STUCK = """
 import re
 import sys
@@ -48,10 +73,10 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return made
 
 
-def played(bundle: Bundle, name: str, **arguments: object) -> EvaluationResult:
+def played(bundle: Bundle, name: str, *, retries: int = 3, **arguments: object) -> EvaluationResult:
     odd = {"id": "odd", "actions": [*GOLD, {"name": name, "arguments": arguments}], "n_rollouts": 2}
     bundle.rows(odd, {"id": "sound", "actions": GOLD, "n_rollouts": 4})
-    return agent_eval(bundle.dataset, agent="gold", workers=2)
+    return agent_eval(bundle.dataset, agent="gold", workers=2, retries=retries)
 
 
 def test_a_tool_that_reads_finds_the_end_of_the_input(bundle: Bundle) -> None:
@@ -82,6 +107,45 @@ def test_a_line_that_cannot_be_read_costs_the_rollouts_of_that_process_alone(bun
     odd = [outcome for outcome in result.outcomes if outcome.row_id == "odd"]
     assert {outcome.unjudged_reason for outcome in odd} == {"infrastructure_error"}
     assert "wrote into what it says" in odd[0].trouble
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_pool_that_tools_share_ends_with_its_process(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS + ODD_TOOLS + FORKS)
+    result = played(bundle, "pools")
+    assert (len(result.outcomes), result.complete) == (6, True)
+    children = forked()
+    assert children
+    until = time.monotonic() + 30
+    while any(map(runs, children)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_the_death_of_a_process_is_noticed_though_what_it_has_forked_lives_on(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS + ODD_TOOLS + FORKS)
+    begun = time.monotonic()
+    try:
+        result = played(bundle, "crashes", retries=0)
+        assert time.monotonic() - begun < 120
+        assert dict(result.unjudged) == {"infrastructure_error": 2}
+        assert len(result.outcomes) == 6
+    finally:
+        for child in forked():
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def forked() -> list[int]:
+    return [int(path.name.partition("_")[2]) for path in Path().glob("child_*")]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(("way", "code"), [("stuck", -9), ("ends", 0)])

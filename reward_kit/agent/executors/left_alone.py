@@ -8,6 +8,8 @@ import signal
 import time
 from contextlib import suppress
 
+from reward_kit.agent.own_pipes import keep_from_children
+
 MOST_FILES = 256
 """A process that has just begun has no descriptor with a higher number."""
 
@@ -24,6 +26,7 @@ def end_when_left_alone(given: int, grace: float) -> None:
     alive, kept = os.pipe()  # never closed: the system does it when this process ends
     between = os.fork()
     if between:
+        keep_from_children(kept)
         os.close(alive)
         os.waitpid(between, 0)
         return

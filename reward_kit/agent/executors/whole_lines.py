@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.executors.process_pipes import LONGEST_READ
+
 if TYPE_CHECKING:
     import asyncio
-
-LONGEST_READ = 2**24
-"""Bytes that are read at a time."""
 
 
 class WholeLines:

@@ -13,6 +13,7 @@ in both directions, see ``providers.leave``.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
 import json
 import os
@@ -20,12 +21,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from reward_kit.agent.own_pipes import keep_from_children
 from reward_kit.agent.runs.atomic_file import OUT_OF_FILES
 from reward_kit.agent.runs.broken_off import KIND as BROKEN_OFF
 from reward_kit.agent.tally import NoProgress, Tally
 from reward_kit.errors import RewardKitError
+from reward_kit.process_end import end_in_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,7 +150,12 @@ async def _tell_waiting(gates: Gates, lines: Lines) -> None:
 
 
 def main() -> int:
-    """Read the setup, play, and tell how it ended."""
+    """Read the setup, play, and tell how it ended; gives the exit code.
+
+    Then exit functions have their time, as in a run of one process: some end processes, pools for instance.
+    Where other code has broken what they stand on, the process ends at once.
+    """
+    from reward_kit.agent.bundles.ground import end_process
     from reward_kit.agent.executors.left_alone import end_when_left_alone
     from reward_kit.agent.faults import fault_line
     from reward_kit.agent.interruption import hear_no_ctrl_c
@@ -160,6 +168,8 @@ def main() -> int:
     os.dup2(2, 1)  # tools may print; standard output belongs to the lines
     sys.stdout = sys.stderr
     lines = Lines(out)
+    for end in (given, out):
+        keep_from_children(end.fileno())
     first = given.readline()
     if not first.endswith("\n"):  # the other process died meanwhile
         return 1
@@ -171,21 +181,24 @@ def main() -> int:
     leave = Leave(lines.tell)
     task = loop.create_task(work(setup, lines, tally, leave))
     threading.Thread(target=_listen, args=(given, loop, task, tally, leave), daemon=True).start()
+    code = 1
     try:
         loop.run_until_complete(task)
     except RewardKitError as error:
         if _is_out_of_files(error):
             lines.tell({"broke": error.fault})
-            return 1
+            end_process(1)
         lines.tell({"fault": error.to_json()})
-        return 1
     except asyncio.CancelledError:
-        return 1
+        pass
     except BaseException as error:  # noqa: BLE001 - the last thing this process does is to say why it ends
         lines.tell({"broke": fault_line(error)})
-        return 1
-    lines.tell({"over": True})
-    return 0
+        end_process(1)
+    else:
+        lines.tell({"over": True})
+        code = 0
+    end_in_time(code, lambda warning: lines.tell({"note": warning}))
+    return code
 
 
 def _standard_input_for_itself() -> TextIO:
@@ -232,7 +245,20 @@ def _listen(
     os._exit(1)
 
 
-if __name__ == "__main__":
+def _run() -> NoReturn:
+    """``main``, as all that this process is for."""
+    from reward_kit.agent.bundles.ground import end_process
+
+    code = 1
+
+    def end() -> None:
+        sys.stderr.flush()
+        end_process(code)
+
+    atexit.register(end)  # the first to be registered is the last: what else Python does takes 20 ms
     code = main()
-    sys.stderr.flush()
-    os._exit(code)  # threads that tools left behind must not keep it
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    _run()

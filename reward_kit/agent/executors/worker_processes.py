@@ -19,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.executors.lost_rollout import lost_record
+from reward_kit.agent.executors.process_pipes import start_process
 from reward_kit.agent.executors.shares import STARTS, share_concurrency, share_config, share_jobs
-from reward_kit.agent.executors.whole_lines import LONGEST_READ, WholeLines
+from reward_kit.agent.executors.whole_lines import WholeLines
 from reward_kit.agent.outcome import RolloutOutcome
 from reward_kit.agent.providers.leave import Asker, LimitsForAll
 from reward_kit.agent.record_keeping import outcome_of
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 GRACE = 15.0
 """Seconds that a process has to end once it is told to."""
-PIPE_GRACE = 1.0
-"""Seconds to read what a process has said that has ended: one that a tool left behind may hold its pipe."""
 HANG_GRACE = 30.0
 """So many seconds past ``--timeout`` a process whose event loop does not go on is ended."""
 LOOK_EVERY = 1.0
@@ -168,15 +167,7 @@ class WorkerProcesses:
 
         Each with the moment at which it began or, if that is later, the last at which calls waited there.
         """
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            _PROGRAM,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LONGEST_READ,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the others in good order
-        )
+        process = await start_process(sys.executable, "-c", _PROGRAM)
         watch = asyncio.ensure_future(self._watch(process, begun))
         assert process.stdin is not None
         assert process.stdout is not None
@@ -192,19 +183,20 @@ class WorkerProcesses:
             tell(setup)
             with suppress(ConnectionError):
                 await stdin.drain()
-            over = False
             async for lines in said:
-                over = await self._heard(lines, left, begun, asker) or over
+                over = await self._heard(lines, left, begun, asker)
                 if not self._tally.may_start:
                     tell({"hold": True})
                 if said.damaged:  # a rollout may be in what cannot be read
                     with suppress(ProcessLookupError):
                         process.kill()
+                elif over:
+                    return
             code = await process.wait()
-            if said.damaged and left:
-                raise ProcessDiedError("was ended: other code wrote into what it says")
-            if not over:
+            if not said.damaged:
                 raise ProcessDiedError(_said(code))
+            if left:
+                raise ProcessDiedError("was ended: other code wrote into what it says")
         finally:
             watch.cancel()
             await self._end(process)
@@ -223,18 +215,9 @@ class WorkerProcesses:
 
     async def _last_words(self, process: asyncio.subprocess.Process) -> None:
         """Take in what a process says until it has ended."""
-
-        async def hear() -> None:
-            async for lines in self._processes[process]:
-                self._heard_last(lines)
-
-        hearing = asyncio.ensure_future(hear())
-        try:
-            await process.wait()
-            await asyncio.wait({hearing}, timeout=PIPE_GRACE)
-        finally:
-            hearing.cancel()
-            await asyncio.wait({hearing})
+        async for lines in self._processes[process]:
+            self._heard_last(lines)
+        await process.wait()
 
     def _heard_last(self, lines: Sequence[dict[str, Any]]) -> None:
         """Take in what a process has said that is to go on no more: what it has broken off, and finished."""

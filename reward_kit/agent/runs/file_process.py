@@ -2,9 +2,10 @@
 
 Each call to the file system hands Python's lock from the thread that saves to the one that plays and back,
 which costs both more than the call. Here a batch of rollouts is two messages: what to save, and what came of
-it. The process starts when saving falls behind or surely will, and ends with its standard input.
+it. The process starts when saving falls behind or surely will, and ends with its standard input, or when told
+so: a process that a tool has forked may hold the other end.
 
-A message is a line of JSON; behind that of a batch follow the contents of its files.
+A message is a line of JSON; behind that of a batch follow the contents of its files. An empty line ends all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from reward_kit.agent.own_pipes import keep_from_children
 from reward_kit.agent.runs.parcels import NewFile, Parcel, RowFolder, save_parcels
 from reward_kit.errors import StorageError
 
@@ -82,6 +84,9 @@ class FileProcess:
         source, target = _pipes(process)
         source.close()
         with suppress(OSError):  # what it was told last, it did not hear
+            target.write(LAST)
+            target.flush()
+        with suppress(OSError):
             target.close()
         try:
             process.wait(GRACE)
@@ -102,6 +107,7 @@ class FileProcess:
 
 
 READY = b"ready\n"
+LAST = b"\n"
 PROGRAM = (
     f"import os, sys; sys.path.append(sys.argv[1]); from {__name__} import main; main(); "
     "os._exit(0)  # the run waits for the end, and Python's takes 20 ms"
@@ -111,13 +117,16 @@ PROGRAM = (
 def _start() -> subprocess.Popen[bytes]:
     # isolated: modules of a bundle, or in the present folder, may have names of the standard library
     command = [sys.executable, "-I", "-c", PROGRAM, str(Path(__file__).parents[3])]
-    return subprocess.Popen(  # noqa: S603 - this module, run by this interpreter
+    process = subprocess.Popen(  # noqa: S603 - this module, run by this interpreter
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the process that plays, which then closes this one
     )
+    for end in _pipes(process):
+        keep_from_children(end.fileno())
+    return process
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
@@ -161,7 +170,7 @@ def main() -> None:
     target.flush()
     with ThreadPoolExecutor(WRITERS) as writers:
         while heading := source.readline():
-            if not heading.endswith(b"\n"):
+            if heading == LAST or not heading.endswith(b"\n"):
                 return
             try:
                 parcels = _received(heading, source)
