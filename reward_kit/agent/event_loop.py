@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.bundles.loose_ends import tell, tell_of_task
+from reward_kit.agent.bundles.own_signals import signals_handled
 from reward_kit.agent.interruption import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
-    from types import FrameType
-
 _T = TypeVar("_T")
 
 LEFT_BEHIND_AFTER = 1.0
@@ -79,7 +78,7 @@ def _ctrl_c_cancels(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) ->
     """Have Ctrl-C cancel ``main`` instead of ending what runs at that moment; the second one does that."""
     asked: list[bool] = []
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle() -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(True)
@@ -89,17 +88,13 @@ def _ctrl_c_cancels(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) ->
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
-    if handles:
-        signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        with signals_handled(handle, signal.SIGINT) if handles else nullcontext():
+            yield
     except asyncio.CancelledError:
         if asked:
             raise KeyboardInterrupt from None
         raise
-    finally:
-        if handles:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _to_its_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:

@@ -12,12 +12,12 @@ from weakref import WeakSet
 from reward_kit.agent.bundles.breakage import broken_off
 from reward_kit.agent.bundles.ground import INTERRUPTED, end_process
 from reward_kit.agent.bundles.loop_guard import GuardedFuture, guarded_task
+from reward_kit.agent.bundles.own_signals import signals_handled
 from reward_kit.agent.worker_thread import InterruptedInThread
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from types import FrameType
 
     from reward_kit.agent.bundles.loop_guard import GuardedTask
 
@@ -94,7 +94,7 @@ def signals_set(event: asyncio.Event, killed: Callable[[], str]) -> Iterator[Non
     _handled.add(event)
     asked: list[bool] = []
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle() -> None:
         if asked:
             _say_at_once(f"Interrupted. {killed()}")
             end_process(INTERRUPTED)
@@ -102,15 +102,8 @@ def signals_set(event: asyncio.Event, killed: Callable[[], str]) -> Iterator[Non
         loop.call_soon_threadsafe(event.set)
         _say_at_once("Interrupted: the rollouts under way are being ended. Once more ends them at once.")
 
-    before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # only the main thread can handle signals
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, handle)
-    try:
+    with signals_handled(handle, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _say_at_once(text: str) -> None:

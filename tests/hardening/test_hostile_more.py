@@ -390,12 +390,13 @@ def test_tools_that_break_the_process_harm_no_other_rollout(
             assert body == "os.chdir('/')" or expected in told, (kind, body, told)
 
 
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: None"])
 def test_a_tool_that_turns_a_deaf_ear_to_ctrl_c_does_not_keep_it_from_the_run(
-    agent_eval: Command, bundle: Bundle, tools: Writer
+    agent_eval: Command, bundle: Bundle, tools: Writer, handler: str
 ) -> None:
     tools(
         before="import asyncio, os, signal",
-        after="@R.tool(parameters={})\nasync def deaf():\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        after=f"@R.tool(parameters={{}})\nasync def deaf():\n    signal.signal(signal.SIGINT, {handler})\n"
         "@R.tool(parameters={})\nasync def interrupts(rollout=None):\n    if rollout is not None:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n        await asyncio.sleep(60)\n",
     )

@@ -63,6 +63,11 @@ SURVIVED = {
     "leaves_async": ("async def", "os._exit(0)", "SystemExit: os._exit(0)"),
     "interrupts": ("async def", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     "alarm": ("def", "signal.alarm(1)", "the alarm clock (put back)"),
+    "hears_no_ctrl_c": (
+        "async def",
+        "signal.signal(signal.SIGINT, lambda *_: None)",
+        "the handler of SIGINT (put back)",
+    ),
     "finder": (
         "def",
         (
@@ -124,6 +129,41 @@ def test_what_tools_do_to_the_process_costs_their_call(
     for name, row in zip(bodies, ran.result["rows"], strict=False):
         (rollout,) = row["rollouts"]
         assert SURVIVED[name][2] in rollout["tool_faults"][name]["first"], name
+
+
+FORKS = """\
+import multiprocessing, signal, time
+fork = multiprocessing.get_context("fork")
+
+def handlers(answer):
+    answer.put([signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+                signal.getsignal(signal.SIGTERM) is signal.SIG_DFL])
+"""
+BOUNDS = """\
+child = fork.Process(target=time.sleep, args=(600,))
+child.start()
+child.terminate()
+child.join(60)
+answer = fork.Queue()
+asked = fork.Process(target=handlers, args=(answer,))
+asked.start()
+fork.Process(target=time.sleep, args=(600,), daemon=True).start()
+return [child.exitcode, answer.get(timeout=60)]"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_signals_that_a_tool_sends_to_its_children_are_theirs(
+    agent_eval: Command, bundle: Bundle, tools: Writer, workers: str
+) -> None:
+    tools(before=FORKS, after=f"@R.tool(parameters={{}})\ndef bounds():\n{indented(BOUNDS)}\n")
+    bundle.rows({"actions": [{"name": "bounds", "arguments": {}}], "n_rollouts": 2})
+    ran = agent_eval(*GOLD_RUN, "--workers", workers)
+    ran.tidy()
+    assert (ran.result["status"], ran.result["finished"]) == ("complete", 2)
+    assert "nterrupted" not in ran.err
+    for file in (bundle.folder / "runs").glob("*/roll_*.json"):
+        (call,) = json.loads(file.read_text())["tool_calls"]
+        assert call["content"] == "[-15, [true, true]]"
 
 
 REWARDS = {

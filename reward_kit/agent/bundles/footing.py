@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import end_if_forked, reopen_streams
+from reward_kit.agent.bundles.own_signals import own_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -180,10 +181,18 @@ def put_back(before: Footing) -> list[str]:
     broken += reopen_streams(before.streams)
     if threading.get_ident() == _MAIN_THREAD:
         for number, handler in zip(_SIGNALS, before.handlers, strict=True):
-            if callable(handler) and not callable(getsignal(number)):
-                signal.signal(number, handler)
-                broken.append(f"the handler of {number.name}")
+            if callable(handler) and getsignal(number) is not handler:
+                broken += _put_back_handler(number, handler)
     return broken
+
+
+def _put_back_handler(number: signal.Signals, before: Any) -> list[str]:
+    """Put back the run's own, or one that was there ``before`` a call where none is now."""
+    own, present = own_handler(number), getsignal(number)
+    if present is own or (own is None and callable(present)):
+        return []
+    signal.signal(number, own or before)
+    return [f"the handler of {number.name}"]
 
 
 def _is_searched() -> bool:

@@ -7,6 +7,7 @@ some versions of Python even where it is asked to wait for the process alone.
 from __future__ import annotations
 
 import asyncio
+from asyncio import BaseTransport, SubprocessTransport
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 
 LONGEST_READ = 2**24
@@ -16,13 +17,20 @@ GRACE = 1.0
 
 
 class _PipesEndWithIt(SubprocessStreamProtocol):
+    _process: SubprocessTransport
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        assert isinstance(transport, SubprocessTransport)
+        self._process = transport
+        super().connection_made(transport)
+
     def process_exited(self) -> None:
         super().process_exited()
         asyncio.get_running_loop().call_later(GRACE, self._close_pipes)
 
     def _close_pipes(self) -> None:
         for number in (0, 1):
-            pipe = None if self._transport is None else self._transport.get_pipe_transport(number)
+            pipe = self._process.get_pipe_transport(number)
             if pipe is not None:
                 pipe.close()
 
