@@ -29,6 +29,7 @@ class Budget:
     """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer.
 
     ``tell_unpriced`` is given each model once that answers at a price which is not known: ``spent`` lacks it.
+    ``tell`` is given what each call adds to both.
     """
 
     max_cost: float = math.inf
@@ -36,12 +37,19 @@ class Budget:
     max_tokens: float = math.inf
     tokens: int = 0
     tell_unpriced: Callable[[str], None] | None = None
+    tell: Callable[[float, int], None] | None = None
     _unpriced: set[str] = field(default_factory=set)
 
     def count(self, usage: Usage) -> None:
         """Count calls; what came from the cache costs nothing."""
-        self.spent += usage.paid
-        self.tokens += usage.fresh_tokens
+        self.add(usage.paid, usage.fresh_tokens)
+        if self.tell is not None:
+            self.tell(usage.paid, usage.fresh_tokens)
+
+    def add(self, spent: float, tokens: int) -> None:
+        """Count what another process has."""
+        self.spent += spent
+        self.tokens += tokens
 
     def unpriced(self, model: str, asked: Model | None = None) -> None:
         """A call of ``model`` was counted whose price is not known; ``asked`` may name its provider, too."""

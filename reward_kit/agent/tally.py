@@ -20,9 +20,10 @@ class Tally:
     """How far an evaluation is.
 
     ``planned`` counts all rollouts, ``earlier`` those that were done before this run. ``spending`` grows as
-    models answer, also for rollouts that are not over yet; it has no limit of its own, since reaching
-    ``max_cost`` (US dollars) or ``max_tokens`` ends no rollout that has begun. ``usage`` counts the rollouts
-    that are over. ``interactive`` says that a person at the terminal takes part.
+    models answer, also for rollouts that are not over yet (of models that other processes ask, if there is a
+    budget); it has no limit of its own, since reaching ``max_cost`` (US dollars) or ``max_tokens`` ends no
+    rollout that has begun. ``usage`` counts the rollouts that are over. ``interactive`` says that a person at
+    the terminal takes part.
     """
 
     eval_id: str
@@ -63,6 +64,11 @@ class Tally:
     def pass_1(self) -> float | None:
         """Pass^1 so far: the mean over rows that have a judged rollout; None before the first."""
         return min(1.0, max(0.0, self._passes / len(self._rows))) if self._rows else None
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether rollouts may come to be no longer begun."""
+        return self.max_cost is not None or self.max_tokens is not None
 
     @property
     def may_start(self) -> bool:

@@ -466,6 +466,7 @@ def test_an_actor_of_a_ray_cluster_hands_it_over_when_it_ends(
         "eval_id": "mine",
         "environment": {},
         "bases": [],
+        "budget": True,
         "version": versions()["reward-kit"],
     }
     worker.begin(setup, [("a", 1), ("a", 2)], shipment)
@@ -477,6 +478,7 @@ def test_an_actor_of_a_ray_cluster_hands_it_over_when_it_ends(
     parts = [BrokenOff.from_json(line["broken_off"]) for line in lines if "broken_off" in line]
     assert sum(one.rollouts for one in parts) == 2
     assert sum(usage.calls for one in parts for usage in one.usage.values()) == asked() == 4
+    assert sum("spending" in line for line in lines) == 4, "budgets see each call"
 
 
 def command(bundle: Bundle, agent: str, *options: str) -> subprocess.Popen[str]:

@@ -77,6 +77,16 @@ class Spends:
         rollout.count_usage(Usage(calls=1, input_tokens=10, cost=0.5), model="mine")
         await asyncio.sleep(0.3)
         return "Hello"
+
+
+class SpendsAsItGoes:
+    async def respond(self, rollout):
+        from reward_kit.agent.completion import Usage
+
+        for _ in range(6):
+            rollout.count_usage(Usage(calls=1, input_tokens=10, cost=0.5), model="mine")
+            await asyncio.sleep(0.1)
+        return "Hello"
 '''
 
 
@@ -166,6 +176,25 @@ def test_no_more_begin_once_the_money_is_spent(bundle: Bundle, player: Callable[
     assert result.status == "budget"
     assert 2 <= len(result.outcomes) < 9
     assert result.usage["agent"].cost == 0.5 * len(result.outcomes)
+
+
+@pytest.mark.parametrize("limit", [{"max_cost": 1.0}, {"max_tokens": 20}], ids=["cost", "tokens"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_budget_sees_each_call_of_every_process(
+    bundle: Bundle, player: Callable[[str], str], workers: int, limit: dict[str, Any]
+) -> None:
+    result = agent_eval(
+        bundle.dataset,
+        agent=player("SpendsAsItGoes"),
+        user="none",
+        workers=workers,
+        max_concurrency=4,
+        n_rollouts=4,
+        **limit,
+    )
+    assert result.status == "budget"
+    assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
+    assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
 
 
 def test_a_process_that_is_killed_before_it_begins_is_replaced(

@@ -138,6 +138,7 @@ class RayCluster(WorkerProcesses):
             setup = {
                 "config": share_config(self._config, 1 if alone else concurrency),
                 "eval_id": self._tally.eval_id,
+                "budget": self._tally.has_budget,
                 "environment": self._environment,
                 "bases": self._bases(),
                 "version": versions()["reward-kit"],
@@ -188,6 +189,7 @@ class RayCluster(WorkerProcesses):
                 taking = actor.take.remote(may_start=self._tally.may_start)
                 lines = await taking
                 taking = None
+                self._hear_of_spending(lines)
                 over = await self._heard(lines, left, begun, asker)
                 if self._hangs(begun):
                     in_order = False

@@ -151,7 +151,8 @@ class RayWorker:
         self._leave: Leave | None = None
 
     def begin(self, setup: dict[str, Any], jobs: Sequence[tuple[str, int]], shipment: Shipment) -> None:
-        """Play ``jobs``; ``setup`` has ``config``, ``eval_id``, ``environment``, ``bases`` and ``version``.
+        """Play ``jobs``; ``setup`` has ``config``, ``eval_id``, ``budget``, ``environment``, ``bases`` and
+        ``version``.
 
         This process is the actor's alone: its working directory and environment are the rollouts'.
         """
@@ -177,7 +178,7 @@ class RayWorker:
         if shipment.few_shot_displays is not None:
             config["few_shot_displays"] = str(files / shipment.few_shot_displays)
         self._tally = Tally(setup["eval_id"], planned=len(jobs))
-        played = {"config": config, "root": str(root), "jobs": jobs}
+        played = {"config": config, "root": str(root), "jobs": jobs, "budget": setup["budget"]}
         self._leave = Leave(lines.tell)
         self._playing = self._loop.create_task(work(played, lines, self._tally, self._leave))
         self._thread = threading.Thread(target=self._play, name="rollouts", daemon=True)

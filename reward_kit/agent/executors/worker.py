@@ -1,13 +1,16 @@
 """One of several processes that share an evaluation's rollouts. Run by ``worker_processes``.
 
 It speaks JSON lines; what begins otherwise means nothing. On stdin: first the setup (``config``, ``path``:
-where modules are looked for, ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout),
-later perhaps ``hold``: begin no more. The end of stdin ends the process. On stdout: ``begun`` (a job),
-``outcome`` (a line for the log), ``broken_off`` (what attempts have used that came to no end, also after the
-end of stdin), ``unpriced`` (a model of no known price), ``note``, ``fault`` (no process can go on), ``broke``
-(this one cannot: a rollout may be the cause), ``waiting`` (calls wait for a provider: that is not the
-rollouts' time), and ``over`` when all is done. With ``rpm`` or ``tpm`` there are lines for model calls
-in both directions, see ``providers.leave``.
+where modules are looked for, ``eval_id``, ``root``: the runs folder, ``jobs``: pairs of row id and rollout,
+``budget``: whether there is one), later perhaps ``hold``: begin no more. The end of stdin ends the process.
+On stdout: ``begun`` (a job), ``outcome`` (a line for the log), ``broken_off`` (what attempts have used that
+came to no end, also after the end of stdin), ``unpriced`` (a model of no known price), ``note``, ``fault``
+(no process can go on), ``broke`` (this one cannot: a rollout may be the cause), ``waiting`` (calls wait for a
+provider: that is not the rollouts' time), and ``over`` when all is done.
+
+With a budget there is ``spending`` (US dollars and tokens of a call) on stdout, and each ``begun`` is
+answered with ``begin`` on stdin, after a ``hold`` if it may not. With ``rpm`` or ``tpm`` there are lines for
+model calls in both directions, see ``providers.leave``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -57,8 +61,12 @@ class Lines:
             self._stream.flush()
 
     async def begin(self, row_id: str, index: int) -> None:
-        """Say that a rollout begins."""
+        """Say that a rollout begins, if it may."""
         self.tell({"begun": [row_id, index]})
+
+    def tell_spending(self, spent: float, tokens: int) -> None:
+        """Say what a call has used of a budget, which is that of all processes."""
+        self.tell({"spending": [spent, tokens]})
 
     def tell_unpriced(self, model: str) -> None:
         """Say that a model has no known price; whether that matters is known to the other process."""
@@ -78,6 +86,30 @@ class Lines:
         except (RewardKitError, OSError) as error:
             return error
         return None
+
+
+class AskingLines(Lines):
+    """Lines of a process that has a budget: each rollout waits until that it begins was heard.
+
+    What calls have used was told before; who hears of it knows whether another may begin.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._unheard: deque[asyncio.Future[None]] = deque()
+
+    async def begin(self, row_id: str, index: int) -> None:
+        """Say that a rollout begins, and wait until that was heard."""
+        heard = asyncio.get_running_loop().create_future()
+        self._unheard.append(heard)
+        await super().begin(row_id, index)
+        await heard
+
+    def heard(self) -> None:
+        """The first of those that wait was heard."""
+        first = self._unheard.popleft()
+        if not first.done():
+            first.set_result(None)
 
 
 class Telling(NoProgress):
@@ -105,7 +137,8 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
     class TellingInProcess(InProcess):
         async def play(self, job: Job) -> None:
             await lines.begin(job.task.row.id, job.index)
-            await super().play(job)
+            if tally.may_start:
+                await super().play(job)
 
     config = EvaluationConfig(**setup["config"])
     asyncio.get_running_loop().set_exception_handler(tell_of_task)
@@ -120,6 +153,7 @@ async def work(setup: Mapping[str, Any], lines: Lines, tally: Tally, leave: Leav
         participants = find_participants(config, tasks)
         progress = Telling(lines)
         tally.spending.tell_unpriced = lines.tell_unpriced
+        tally.spending.tell = lines.tell_spending if setup["budget"] else None
         participants.gates.tell = progress.noted
         participants.gates.ask(leave)
         folder = RunsFolder(setup["root"])
@@ -167,20 +201,20 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # tools may print; standard output belongs to the lines
     sys.stdout = sys.stderr
-    lines = Lines(out)
     for end in (given, out):
         keep_from_children(end.fileno())
     first = given.readline()
     if not first.endswith("\n"):  # the other process died meanwhile
         return 1
     setup = json.loads(first)
+    lines = AskingLines(out) if setup["budget"] else Lines(out)
     sys.path[:] = setup["path"]
     tally = Tally(setup["eval_id"], planned=len(setup["jobs"]))
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(_say_unless_broken)
     leave = Leave(lines.tell)
     task = loop.create_task(work(setup, lines, tally, leave))
-    threading.Thread(target=_listen, args=(given, loop, task, tally, leave), daemon=True).start()
+    threading.Thread(target=_listen, args=(given, loop, task, tally, leave, lines), daemon=True).start()
     code = 1
     try:
         loop.run_until_complete(task)
@@ -229,6 +263,7 @@ def _listen(
     task: asyncio.Task[None],
     tally: Tally,
     leave: Leave,
+    lines: Lines,
 ) -> None:
     """Heed what comes on stdin; at its end cancel ``task``, and end the process if that does not help."""
     with suppress(OSError, ValueError):  # a tool has closed it, or another file has its number
@@ -236,6 +271,9 @@ def _listen(
             line = json.loads(text)
             if "hold" in line:
                 tally.max_cost = 0.0  # nothing more may begin; what runs is finished
+            elif "begin" in line and isinstance(lines, AskingLines):
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(lines.heard)
             elif "leave" in line:
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(leave.heard, line)

@@ -137,6 +137,7 @@ class WorkerProcesses:
                 "config": share_config(self._config, 1 if alone else concurrency),
                 "path": sys.path,
                 "eval_id": self._tally.eval_id,
+                "budget": self._tally.has_budget,
                 "root": str(self._opened.folder.root),
                 "jobs": places,
             }
@@ -184,9 +185,13 @@ class WorkerProcesses:
             with suppress(ConnectionError):
                 await stdin.drain()
             async for lines in said:
-                over = await self._heard(lines, left, begun, asker)
+                self._hear_of_spending(lines)
                 if not self._tally.may_start:
                     tell({"hold": True})
+                for line in lines:
+                    if "begun" in line and self._tally.has_budget:
+                        tell({"begin": True})
+                over = await self._heard(lines, left, begun, asker)
                 if said.damaged:  # a rollout may be in what cannot be read
                     with suppress(ProcessLookupError):
                         process.kill()
@@ -221,6 +226,7 @@ class WorkerProcesses:
 
     def _heard_last(self, lines: Sequence[dict[str, Any]]) -> None:
         """Take in what a process has said that is to go on no more: what it has broken off, and finished."""
+        self._hear_of_spending(lines)
         self._hear_of_broken_off(lines)
         for line in lines:
             if "note" in line:
@@ -245,20 +251,21 @@ class WorkerProcesses:
         try:
             outcome = await self._saved(line)
         except StorageError:
-            self._break_off(broken_off(RolloutOutcome.from_json(line["outcome"]).usage))
+            self._broken_off.add(broken_off(RolloutOutcome.from_json(line["outcome"]).usage))
             raise
         self._count(outcome)
         return outcome
 
+    def _hear_of_spending(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Count what calls have used; before outcomes are saved, which takes its time: others may begin."""
+        for line in lines:
+            if "spending" in line:
+                self._tally.spending.add(*line["spending"])
+
     def _hear_of_broken_off(self, lines: Sequence[dict[str, Any]]) -> None:
         for line in lines:
             if "broken_off" in line:
-                self._break_off(BrokenOff.from_json(line["broken_off"]))
-
-    def _break_off(self, part: BrokenOff) -> None:
-        for usage in part.usage.values():
-            self._tally.spending.count(usage)
-        self._broken_off.add(part)
+                self._broken_off.add(BrokenOff.from_json(line["broken_off"]))
 
     async def _heard(
         self,
@@ -312,8 +319,6 @@ class WorkerProcesses:
         return Finished(entry, then, Parcel(files))
 
     def _count(self, outcome: RolloutOutcome) -> None:
-        for usage in outcome.usage.values():
-            self._tally.spending.count(usage)
         self._tally.add(outcome)
         self._progress.ended(outcome, self._tally)
 
