@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.validation import ValidationReport, _other_time_of_day, validate
+from reward_kit.agent.validation import ValidationReport, validate
+from reward_kit.agent.validation.gold_check import _other_time_of_day
 
 SEED = """\
 CREATE TABLE seats (id INTEGER PRIMARY KEY, taken_by TEXT);

@@ -12,7 +12,7 @@ from reward_kit.agent.database.determinism import read_moment
 from reward_kit.agent.database.guards import Limits
 from reward_kit.agent.database.scopes import ToolCall, break_off
 from reward_kit.agent.database.sync_face import SyncFace
-from reward_kit.agent.database.turns import enclosing_scope
+from reward_kit.agent.database.turns import enclosing_scope, scope_has_ended
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class SyncDatabase(SyncFace, View):
 
     @property
     def engine(self) -> Engine:
-        """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise."""
-        self._refuse_left_behind()
+        """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise, and after the call."""
+        if self._call is not None and self._call.over:
+            raise scope_has_ended()
         return self.content.sync_engine
 
 
