@@ -19,6 +19,7 @@ from reward_kit.agent.model_clients.addresses import base_from_environment, chec
 from reward_kit.agent.model_clients.attempts import answered
 from reward_kit.agent.model_clients.litellm_answer import read_answer, without_secrets
 from reward_kit.agent.model_clients.litellm_errors import headers_of, model_error
+from reward_kit.agent.model_clients.own_fields import sent_messages
 from reward_kit.agent.providers.headers import of_litellm
 from reward_kit.agent.redaction import secrets_in
 from reward_kit.errors import ModelError, ModelSetupError
@@ -111,8 +112,7 @@ class LiteLLMModel:
         request: dict[str, Any] = {
             "model": name,
             "custom_llm_provider": provider,
-            # LiteLLM rewrites messages for some providers
-            "messages": [dict(message) for message in messages],
+            "messages": sent_messages(messages, provider),
             "timeout": self.timeout,
             "num_retries": 0,
             "max_retries": 0,

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.agent.llm import LiteLLMModel, check_model
+from reward_kit.agent.llm import LiteLLMModel, check_model, import_litellm
+from reward_kit.agent.model_clients.litellm_answer import read_answer
+from reward_kit.agent.model_clients.own_fields import sent_messages
 from reward_kit.agent.model_clients.remote import remote_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
@@ -70,6 +72,26 @@ async def test_a_model_without_a_known_price_counts_as_unpriced(stub_llm: StubSe
     assert completion.usage.unpriced_calls == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "is_priced"),
+    [
+        ("anthropic/claude-sonnet-9", False),
+        ("gemini/gemini-9-pro", False),
+        ("anthropic/claude-sonnet-4-5", True),
+    ],
+)
+def test_a_price_of_nothing_is_none_unless_the_table_says_so(name: str, is_priced: bool) -> None:
+    """LiteLLM says that some models cost nothing which it does not know."""
+    litellm = import_litellm()
+    provider, _, model = name.partition("/")
+    usage = litellm.Usage(prompt_tokens=100, completion_tokens=10, total_tokens=110)
+    answer = litellm.ModelResponse(model=model, usage=usage)
+    cost = litellm.completion_cost(answer, model=model, custom_llm_provider=provider)
+    answer._hidden_params.update(response_cost=cost, custom_llm_provider=provider)
+    used = read_answer(answer, name).usage
+    assert (used.unpriced_calls, used.cost > 0) == (0 if is_priced else 1, is_priced)
+
+
 async def test_a_name_without_provider_takes_the_given_one(stub_llm: StubServer) -> None:
     stub_llm.script("home-made", ["Hi"])
     completion = await LiteLLMModel("home-made", provider="openai").complete(HELLO)
@@ -119,6 +141,29 @@ async def test_reasoning_is_handed_back_with_the_history(stub_llm: StubServer) -
     seen = {"role": "tool", "tool_call_id": first.message["tool_calls"][0]["id"], "content": "sky"}
     await model().complete([*HELLO, first.message, seen], tools=TOOLS)
     assert stub_llm.requests[1]["messages"][1]["reasoning_content"] == "I had better look"
+
+
+@pytest.mark.parametrize("extra", [{"refusal": "I must not"}, {"reasoning": "Hm."}, {"my_field": 1}])
+async def test_fields_of_litellms_own_are_kept_and_not_sent(
+    stub_llm: StubServer, extra: dict[str, Any]
+) -> None:
+    """Strict servers refuse fields that they do not know."""
+    answer = Answer(content="Hi")
+    answer.message = extra
+    stub_llm.script(NAME, [answer, "Hi again"])
+    first = (await model().complete(HELLO)).message
+    assert first["provider_specific_fields"]
+    await model().complete([*HELLO, first, *HELLO])
+    assert not any("provider_specific_fields" in one for one in stub_llm.requests[1]["messages"])
+
+
+@pytest.mark.parametrize("provider", ["gemini", "anthropic", "vertex_ai"])
+def test_who_wants_them_back_gets_them(provider: str) -> None:
+    messages = [
+        {"role": "assistant", "content": "Hi", "provider_specific_fields": {"thought_signatures": ["x"]}}
+    ]
+    assert sent_messages(messages, provider) == messages
+    assert sent_messages(messages, "mistral") == [{"role": "assistant", "content": "Hi"}]
 
 
 async def test_the_messages_given_stay_as_they_were(stub_llm: StubServer) -> None:

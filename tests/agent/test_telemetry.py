@@ -247,6 +247,23 @@ def test_contents_in_the_form_of_the_conventions_when_asked_for(
     assert tool["gen_ai.tool.call.result"] == record.tool_calls[0].content
 
 
+def test_a_system_message_of_the_row_is_no_part_of_the_conversation(
+    bundle: Bundle, collector: Collector, stub_llm: StubServer
+) -> None:
+    opening = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+    bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None, "initial_messages": opening})
+    stub_llm.script("gpt-4o-mini", ["Hello!"])
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+    told = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    assert agent_eval("--model", "openai/gpt-4o-mini", **where, **told).code == 0
+    (record,) = records()
+    root = attributes(collector.trace(record.id)[0])
+    roles = [
+        [one["role"] for one in json.loads(root[f"gen_ai.{way}.messages"])] for way in ("input", "output")
+    ]
+    assert roles == [["user"], ["assistant"]]
+
+
 def test_a_rollout_that_could_not_be_played_is_an_error(
     bundle: Bundle, collector: Collector, tmp_path: Path
 ) -> None:

@@ -310,6 +310,8 @@ def test_the_stop_token_by_itself_is_as_it_should_be(line: str) -> None:
         "I apologize, I mixed up the two orders.",
         "Let me check... yes, that is the right one.",
         "Sure, here is my name: Ann Lee.",
+        "My name is Mrs. Lee.",
+        "My name is Dr Ann Lee.",
         "Would you please tell me the price of each?",
         "I am happy to wait.",
         "On second thought, keep the lamp.",

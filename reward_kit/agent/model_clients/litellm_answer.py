@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from reward_kit.agent.completion import Completion, Message, Usage
@@ -21,7 +22,7 @@ def without_secrets(completion: Completion, secrets: frozenset[str]) -> Completi
 def read_answer(answer: Any, model: str) -> Completion:
     """The completion in a LiteLLM answer; one that is malformed raises whatever reading it raises."""
     choice = answer.choices[0]
-    usage = _usage(answer)
+    usage = _usage(answer, model)
     return Completion(
         message=_message(choice.message),
         usage=usage,
@@ -54,7 +55,7 @@ def _tool_call(call: Any) -> dict[str, Any]:
     return dumped
 
 
-def _usage(answer: Any) -> Usage:
+def _usage(answer: Any, model: str) -> Usage:
     usage = getattr(answer, "usage", None)
     prompt_details = getattr(usage, "prompt_tokens_details", None)
     completion_details = getattr(usage, "completion_tokens_details", None)
@@ -67,11 +68,18 @@ def _usage(answer: Any) -> Usage:
         reasoning_tokens=_tokens(completion_details, "reasoning_tokens"),
     )
     told = used.input_tokens or used.output_tokens  # else nobody knows what it cost
-    if cost is None or cost < 0 or not told:
+    if cost is None or cost < 0 or not told or (cost == 0 and not _is_in_table(answer, model)):
         used.unpriced_calls = 1
     else:
         used.cost = cost
     return used
+
+
+def _is_in_table(answer: Any, model: str) -> bool:
+    """Whether LiteLLM knows a price of the model: for some names that it does not know it takes 0."""
+    table = sys.modules["litellm"].model_cost
+    provider = answer._hidden_params.get("custom_llm_provider")  # noqa: SLF001 - as above
+    return any(key in table for name in (answer.model, model) for key in (name, f"{provider}/{name}"))
 
 
 def _tokens(counts: Any, name: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.model_clients.own_fields import OWN_FIELDS
+
 if TYPE_CHECKING:
     from reward_kit.agent.completion import Message
 
@@ -51,10 +53,10 @@ class RequestWriter:
 
 
 def _sent(message: Message) -> Message:
-    """A message as it is sent: what is None is left out, as LiteLLM does."""
-    if None not in message.values():
+    """A message as it is sent: without what is None, as LiteLLM does, and without LiteLLM's own field."""
+    if None not in message.values() and OWN_FIELDS not in message:
         return message
-    return {name: value for name, value in message.items() if value is not None}
+    return {name: value for name, value in message.items() if value is not None and name != OWN_FIELDS}
 
 
 def _encoded(value: Any) -> str:

@@ -83,7 +83,8 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> SpanData:
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
     }
     if contents:
-        opening = len(record.fields.get("initial_messages") or ())
+        given = record.fields.get("initial_messages") or ()
+        opening = sum(message.get("role") != "system" for message in given)
         talk = [message for message in record.messages if message["role"] != "system"]
         attributes["gen_ai.system_instructions"] = _json(
             [part for message in record.messages if message["role"] == "system" for part in _parts(message)]

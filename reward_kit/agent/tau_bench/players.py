@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.cut_text import cut
+from reward_kit.agent.history import written_arguments
 from reward_kit.agent.participants import NO_USER, Participants
 from reward_kit.errors import ModelError
 
@@ -64,7 +65,10 @@ class RecordedAgent:
             announced = rollout.record(step.message)["tool_calls"]
             for call, recorded in zip(announced, step.calls, strict=False):
                 function = recorded["function"]
-                await rollout.call_tool(function["name"], function["arguments"], call_id=call["id"])
+                written = function["arguments"]
+                if isinstance(written, str):
+                    written = written_arguments(written)
+                await rollout.call_tool(function["name"], written, call_id=call["id"])
         _end(rollout, trial)
         return ""
 

@@ -21,9 +21,12 @@ _MONTH = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
+_TITLE = r"(?:(?:mr|mrs|ms|miss|mx|dr|prof)\.?\s)?"
 _FORMS = re.compile(
-    r"\b(?:my|your)\s(?:full\s)?name(?:'s|\sis)\s(?P<own>(?-i:[A-Z])[\w-]+(?:\s(?-i:[A-Z])[\w-]+){0,3})"
-    r"|\AYou are (?P<played>(?-i:[A-Z])[\w-]+(?: (?-i:[A-Z])[\w-]+){1,3})"
+    rf"\b(?:my|your)\s(?:full\s)?name(?:'s|\sis)\s{_TITLE}"
+    r"(?P<own>(?-i:[A-Z])[\w-]+(?:\s(?-i:[A-Z])[\w-]+){0,3})"
+    rf"|\AYou are {_TITLE}"
+    r"(?P<played>(?-i:[A-Z])[\w-]+(?: (?-i:[A-Z])[\w-]+){1,3})"
     r"|(?P<email>[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8})"
     r"|(?P<iso>\b\d{4}-\d\d?-\d\d?\b)"
     rf"|(?P<spelled>\b{_MONTH}\.?\s\d\d?(?:st|nd|rd|th)?\b|\b\d\d?(?:st|nd|rd|th)?\s(?:of\s)?{_MONTH}\b)"

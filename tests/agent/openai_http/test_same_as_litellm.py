@@ -346,6 +346,12 @@ async def test_a_request_says_the_same(
         assert headers[0].get(name) == headers[1].get(name)
 
 
+async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) -> None:
+    refused = {"role": "assistant", "content": "No", "provider_specific_fields": {"refusal": "No"}}
+    _, requests = await both(stub_llm, ANSWERS["text"], [*HELLO, refused, *HELLO])
+    assert [one["messages"][1] for one in requests] == [{"role": "assistant", "content": "No"}] * 2
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, flight_bundle
+from stub_server import StubServer, call
 from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pass_power, write
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.gold import replay_gold_calls
 from reward_kit.agent.storage import RunsFolder
+from reward_kit.agent.tau_bench.results_file import results_parts
 from reward_kit.errors import BundleError, UsageError
 
 CLASSIC = RETAIL / "task_classic.jsonl"
@@ -224,3 +226,18 @@ def test_a_bundle_of_ones_own_goes_by_positions(
     assert result.failures == {"partially_completed": 1}
     with pytest.raises(BundleError, match="task 0 has another instruction and other actions than row a"):
         judge([entry(0, traj, 0.0, **info)], bundle.dataset)
+
+
+def test_our_own_files_give_the_tools_what_the_model_wrote(tmp_path: Path, stub_llm: StubServer) -> None:
+    """The history wraps arguments that are no JSON object."""
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None, "actions": GOLD})
+    broken = call("pay_booking", '{"booking_id": "7')
+    stub_llm.script("gpt-4o-mini", [broken, "Done."])
+    runs = str(tmp_path / "runs")
+    played = agent_eval(bundle.dataset, model="openai/gpt-4o-mini", output_dir=runs)
+    path = tmp_path / "theirs.json"
+    path.write_bytes(b"".join(results_parts(played, {"a": 0})))
+    again = agent_eval(bundle.dataset, from_tau_bench=str(path), output_dir=runs)
+    (record,) = again.records()
+    assert "not valid JSON" in record.tool_calls[0].content
