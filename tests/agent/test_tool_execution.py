@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from pydantic import AfterValidator, BeforeValidator
 
 from reward_kit.agent.tool_registry import ToolRegistry
+from reward_kit.agent.tools import time_limit
 from reward_kit.errors import ToolError
 
 
@@ -458,3 +460,81 @@ async def test_a_tool_that_cleans_up_when_out_of_time_may_take_a_moment_and_stil
 
     assert (result.status, result.content) == ("ok", "late but whole")
     await asyncio.sleep(0)
+
+
+# A tool that keeps the event loop to itself
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def test_a_tool_that_blocks_past_its_limit_is_told_as_one_that_held_up_all() -> None:
+    registry = ToolRegistry("tools", tool_timeout=0.1)
+
+    @registry.tool
+    async def blocks():
+        block(0.4)
+        return "done"
+
+    @registry.tool
+    async def refuses():
+        block(0.4)
+        raise ToolError("no")
+
+    result, refused = await registry.call("blocks", {}), await registry.call("refuses", {})
+
+    assert (result.status, result.content) == ("ok", "done")
+    assert (refused.status, refused.content) == ("refused", "Error: no")
+    for raised in (result.raised, refused.raised):
+        assert raised is not None
+        assert re.fullmatch(
+            r"took 0\.\d s, past its limit of 0\.1 s, and held up all rollouts, for 0\.\d s of them or more: "
+            "write it as def, or await what takes long",
+            raised,
+        )
+
+
+async def test_a_tool_that_blocks_within_its_limit_is_told_where_it_is_worth_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time_limit, "NOTABLE_SECONDS", 0.15)
+    registry = ToolRegistry("tools", tool_timeout=60)
+
+    @registry.tool
+    async def waits_then_blocks():
+        await asyncio.sleep(0.4)
+        block(0.5)
+
+    @registry.tool
+    async def blocks_for_a_moment():
+        block(0.12)
+
+    told = (await registry.call("waits_then_blocks", {})).raised
+
+    assert told is not None
+    assert re.match(r"took \d\.\d s and held up all rollouts, for 0\.\d s of them or more: write", told)
+    assert (await registry.call("blocks_for_a_moment", {})).raised is None
+
+
+async def test_tools_that_wait_and_def_tools_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limit, "NOTABLE_SECONDS", 0.15)
+    registry = ToolRegistry("tools", tool_timeout=60)
+
+    @registry.tool
+    async def waits():
+        await asyncio.sleep(0.6)
+
+    @registry.tool
+    async def blocks():
+        await asyncio.sleep(0)
+        block(0.5)
+
+    @registry.tool
+    def blocks_a_thread():
+        block(0.6)
+
+    results = await asyncio.gather(*(registry.call(name, {}) for name in registry.tools))
+
+    assert [result.status for result in results] == ["ok"] * 3
+    assert [result.raised is None for result in results] == [True, False, True]

@@ -288,6 +288,29 @@ async def refuses():
 """
 
 
+BLOCKING = """
+import time
+R.tool_timeout = 0.1
+
+@R.tool(parameters={})
+async def blocks():
+    time.sleep(0.4)
+    return "ok"
+"""
+
+
+def test_a_tool_that_held_up_all_rollouts_is_named_once(
+    agent_eval: Command, bundle: Bundle, tools: Writer
+) -> None:
+    tools(after=BLOCKING)
+    bundle.rows({"actions": [{"name": "blocks", "arguments": {}}] * 2, "n_rollouts": 2, "outputs": []})
+    ran = agent_eval(*GOLD_RUN)
+    ran.tidy()
+    (line,) = (line for line in ran.out.splitlines() if "held up" in line)
+    assert line.startswith("tools that raised: blocks (4 calls in 2 rollouts), first took 0.")
+    assert "s, past its limit of 0.1 s, and held up all rollouts, for 0." in line
+
+
 @pytest.mark.parametrize("more", [(), ("--workers", "2")], ids=["alone", "workers"])
 def test_tools_that_raise_are_named_in_the_results(
     agent_eval: Command, bundle: Bundle, tools: Writer, more: tuple[str, ...]

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from reward_kit.agent.bundles.awaits import Awaits
 from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import loop_kept_running
-from reward_kit.agent.deadline import end_rollout
 from reward_kit.agent.faults import fault_line
 from reward_kit.agent.interruption import is_ctrl_c
-from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
+from reward_kit.agent.tools.time_limit import LATE_SECONDS, OutOfTimeError, TimeLimit
 from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from reward_kit.agent.database import Changes
     from reward_kit.agent.tools.check import Check
@@ -65,7 +63,7 @@ class ToolResult:
     ``unknown_tool``. All but ``ok`` have left the database as it was. ``arguments`` is None where they were
     no JSON object. ``terminal`` says that the call was made and ends the rollout. ``error`` is a traceback
     for logs, never for the model; ``raised`` is its last word in one line, where the tool itself raised, or
-    says what of the process it has broken.
+    says what of the process it has broken, or that it held up all rollouts.
     """
 
     content: str
@@ -87,11 +85,12 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
     given: dict[str, Any] | None = None
     task = asyncio.current_task()
     broken: list[str] = []
+    limit = TimeLimit(timeout, tool.name)
     try:
         given, text = read_arguments(arguments)
         check = tool.check
         values = await _checked_beside(tool, text, timeout) if check.runs_own_code else check(text)
-        async with _transaction(tool, db) as call, _Deadline(timeout, tool.name):
+        async with _transaction(tool, db) as call, limit:
             if tool.injected:
                 values.update(_injections(tool, db if call is None else db.of_call(call), rollout))
             value, content = await _returned(tool, values, broken)
@@ -102,8 +101,9 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         _note_fault(db, told.__cause__)
         return replace(told.result, arguments=given)
     except ToolError as error:
-        return ToolResult(content_of(_error_text(error)), "refused", given)
-    except _OutOfTimeError as error:
+        harm = _harm(tool, broken, limit)
+        return ToolResult(content_of(_error_text(error)), "refused", given, raised=harm)
+    except OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
     except asyncio.CancelledError as error:
@@ -118,13 +118,21 @@ async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout
         _note_fault(db, error)
         return _failed(tool, given, error)
     changes = None if call is None else call.changes
-    raised = f"it broke {', '.join(broken)} (put back)" if broken else None
-    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=raised)
+    harm = _harm(tool, broken, limit)
+    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=harm)
+
+
+def _harm(tool: Tool, broken: list[str], limit: TimeLimit) -> str | None:
+    """What the call has done to others, though it did its work."""
+    told = [f"it broke {', '.join(broken)} (put back)"] if broken else []
+    if tool.is_async and limit.late > LATE_SECONDS and (held_up := limit.held_up) is not None:
+        told.append(held_up)
+    return "; ".join(told) or None
 
 
 async def _checked_beside(tool: Tool, text: str, timeout: float | None) -> dict[str, Any]:
     """The arguments, by a check that may take any time: in a thread, and within the time of the call."""
-    async with _Deadline(timeout, tool.name):
+    async with TimeLimit(timeout, tool.name):
         return await in_thread(lambda: tool.check(text), pace=tool.check.pace)
 
 
@@ -207,54 +215,6 @@ def _transaction(tool: Tool, db: Any) -> contextlib.AbstractAsyncContextManager[
         return contextlib.nullcontext()
     transaction: contextlib.AbstractAsyncContextManager[Any] = db.tool_call()
     return transaction
-
-
-class _OutOfTimeError(Exception):
-    """The tool ran past its limit; told apart from a ``TimeoutError`` of its own."""
-
-
-class _Deadline:
-    """``asyncio.timeout`` as Python 3.11 has it, for 3.10 as well.
-
-    A tool that goes on when its time is over ends the rollout.
-    """
-
-    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task", "_tool")
-
-    def __init__(self, seconds: float | None, tool: str) -> None:
-        self._seconds = seconds
-        self._tool = tool
-        self._expired = False
-        self._handle: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> None:
-        if self._seconds is None:
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._task: Any = task
-        self._cancelling = task.cancelling() if hasattr(task, "cancelling") else 0
-        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._expired = True
-        self._task.cancel()
-        self._handle = asyncio.get_running_loop().call_later(CANCELLATION_GRACE, self._give_up)
-
-    def _give_up(self) -> None:
-        limit = f"within {self._seconds:g} s"
-        end_rollout(f"tool {self._tool!r} did not finish {limit}, nor when it was cancelled")
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        if not self._expired:
-            return
-        others = self._task.uncancel() > self._cancelling if hasattr(self._task, "uncancel") else False
-        if kind is asyncio.CancelledError and not others:
-            raise _OutOfTimeError from error
 
 
 def is_cancelled() -> bool:
