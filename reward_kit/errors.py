@@ -79,7 +79,7 @@ class ModelError(RewardKitError):
 
     ``status`` is the HTTP status, if there was one; ``retryable`` says whether asking again may help;
     ``retry_after`` is the number of seconds the provider asked to wait; ``no_answer`` tells why no answer
-    came at all, if none did: there was no connection, or not in time.
+    came at all, if none did: there was no connection, it broke off, or not in time.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ModelError(RewardKitError):
         status: int | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
-        no_answer: Literal["connection", "time"] | None = None,
+        no_answer: Literal["connection", "broken off", "time"] | None = None,
     ) -> None:
         super().__init__(fault, place=place, remedy=remedy)
         self.status = status

@@ -14,6 +14,7 @@ from reward_kit.agent.limits import FirstAnswers, OwnBudget
 from reward_kit.agent.model_cache import models_of_rollout
 from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
 from reward_kit.agent.outcome import UNJUDGED_STOPS, RolloutOutcome
+from reward_kit.agent.providers.caller import Caller, asking
 from reward_kit.agent.record_keeping import find_failure, find_faults, outcome_of, record_of, tool_faults_of
 from reward_kit.agent.runs.broken_off import broken_off
 from reward_kit.agent.runs.group_commit import Finished
@@ -88,6 +89,16 @@ class RolloutRunner:
         nothing can be written, ``DatabaseError`` and ``BundleError`` for a faulty base.
         """
         row = await self._rows.of(job.task)
+        with asking(self._caller(job)):
+            await self._play(job, row)
+        self._rows.leave(job.task)
+
+    def _caller(self, job: Job) -> Caller:
+        """Where all rollouts are of one row, it cannot be what tells a fault of its own from all others'."""
+        only_row = len(self._participants.user_specs) == 1
+        return Caller(job.place, job.place if only_row else job.task.row.id)
+
+    async def _play(self, job: Job, row: RowState) -> None:
         left = _Retries(self._config.retries, self._config.retry_user_errors)
         if self.recordings is not None:
             left = _Retries(0, 0)  # a recording comes out the same every time
@@ -99,7 +110,6 @@ class RolloutRunner:
                 await asyncio.sleep(backoff(self._config.retries - left.unjudged, self._chance))
             else:
                 left.user_faults -= 1
-        self._rows.leave(job.task)
 
     async def _attempt(self, job: Job, row: RowState, attempt: int, left: _Retries) -> RolloutOutcome:
         """Play once; the outcome is not final if it is to be tried again."""

@@ -7,7 +7,17 @@ import re
 from pathlib import Path
 
 from reward_kit.agent.evaluation_config import DEFAULTS
-from reward_kit.agent.providers import chance, concurrency, gate, headers, outage, pauses, spacing, trial
+from reward_kit.agent.providers import (
+    blame,
+    chance,
+    concurrency,
+    gate,
+    headers,
+    outage,
+    pauses,
+    spacing,
+    trial,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
@@ -26,6 +36,8 @@ def test_its_numbers_are_right() -> None:
     assert (gate.EASE_OFF, "takes a quarter off" in TEXT) == (0.75, True)
     assert f"at least {pauses.SPACING * 1000:.0f} ms apart" in TEXT
     assert (gate.SHORT_WAIT, "a pause of half a second" in TEXT) == (0.5, True)
+    assert f"less than one in {1 / blame.UNLIKELY:.0f}" in TEXT
+    assert (blame.LONGEST_PUT_OFF, "at most a minute, or after half a second" in TEXT) == (60.0, True)
     assert (outage.FAILURES, "Three attempts in a row" in TEXT) == (3, True)
     assert (outage.LONGEST_INTERVAL, "up to a minute" in TEXT) == (60.0, True)
     assert f"After `--patience` seconds ({DEFAULTS['patience']})" in TEXT

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.caller import current_caller
 from reward_kit.agent.providers.visit import Visit
 from reward_kit.errors import ModelError, ModelSetupError
 
@@ -37,7 +38,7 @@ async def answered(
     none at all). A bad request is a ``ModelSetupError`` as long as the gate has seen no answer. ``size`` is
     the number of characters of the request, where the gate wants to know it.
     """
-    visit = Visit(size)
+    visit = Visit(size, current_caller())
     loop = asyncio.get_running_loop()
     began = loop.time()
     made = 0

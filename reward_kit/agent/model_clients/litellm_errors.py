@@ -102,7 +102,7 @@ def _other_fault(
         if _hung_up(error):
             fault = f"{where} closed the connection without a whole answer"
             remedy = "Its log may say why."
-            return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
+            return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
         remedy = f"Check that a server is running at {address}." if address else "Check the network."
         return ModelError(
             f"cannot connect to {where}", place=place, remedy=remedy, retryable=True, no_answer="connection"

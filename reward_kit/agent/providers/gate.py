@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.blame import LEAST, LONGEST_PUT_OFF, Blame, is_refusal
 from reward_kit.agent.providers.concurrency import Concurrency
 from reward_kit.agent.providers.hard_limits import HardLimits
 from reward_kit.agent.providers.headers import quotas
@@ -20,7 +21,7 @@ from reward_kit.agent.providers.outage import Outage
 from reward_kit.agent.providers.pace import MINUTE
 from reward_kit.agent.providers.pauses import ROUNDING, SHORT_WAIT, Pauses, jitter, short_wait
 from reward_kit.agent.providers.spacing import Spacing
-from reward_kit.agent.providers.trial import Trial
+from reward_kit.agent.providers.trial import IN_A_ROW, Trial
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 TRUST = 65.0
 """Seconds that a provider which has not answered yet may refuse: limits are mostly those of a minute."""
-REFUSED = frozenset({429, 529})
-"""Statuses that say: too many. The call was not at fault and is asked again when there is room."""
 BACK_OFF, EASE_OFF = 0.5, 0.75
 """What is left of the concurrency after a refusal, and after a fault that may come of too many calls."""
 
@@ -76,6 +75,7 @@ class Gate:
         self._trial = Trial(self._concurrency, self._spacing)
         self._hints = Hints()
         self._misses = Misses()
+        self._blame = Blame()
         self._refusals = 0
         self._last_usage: Usage | None = None
         self._over: ProviderDownError | None = None
@@ -150,6 +150,7 @@ class Gate:
             self._hints.answered(visit.sent, now)
             self._spacing.answered(now - visit.sent)
             self._misses.answered()
+            self._blame.answered(visit, now)
             self._trial.answered(visit)
             if full:
                 self._concurrency.grow(visit.generation)
@@ -166,11 +167,15 @@ class Gate:
         under_way = self.in_flight
         self._count_out(visit, None, spent=fault.status is None)
         excused = False
-        if fault.status in REFUSED and fault.retryable:
+        refused = is_refusal(fault)
+        missed = fault.retryable and not refused and (fault.status is None or fault.status >= 500)
+        if (refused or missed) and self._is_own_fault(visit, fault, now):
+            excused = self._set_aside(visit, fault, now)
+        elif refused:
             excused = self._refuse(visit, fault, under_way, now)
         else:
             self._trial.forget(visit)
-            if fault.retryable and (fault.status is None or fault.status >= 500):
+            if missed:
                 excused = self._miss(visit, fault, under_way, now, tried=tried)
             elif fault.status is not None and self._outage.since is not None:
                 self._is_back(now)  # whatever it says, it answers
@@ -192,14 +197,33 @@ class Gate:
 
     # -- what became of calls
 
+    def _is_own_fault(self, visit: Visit, fault: ModelError, now: float) -> bool:
+        """Whether the call fails because of its conversation, and the provider has nothing to do with it."""
+        if fault.no_answer == "connection":
+            return False
+        own = self._blame.failed(visit, now, least=IN_A_ROW if self._trial.on else LEAST)
+        return own and not self._outage.down
+
+    def _set_aside(self, visit: Visit, fault: ModelError, now: float) -> bool:
+        """Nobody else waits for a conversation that is never taken.
+
+        It keeps its place for the time that it comes back: behind the others it would come as often as they
+        are as many, and might meet the same state of a limit each time.
+        """
+        self._concurrency.forget(visit)
+        self._trial.forget(visit)
+        others = self.in_flight > 0 or bool(self._queue)
+        return self._blame.puts_off(visit, fault, now, others=others) and self._excused(visit, now)
+
     def _refuse(self, visit: Visit, fault: ModelError, under_way: int, now: float) -> bool:
         """Too many calls: fewer from now on, and none for a while."""
         if self._outage.down:
             self._is_back(now)
-        self._outage.begin(now)
+        self._outage.begin(now, visit)
         on = self._trial.on
         if self._trial.excuses(visit, fault, now):
             return self._excused(visit, now)
+        self._let_others_go_first(visit)
         passed = 0 if on else self._concurrency.passed(visit)  # a trial ends as if none had been let through
         number = visit.among if self.proven else under_way  # at first, many are sent at the same moment
         if self._refusals and not passed:
@@ -237,11 +261,12 @@ class Gate:
             self._ease_off(visit, fault, under_way)
         if fault.retry_after:
             self._keep_away(fault, now)
+            self._let_others_go_first(visit)
         if tried:
             visit.ticket = next(self._tickets)  # another call is tried next: it may be this one's own fault
             self._outage.failed_again(now)
         elif self._outage.count(
-            visit.ticket,
+            visit,
             now,
             connection=fault.no_answer == "connection",
             too_many=self._misses.too_many(self.in_flight),
@@ -266,10 +291,8 @@ class Gate:
 
     def _excused(self, visit: Visit, now: float) -> bool:
         """Whether a call that was told to come back may do so: not for ever, least of all to a stranger."""
-        if visit.refused is None:
-            visit.refused = now
         patience = self._patience if self.proven else min(self._patience, TRUST)
-        return now - visit.refused < patience + ROUNDING  # the gate gives up first
+        return self._blame.seconds(visit, now) < patience + ROUNDING  # the gate gives up first
 
     def _tell_of_refusals(self, fault: ModelError, now: float) -> None:
         """Say it once where a provider has refused all calls for a while."""
@@ -297,6 +320,9 @@ class Gate:
         if now < end:
             self._outage.next_try = min(self._outage.next_try, end)
             self._pauses.open_by(end)
+            return
+        if self.proven and self._outage.of_one and not self._outage.down:
+            self._pauses.open_by(now + LONGEST_PUT_OFF)  # its retries decide
             return
         self._over = ProviderDownError(
             f"no good answer since {self._outage.began}, the last was: {fault.fault}",
@@ -345,6 +371,7 @@ class Gate:
         self._trial.sent(visit)
         visit.sent = now
         visit.among = self.in_flight
+        self._blame.sent(visit)
         self._concurrency.send(visit)
         if self._outage.down:
             self._trying = visit
@@ -395,6 +422,11 @@ class Gate:
             heapq.heappop(self._queue)
         if self._limits is not None:
             self._limits.release()
+
+    def _let_others_go_first(self, visit: Visit) -> None:
+        """Behind all that wait, if it has been refused before: it may be one that is never taken."""
+        if self._blame.failures(visit) > 1:
+            visit.ticket = next(self._tickets)
 
     def _keep_away(self, fault: ModelError, now: float) -> None:
         """Let nobody through for as long as the provider asks."""

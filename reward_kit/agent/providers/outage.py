@@ -5,6 +5,12 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from reward_kit.agent.providers.visit import Visit
 
 FAILURES = 3
 """So many in a row, and the provider is down."""
@@ -31,29 +37,37 @@ class Outage:
     _since_clock: float = 0.0
     _interval: float = FIRST_INTERVAL
     _connections: int = 0
-    _calls: set[int] = field(default_factory=set)
+    _calls: set[Visit] = field(default_factory=set)
+    _tasks: set[Hashable] = field(default_factory=set)
 
     @property
     def began(self) -> str:
         """The time of day at which it began: ``12:03``."""
         return time.strftime("%H:%M", time.localtime(self._since_clock))
 
-    def begin(self, now: float) -> None:
-        """Note that something went wrong, if it did not before."""
+    @property
+    def of_one(self) -> bool:
+        """Whether it may be the fault of one task: no other has failed since the last good answer."""
+        return not self._connections and len(self._tasks) <= 1
+
+    def begin(self, now: float, call: Visit) -> None:
+        """Note that something went wrong."""
+        self._tasks.add(call.caller.task)
         if self.since is None:
             self.since = now
             self._since_clock = time.time()
 
-    def count(self, call: int, now: float, *, connection: bool, too_many: bool) -> bool:
+    def count(self, call: Visit, now: float, *, connection: bool, too_many: bool) -> bool:
         """``call`` got no answer, or a server's error; True if the provider is down from now on.
 
-        Without a connection each try counts; else each call does, since one conversation alone may be what
-        breaks a server. ``too_many``: whether so many fail in a row hardly ever by chance.
+        Without a connection each try counts; else each call does, and those of one task do not suffice, since
+        it may be what breaks the server. ``too_many``: whether so many fail in a row hardly ever by chance.
         """
-        self.begin(now)
+        self.begin(now, call)
         self._connections += connection
         self._calls.add(call)
-        if self.down or not too_many or max(self._connections, len(self._calls)) < FAILURES:
+        calls = 0 if self.of_one else len(self._calls)
+        if self.down or not too_many or max(self._connections, calls) < FAILURES:
             return False
         self.down = True
         self._interval = FIRST_INTERVAL
@@ -72,6 +86,7 @@ class Outage:
         self.down = self.told = False
         self._connections = 0
         self._calls.clear()
+        self._tasks.clear()
 
     def _plan(self, now: float) -> None:
         self.next_try = now + self._interval * _chance.uniform(0.5, 1.0)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.deadline import held_up
+from reward_kit.agent.providers.caller import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,21 +18,23 @@ if TYPE_CHECKING:
 class Visit:
     """One call on its way through the gate, with all its attempts.
 
-    ``size`` is the number of characters of its request, ``waited`` the seconds for which it was not let
-    through, ``not_before`` the moment before which it was told not to come back. One that is ``ahead`` is to
-    be sent at once, also where others wait. Of its last attempt: when it was ``sent``, as which ``number``
-    of all and in which ``place`` of its ``generation``, ``among`` how many under way, itself included.
+    ``size`` is the number of characters of its request, ``caller`` who makes it, ``waited`` the seconds for
+    which it was not let through, ``not_before`` the moment before which it was told not to come back. One
+    that is ``ahead`` is to be sent at once, also where others wait. Of its last attempt: when it was
+    ``sent``, as which ``number`` of all and in which ``place`` of its ``generation``, ``among`` how many
+    under way, itself included, and how many good ``answers`` say nothing of it.
     """
 
     __slots__ = (
         "again",
         "ahead",
         "among",
+        "answers",
+        "caller",
         "generation",
         "not_before",
         "number",
         "place",
-        "refused",
         "sent",
         "size",
         "taken",
@@ -39,17 +42,18 @@ class Visit:
         "waited",
     )
 
-    def __init__(self, size: int = 0) -> None:
+    def __init__(self, size: int = 0, caller: Caller | None = None) -> None:
         self.size = size
+        self.caller = caller or Caller()
         self.ticket = -1
         self.generation = 0
         self.number = 0
         self.place = 0
         self.among = 0
+        self.answers = 0
         self.again = 0
         self.ahead = False
         self.taken: Taken | None = None
-        self.refused: float | None = None
         self.sent = 0.0
         self.waited = 0.0
         self.not_before = 0.0
