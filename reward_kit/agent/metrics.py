@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ SUCCESS_THRESHOLD = 1 - 1e-6
 
 BOOTSTRAP_DRAWS = 1000
 LEADERBOARD_KS = (1, 2, 3, 4)
+LARGE = sys.float_info.max / 4
+"""Numbers above it, divided by how many there are, may have sums or differences that are none."""
+SMALLER = 2.0**-64
+"""A factor for such numbers, a power of two: it rounds none that counts beside them."""
 
 
 class Interval(NamedTuple):
@@ -152,6 +157,9 @@ def mean_estimates(
     if not vectors:
         return []
     tasks = len(vectors)
+    if any(abs(value) > LARGE / tasks for vector in vectors for value in vector):
+        smaller = [tuple(value * SMALLER for value in vector) for vector in vectors]
+        return [_larger(one) for one in mean_estimates(smaller, seed=seed, left_out=left_out, draws=draws)]
     width = len(vectors[0])
     means = [math.fsum(vector[column] for vector in vectors) / tasks for column in range(width)]
     if tasks < 2:
@@ -171,9 +179,25 @@ def mean_estimates(
     ]
 
 
+def _larger(estimate: Estimate) -> Estimate:
+    """An estimate of numbers that were made ``SMALLER``, of the numbers as they were."""
+    low_and_high = None if estimate.interval is None else Interval(*map(_as_it_was, estimate.interval))
+    return replace(estimate, value=_as_it_was(estimate.value), interval=low_and_high)
+
+
+def _as_it_was(value: float) -> float:
+    largest = sys.float_info.max  # rounding may have brought a mean of the largest numbers above them
+    return max(-largest, min(largest, value / SMALLER))
+
+
 def mean(values: Sequence[float]) -> float | None:
-    """The arithmetic mean; None of nothing."""
-    return math.fsum(values) / len(values) if values else None
+    """The arithmetic mean, also of numbers whose sum is too large to be one; None of nothing."""
+    if not values:
+        return None
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return _as_it_was(math.fsum(value * SMALLER for value in values) / len(values))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

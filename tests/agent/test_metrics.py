@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
 from reward_kit.agent.metrics import (
+    Estimate,
     Interval,
     is_success,
     mean,
@@ -110,6 +112,19 @@ def test_percentile_lies_linearly_between_neighbours() -> None:
     assert percentile([1.0, 5.0], 100) == 5.0
     with pytest.raises(ValueError):
         percentile([], 50)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_whose_sum_is_none_have_a_mean(sign: int) -> None:
+    """A reward is any finite number."""
+    most = sign * sys.float_info.max
+    assert mean([most] * 3) == most
+    assert mean([most, -most]) == 0
+    (estimate,) = mean_estimates([(most,)] * 3 + [(-most,)])
+    assert estimate.value == pytest.approx(most / 2)
+    assert estimate.interval is not None
+    assert -abs(most) <= estimate.interval.low < estimate.value < estimate.interval.high <= abs(most)
+    assert mean_estimates([(most,)] * 3)[0] == Estimate(most, Interval(most, most), 3)
 
 
 def test_mean_of_nothing_is_none() -> None:

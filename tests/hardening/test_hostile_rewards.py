@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -127,8 +128,22 @@ def test_what_a_reward_does_to_its_arguments_stays_with_it(
         assert record["fields"]["own"] == {"deep": []}
 
 
+@pytest.mark.parametrize("score", ["sys.float_info.max", "-sys.float_info.max"])
+def test_rewards_near_the_largest_number_are_reported(
+    agent_eval: Command, bundle: Bundle, reward: Writer, score: str
+) -> None:
+    reward(f"import sys\nreturn {{'score': {score} if kwargs['id'] == 'huge' else 1.0}}")
+    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 2} for name in ("huge", "sound")))
+    for options in ((*GOLD_RUN, "--eval-id", "e"), ("--resume", "e")):
+        ran = agent_eval(*options)
+        ran.tidy()
+        assert (ran.code, ran.result["status"]) == (0, "complete"), ran.err
+        assert abs(ran.result["averages"]["reward"]["value"]) == pytest.approx(sys.float_info.max / 2)
+        assert max(map(len, ran.out.splitlines())) < 150, "no number of three hundred digits"
+
+
 def test_a_reward_of_huge_or_odd_values_is_kept_as_text(agent_eval: Command, reward: Writer) -> None:
-    reward("return {'score': 1.0, 'reason': '\\ud800' + 'x' * 5_000_000, 'error': 'e', 'extra': object()}")
+    reward("return {'score': 1.0, 'reason': '\\ud800' + 'x' * 5_000_000, 'extra': object()}")
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0)

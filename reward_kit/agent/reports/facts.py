@@ -13,6 +13,7 @@ from reward_kit.agent.reports.leaderboard import strategy
 from reward_kit.agent.reports.wording import (
     NOTABLE_WAITING,
     count,
+    decimal,
     dollars,
     duration,
     estimate,
@@ -65,7 +66,7 @@ def row_cells(row: RowResult) -> dict[str, str]:
     steps = mean([outcome.steps for outcome in row.outcomes])
     return {
         "passed": f"{row.c}/{row.n}",
-        "reward": "-" if row.reward is None else f"{row.reward:.2f}",
+        "reward": "-" if row.reward is None else decimal(row.reward, 2),
         "steps": "-" if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
         "cost": mean_money(
@@ -121,7 +122,7 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     highest = max((outcome.reward or 0.0 for outcome in result.outcomes), default=0.0)
     if round(highest, 6) > 1:
         yield "", f"up to {highest:g}: whatever is 1 or more counts as passed"
-    yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
+    yield from (("", f"{one_line(name)} {decimal(value)}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
     within = result.success_within_turns

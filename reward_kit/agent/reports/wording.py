@@ -15,14 +15,21 @@ if TYPE_CHECKING:
 NOTHING = "-"
 NOTABLE_WAITING = 0.05
 """The share of a time from which on it is told that it was waiting."""
+LONG = 1e9
+"""Numbers from which on digits say little."""
 LONGEST_TEXT = 300
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """What colours a terminal or moves its cursor, and what sets its title or a link."""
 
 
+def decimal(value: float, digits: int = 3) -> str:
+    """With so many digits behind the point; a reward or metric that would fill the line with an exponent."""
+    return f"{value:.{digits}f}" if abs(value) < LONG else f"{value:.{digits}e}"
+
+
 def score(value: float | None) -> str:
-    """Three decimals."""
-    return NOTHING if value is None else f"{value:.3f}"
+    """Three decimals, as a rule."""
+    return NOTHING if value is None else decimal(value)
 
 
 def estimate(value: Estimate | None) -> str:
@@ -31,7 +38,8 @@ def estimate(value: Estimate | None) -> str:
         return NOTHING
     if value.interval is None:
         return score(value.value)
-    return f"{value.value:.3f} [{value.interval.low:.3f}, {value.interval.high:.3f}]"
+    low, high = value.interval
+    return f"{decimal(value.value)} [{decimal(low)}, {decimal(high)}]"
 
 
 def money(usage: Usage) -> str:
