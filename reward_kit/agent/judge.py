@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from reward_kit.models import EvaluateResult, RewardOutput
 
 
+LONGEST_REASON = 300
+"""Characters of why a score is not valid, in the error."""
 EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
 
 
@@ -47,7 +49,8 @@ async def judge(
     rollouts, and holds the sync read-only database; an ``async def`` reward holds the async one. A function
     gets only the arguments it names, unless it takes ``**kwargs``. ``gold_database`` may be that of many
     rollouts: each reward reads it over a connection of its own. Raises ``RewardError`` if it raises, returns
-    something else than a finite score, or takes longer than ``timeout`` seconds.
+    something else than a finite score, or one that is not valid by its own account, or takes longer than
+    ``timeout`` seconds.
     """
     reward = rollout.task.reward
     is_async = takes_async_faces(reward)
@@ -308,6 +311,10 @@ def _checked(result: Any, place: str) -> EvaluateResult | RewardOutput:
                 place=place,
                 remedy="Leave it out where there is none: means are over the rollouts that have it.",
             )
+    if isinstance(checked, EvaluateResult) and (checked.error or not checked.is_score_valid):
+        why = " ".join((checked.error or checked.reason or "").split())
+        told = f": {cut(why, LONGEST_REASON)}" if why else ""
+        raise _UnfitError(f"says that its score is not valid{told}", place=place)
     compact_json(checked.to_dict() if isinstance(checked, RewardOutput) else checked.model_dump())
     return checked
 

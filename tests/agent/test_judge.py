@@ -276,6 +276,26 @@ async def test_an_async_reward_holds_the_async_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ({"score": 1.0, "is_score_valid": False, "reason": "no\nanswer"}, "is not valid: no answer"),
+        ({"score": 1.0, "error": "the judge is down", "reason": "?"}, "is not valid: the judge is down"),
+        ({"score": 0.0, "is_score_valid": False}, "is not valid"),
+    ],
+)
+@pytest.mark.parametrize("form", [dict, lambda result: EvaluateResult(**result)], ids=["dict", "result"])
+async def test_a_score_that_says_itself_that_it_is_not_valid_counts_as_none(
+    tmp_path: Path, form: Any, result: dict[str, Any], told: str
+) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        return form(result)
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert finished.error.endswith(f"says that its score {told}")
+
+
+@pytest.mark.parametrize(
     "returned",
     [None, "good", 0.5, (1.0, "good"), [], {}, {"score": "high", "reason": ""}, {"reason": "no score"}],
     ids=repr,
