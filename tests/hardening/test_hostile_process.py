@@ -63,6 +63,8 @@ SURVIVED = {
     "leaves_async": ("async def", "os._exit(0)", "SystemExit: os._exit(0)"),
     "interrupts": ("async def", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     "alarm": ("def", "signal.alarm(1)", "the alarm clock (put back)"),
+    "umask": ("def", "os.umask(0o777)", "the umask (put back)"),
+    "umask_async": ("async def", "os.umask(0o777)", "the umask (put back)"),
     "hears_no_ctrl_c": (
         "async def",
         "signal.signal(signal.SIGINT, lambda *_: None)",
@@ -149,6 +151,23 @@ asked = fork.Process(target=handlers, args=(answer,))
 asked.start()
 fork.Process(target=time.sleep, args=(600,), daemon=True).start()
 return [child.exitcode, answer.get(timeout=60)]"""
+
+
+DEBUGS = """\
+asyncio.get_running_loop().set_debug(True)
+asyncio.get_running_loop().slow_callback_duration = 0
+"""
+
+
+def test_what_is_written_after_a_tool_has_changed_the_umask_or_the_loops_debug_mode_is_as_before(
+    agent_eval: Command, bundle: Bundle, tools: Writer
+) -> None:
+    hostile_rows(bundle, tools, {"masks": ("def", "os.umask(0o777)"), "debugs": ("async def", DEBUGS)})
+    ran = agent_eval(*GOLD_RUN, "--max-concurrency", "1")
+    ran.tidy()
+    assert (ran.code, ran.result["score"]) == (0, 1.0)
+    assert all(path.stat().st_mode & 0o400 for path in (bundle.folder / "runs").rglob("*"))
+    assert "Executing" not in ran.err
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.bundles.ground import end_if_forked, reopen_streams
 from reward_kit.agent.bundles.own_signals import own_handler
+from reward_kit.agent.bundles.umask import put_back_umask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,6 +179,8 @@ def put_back(before: Footing) -> list[str]:
     if not before.alarm and _alarm():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         broken.append("the alarm clock")
+    if put_back_umask():
+        broken.append("the umask")
     broken += reopen_streams(before.streams)
     if threading.get_ident() == _MAIN_THREAD:
         for number, handler in zip(_SIGNALS, before.handlers, strict=True):

@@ -9,6 +9,8 @@ from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.bundles.umask import note_umask, put_back_umask
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ _replaced: list[object] = []
 
 @contextmanager
 def kept_ground() -> Iterator[None]:
-    """The working directory, the entries of ``sys.path`` and the output are afterwards as they were before.
+    """The working directory, the umask, the entries of ``sys.path`` and the output are afterwards as before.
 
     Another stream in the place of the output stays until the outermost ``kept_ground`` ends: the bundle may
     write to it, but the report is not for it.
@@ -35,12 +37,15 @@ def kept_ground() -> Iterator[None]:
     folder, path, process = _working_directory(), list(sys.path), getpid()
     streams = {name: getattr(sys, name) for name in _STREAMS}
     copies = {number: _copy(number) for number in (1, 2)}
+    if not _copies:
+        note_umask()
     _copies.append(copies)
     try:
         yield
     finally:
         _copies.remove(copies)
         end_if_forked(process)
+        put_back_umask()
         if folder is not None and _working_directory() != folder:
             with suppress(OSError):  # it may be gone
                 os.chdir(folder)

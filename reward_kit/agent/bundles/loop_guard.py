@@ -38,12 +38,12 @@ def _player_on(loop: asyncio.AbstractEventLoop) -> _Player | None:
 
 class loop_kept_running:  # noqa: N801 - a context manager; one made of a generator takes a microsecond more
     """What is done meanwhile, by this task and those that it starts, cannot stop the event loop, nor cancel
-    the guarded tasks of others. Methods of the loop that were replaced are put back.
+    the guarded tasks of others. Methods of the loop that were replaced are put back, so is its debug mode.
 
     Where nobody's code ran yet, the present task is that of whoever comes: ``asyncio.timeout`` cancels it.
     """
 
-    __slots__ = ("_loop", "_own", "_task", "_token")
+    __slots__ = ("_debug", "_loop", "_own", "_task", "_token")
 
     def __enter__(self) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -56,6 +56,7 @@ class loop_kept_running:  # noqa: N801 - a context manager; one made of a genera
                 self._task, task.owner = task, player
         self._token = _player.set(player)
         self._loop, self._own = loop, len(getattr(loop, "__dict__", ()))
+        self._debug = loop.get_debug()
 
     def __exit__(self, *_: object) -> None:
         try:  # noqa: SIM105 - suppress() takes half a microsecond
@@ -64,6 +65,8 @@ class loop_kept_running:  # noqa: N801 - a context manager; one made of a genera
             pass
         if self._task is not None:
             self._task.owner = None
+        if self._loop.get_debug() and not self._debug:  # it would tell of each call that takes a while
+            self._loop.set_debug(False)
         added = getattr(self._loop, "__dict__", ())
         if len(added) == self._own:
             return
