@@ -186,8 +186,10 @@ async def _outcome(
         with Awaits() as awaits:
             result: Any = called() if pace is None else await in_thread(called, pace=pace, in_turn=False)
             if inspect.isawaitable(result):
-                result = await result
-                put_back(before)
+                try:
+                    result = await result
+                finally:
+                    put_back(before)
                 _check(awaits, reward)
                 return _read(result, place)
     except BaseException as error:  # the border to the reward's own code

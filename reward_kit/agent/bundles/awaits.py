@@ -34,7 +34,8 @@ _present: ContextVar[Awaits | None] = ContextVar("_present", default=None)
 class Awaits:
     """``with Awaits() as awaits:`` around a call of ``function``; then ``awaits.check(function)``.
 
-    In the place of an error that comes of a coroutine used as its result it raises ``MissingAwaitError``.
+    In the place of an error that comes of a coroutine used as its result it raises ``MissingAwaitError``;
+    what the call has broken of the language must be put back by then.
 
     Costs next to nothing as long as nothing is forgotten: Python itself tells of a coroutine that goes
     unawaited. Without ``all_of_it`` only what a rollout's own methods gave counts: what tools have left in

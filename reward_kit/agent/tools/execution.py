@@ -143,22 +143,23 @@ async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tu
     """
     before = footing(f"the tool {tool.name}")
     if tool.is_async:
-        try:
-            with loop_kept_running(), Awaits() as awaits:
-                value = _listed(await tool.function(**values))
-        finally:
-            broken += put_back(before)
+        with Awaits() as awaits:
+            try:
+                with loop_kept_running():
+                    value = _listed(await tool.function(**values))
+            finally:
+                broken += put_back(before)
         value = _awaited(value)
         awaits.check(tool.function)
         return value, content_of(value)
 
     def call() -> tuple[Any, str | None]:
         try:
-            try:
-                with Awaits() as awaits:
+            with Awaits() as awaits:
+                try:
                     returned = _listed(tool.function(**values))
-            finally:
-                broken.extend(put_back(before))
+                finally:
+                    broken.extend(put_back(before))
             awaits.check(tool.function)
         except (Exception, SystemExit) as error:
             raise _ToldError(_told(tool, error)) from error
