@@ -81,7 +81,7 @@ def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:
     if not isinstance(sql, TextClause):
         raise DatabaseError(
             f"SQL must be a str or sqlalchemy.text(), not {type(sql).__name__}",
-            remedy='Other expressions run on `db.engine`, which a bundle with database="file" has.',
+            remedy='Other expressions run on `db.engine`, which tools have with database="file".',
         )
     compiled = sql.compile(dialect=_dialect)
     if parameters is not None and not isinstance(parameters, Mapping):
