@@ -210,6 +210,25 @@ async def take(seat, name, db):
     assert told in "\n".join(map(str, report.errors))
 
 
+async def test_a_gold_action_whose_tool_needs_the_rollout_is_told_to_be_missing_in_gold_db(
+    tmp_path: Path,
+) -> None:
+    tools = f"""{TOOLS}
+
+@R.tool(description="Two seats", parameters={{}})
+async def pair(rollout):
+    for seat in (1, 2):
+        await rollout.call_tool("take", {{"seat": seat, "name": "Alice"}})
+"""
+    actions = [{"name": "pair", "arguments": {}}, TAKE_1]
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions}, tools=tools)
+    (missing,) = [finding.text for finding in report.errors]
+    assert missing.startswith("gold action 0 (pair) is missing in gold_db, which is made without a `rollout`")
+    assert any(
+        "1 of the gold actions refused by their tool, gold action 1 (take)" in one for one in report.lines()
+    )
+
+
 async def test_why_the_gold_actions_fail_is_told_beside_the_failure(tmp_path: Path) -> None:
     broken = {"name": "broken", "arguments": {}}
     refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}

@@ -10,6 +10,7 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import Action
+    from reward_kit.agent.calls import ToolCall
     from reward_kit.agent.rollout import Rollout
 
 
@@ -17,9 +18,11 @@ class GoldAgent:
     """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
 
     Where the row has outputs, terminal tools are left out: they would end the rollout before these are said.
+    ``made`` are its calls by the number of their action; tools may make others.
     """
 
     def __init__(self) -> None:
+        self.made: dict[int, ToolCall] = {}
         self._said_all = False
 
     def check(self, task: Task) -> None:
@@ -38,12 +41,17 @@ class GoldAgent:
             return ""
         self._said_all = True
         results: list[str] = []
-        for action in rollout.gold:
+        for number, action in enumerate(rollout.gold):
             if leaves_out(rollout.task, action):
                 results.append("")
                 continue
             arguments = resolve_references(action.arguments, results)
-            results.append(await rollout.call_tool(action.name, arguments))
+            before = len(rollout.tool_calls)
+            try:
+                results.append(await rollout.call_tool(action.name, arguments))
+            finally:
+                if len(rollout.tool_calls) > before:
+                    self.made[number] = rollout.tool_calls[-1]  # written down after those of its tool
         return "\n".join(rollout.outputs) or "Done."
 
 

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.agents.gold import GoldAgent, leaves_out
+from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.gold import NOT_DONE, replay_gold, replay_gold_calls
 from reward_kit.agent.metrics import is_success
 from reward_kit.agent.orchestrator import run_rollout
 from reward_kit.agent.reports.wording import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.bundle import Task
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.gold import GoldCall
     from reward_kit.agent.rollout import Rollout, ToolCall
     from reward_kit.agent.validation.report import Level
 
@@ -43,9 +44,8 @@ async def played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]]
             mute = await _play(task, base, _MuteAgent(), gold_database)
             if mute.reached:
                 times.append(("warning", f"saying nothing gives {mute.reward:g} too: {_DEAF}"))
-    raised = [call.raised for call in replay.calls]
     idle_verdict = _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))
-    return [*_gold_verdicts(task, gold, raised), *times, idle_verdict]
+    return [*_gold_verdicts(task, gold, replay.calls), *times, idle_verdict]
 
 
 async def _in_time(
@@ -120,13 +120,15 @@ class _IdleAgent:
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What the checks need of a rollout whose database is closed again. ``changed``: the gold actions change
+    """What the checks need of a rollout whose database is closed again.
+
+    ``calls`` are those of the gold agent, by the number of their action; ``changed``: the gold actions change
     data; ``reason`` is what the reward says.
     """
 
     reward: float | None
     error: str | None
-    calls: list[ToolCall]
+    calls: dict[int, ToolCall]
     changed: bool
     reason: str | None
 
@@ -137,7 +139,8 @@ class _Played:
     @property
     def is_sound(self) -> bool:
         """Whether all calls could be made as they are written, and led to success."""
-        return self.reached and not self.error and not any(call.status in _FAULTY for call in self.calls)
+        statuses = {call.status for call in self.calls.values()}
+        return self.reached and not self.error and not statuses & _FAULTY
 
 
 async def _play(task: Task, base: Database, agent: Agent, gold_database: Database | None = None) -> _Played:
@@ -148,27 +151,29 @@ async def _play(task: Task, base: Database, agent: Agent, gold_database: Databas
         if finished.reward is None or rollout.stop_reason == "agent_error":
             error = error or rollout.stop_detail or rollout.stop_reason
         reason = finished.result.reason if finished.result is not None else None
-        return _Played(finished.reward, error, rollout.tool_calls, bool(finished.gold), reason)
+        calls = agent.made if isinstance(agent, GoldAgent) else {}
+        return _Played(finished.reward, error, calls, bool(finished.gold), reason)
 
 
-def _gold_verdicts(task: Task, gold: _Played, raised: Sequence[str | None]) -> list[tuple[Level, str]]:
-    """What the gold actions came to; ``raised`` is what their tools raised, action by action."""
+def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> list[tuple[Level, str]]:
+    """What the gold actions came to, by the gold agent and ``replayed`` for gold_db."""
     said: list[tuple[Level, str]] = []
-    numbers = _played_actions(task)
-    for call in gold.calls:
-        number = numbers[call.index]
+    for number, call in gold.calls.items():
+        raised = replayed[number].raised
         what = f"gold action {number} ({call.name})"
-        if call.status == "failed" and raised[number]:
-            what += f" raised {one_line(raised[number] or '')}; a tool that refuses a call raises ToolError"
+        if call.status == "failed" and raised:
+            what += f" raised {one_line(raised)}; a tool that refuses a call raises ToolError"
+        elif call.status == "ok" and raised and "rollout" in task.registry.tools[call.name].injected:
+            what += f" is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
         elif call.status in _FAULTY:
             what += f" answered {one_line(repr(call.content))}"
         else:
             continue
         said.append(("error", what))
-    refused = [call for call in gold.calls if call.status == "refused"]
+    refused = {number: call for number, call in gold.calls.items() if call.status == "refused"}
     if refused:
-        first = refused[0]
-        answer = f", gold action {numbers[first.index]} ({first.name}) with {one_line(repr(first.content))}"
+        number, first = next(iter(refused.items()))
+        answer = f", gold action {number} ({first.name}) with {one_line(repr(first.content))}"
         said.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
     if gold.error:
         said.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
@@ -184,19 +189,14 @@ def _gold_verdicts(task: Task, gold: _Played, raised: Sequence[str | None]) -> l
     return said
 
 
-def _played_actions(task: Task) -> list[int]:
-    """The number of the action that each call of the gold agent is: it may leave out terminal tools."""
-    return [number for number, action in enumerate(task.row.actions or ()) if not leaves_out(task, action)]
-
-
-def _writing_terminals(task: Task, calls: list[ToolCall]) -> Iterator[str]:
+def _writing_terminals(task: Task, calls: Mapping[int, ToolCall]) -> Iterator[str]:
     """Terminal tools that change data: nobody who compares with the gold state would think of them."""
     tools = task.registry.tools
-    for call in calls:
+    for number, call in calls.items():
         if call.changes and call.name in tools and tools[call.name].terminal:
             tables = ", ".join(sorted({change["table"] for change in call.changes}))
             yield (
-                f"gold action {call.index} ({call.name}) changes {tables}, but gold_db is without it: "
+                f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
                 "terminal tools are not run there; let another tool write, or leave it out of what the "
                 "reward compares"
             )
