@@ -265,12 +265,7 @@ class Gate:
         if tried:
             visit.ticket = next(self._tickets)  # another call is tried next: it may be this one's own fault
             self._outage.failed_again(now)
-        elif self._outage.count(
-            visit,
-            now,
-            connection=fault.no_answer == "connection",
-            too_many=self._misses.too_many(self.in_flight),
-        ):
+        elif self._outage.count(visit, fault, now, too_many=self._misses.too_many(self.in_flight)):
             self._concurrency.shrink(self._concurrency.generation, BACK_OFF, under_way)
             self._concurrency.restart()
         if self._outage.down:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from reward_kit.agent.providers.visit import Visit
+    from reward_kit.errors import ModelError
 
 FAILURES = 3
 """So many in a row, and the provider is down."""
@@ -37,6 +38,7 @@ class Outage:
     _since_clock: float = 0.0
     _interval: float = FIRST_INTERVAL
     _connections: int = 0
+    _unreached: int = 0
     _calls: set[Visit] = field(default_factory=set)
     _tasks: set[Hashable] = field(default_factory=set)
 
@@ -47,8 +49,8 @@ class Outage:
 
     @property
     def of_one(self) -> bool:
-        """Whether it may be the fault of one task: no other has failed since the last good answer."""
-        return not self._connections and len(self._tasks) <= 1
+        """Whether no other task has failed since the last good answer."""
+        return len(self._tasks) <= 1
 
     def begin(self, now: float, call: Visit) -> None:
         """Note that something went wrong."""
@@ -57,17 +59,19 @@ class Outage:
             self.since = now
             self._since_clock = time.time()
 
-    def count(self, call: Visit, now: float, *, connection: bool, too_many: bool) -> bool:
+    def count(self, call: Visit, fault: ModelError, now: float, *, too_many: bool) -> bool:
         """``call`` got no answer, or a server's error; True if the provider is down from now on.
 
-        Without a connection each try counts; else each call does, and those of one task do not suffice, since
-        it may be what breaks the server. ``too_many``: whether so many fail in a row hardly ever by chance.
+        Without a connection, or where it broke off, each try counts; else each call does. Those of one task
+        do not suffice, since it may be what breaks the server, unless that was not even reached.
+        ``too_many``: whether so many fail in a row hardly ever by chance.
         """
         self.begin(now, call)
-        self._connections += connection
+        self._unreached += fault.no_answer == "connection"
+        self._connections += fault.no_answer in ("connection", "broken off")
         self._calls.add(call)
-        calls = 0 if self.of_one else len(self._calls)
-        if self.down or not too_many or max(self._connections, calls) < FAILURES:
+        failures = self._unreached if self.of_one else max(self._connections, len(self._calls))
+        if self.down or not too_many or failures < FAILURES:
             return False
         self.down = True
         self._interval = FIRST_INTERVAL
@@ -84,7 +88,7 @@ class Outage:
         """The provider has answered."""
         self.since = None
         self.down = self.told = False
-        self._connections = 0
+        self._connections = self._unreached = 0
         self._calls.clear()
         self._tasks.clear()
 
