@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.providers import Gate, Gates
 
 
+LONGEST_TIMEOUT = 1e7
+"""Seconds, as good as none: without a limit LiteLLM takes one of its own, and it cannot do with infinity."""
+
+
 class LiteLLMModel:
     """A model that LiteLLM can reach: ``openai/gpt-4o``, or ``gpt-4o`` with ``provider="openai"``.
 
@@ -113,7 +117,7 @@ class LiteLLMModel:
             "model": name,
             "custom_llm_provider": provider,
             "messages": sent_messages(messages, provider),
-            "timeout": self.timeout,
+            "timeout": min(self.timeout, LONGEST_TIMEOUT),
             "num_retries": 0,
             "max_retries": 0,
             "drop_params": True,

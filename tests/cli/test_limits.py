@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from flight_bundle import Bundle, Finished
 from stub_server import Answer, StubServer
 
 MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--max-concurrency", "2")
+TIMES = ("--timeout", "--call-timeout", "--patience")
 
 
 def test_a_provider_that_stays_away_is_told_and_stops_the_run(
@@ -52,3 +54,21 @@ def test_a_quiet_run_says_which_budget_has_ended_it(
     variables = {"OPENAI_API_BASE": stub_llm.url, "OPENAI_API_KEY": "sk-test-0123456789"}
     ran = agent_eval(*MODEL_RUN, "--max-tokens", "150", "--quiet", **variables)
     assert re.match(r"\d+ of 150 tokens are used \(--max-tokens\)\. \d of 8 rollouts are done", ran.err)
+
+
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+def test_infinite_times_are_no_limits(
+    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer, client: str
+) -> None:
+    bundle.rows({"n_rollouts": 1, "sim_user_prompt": None})
+    stub_llm.script("gpt-4o-mini", ["Done."])
+    variables = {"OPENAI_API_BASE": stub_llm.url, "OPENAI_API_KEY": "sk-test-0123456789"}
+    times = [part for flag in TIMES for part in (flag, "inf")]
+    assert agent_eval(*MODEL_RUN, *times, "--client", client, **variables).code == 0
+
+
+@pytest.mark.parametrize("flag", TIMES)
+def test_what_is_no_number_is_no_time(agent_eval: Callable[..., Finished], bundle: Bundle, flag: str) -> None:
+    ran = agent_eval(*MODEL_RUN, flag, "nan")
+    assert ran.code == 2
+    assert f"{flag} must be at least" in ran.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ class OpenAIModel:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=_trusted()),
                 headers=self._endpoint.headers,
-                timeout=aiohttp.ClientTimeout(total=self.timeout),
+                timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
                 read_bufsize=READ_BUFFER,
                 trust_env=True,
                 auto_decompress=True,
