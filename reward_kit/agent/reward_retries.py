@@ -58,7 +58,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _passes(error: BaseException) -> bool:
     """Whether a connection or an answer is missing, or the answer (of whatever client) says to come again."""
-    from reward_kit.agent.model_clients.litellm_errors import CONNECTION_LOST, RETRYABLE_STATUS
+    from reward_kit.agent.model_clients.connection_faults import CONNECTION_LOST
+    from reward_kit.agent.model_clients.litellm_errors import RETRYABLE_STATUS
 
     if isinstance(error, ConnectionError | TimeoutError | asyncio.TimeoutError):
         return True

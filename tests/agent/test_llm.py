@@ -294,7 +294,7 @@ async def test_a_server_that_hangs_up_was_reached(stub_llm: StubServer, client: 
         await asked.complete(HELLO)
     await asked.close()
     assert f"{stub_llm.url} closed the connection without a whole answer" in str(caught.value)
-    assert (caught.value.retryable, caught.value.no_answer) == (True, "connection")
+    assert (caught.value.retryable, caught.value.no_answer) == (True, "broken off")
 
 
 @pytest.mark.parametrize("client", ["direct", "litellm"])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from reward_kit.agent.evaluation_config import DEFAULTS
+from reward_kit.agent.model_clients import wordings
 from reward_kit.agent.providers import (
     blame,
     chance,
@@ -38,6 +39,7 @@ def test_its_numbers_are_right() -> None:
     assert (gate.SHORT_WAIT, "a pause of half a second" in TEXT) == (0.5, True)
     assert f"less than one in {1 / blame.UNLIKELY:.0f}" in TEXT
     assert (blame.LONGEST_PUT_OFF, "at most a minute, or after half a second" in TEXT) == (60.0, True)
+    assert (wordings.LONGEST_WAIT_OF_A_LIMIT, "at most ten minutes are named" in TEXT) == (600.0, True)
     assert (outage.FAILURES, "Three attempts in a row" in TEXT) == (3, True)
     assert (outage.LONGEST_INTERVAL, "up to a minute" in TEXT) == (60.0, True)
     assert f"After `--patience` seconds ({DEFAULTS['patience']})" in TEXT

@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.cut_text import cut
+from reward_kit.agent.model_clients.connection_faults import hung_up, reason_of
+from reward_kit.agent.model_clients.wordings import named_wait, quota_used_up, refuses_input
 from reward_kit.agent.providers.headers import retry_after
 from reward_kit.agent.redaction import redact, without_password
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
@@ -18,30 +20,6 @@ RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 
 LONGEST_TEXT = 300
 
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
-_QUOTA = re.compile(
-    r"insufficient_quota|exceeded your current quota|credit balance is too low", re.IGNORECASE
-)
-_REFUSED_INPUT = re.compile(
-    r"context_length_exceeded|maximum context length|context window|prompt is too long|"
-    r"content_policy|content management policy|content_filter|safety system",
-    re.IGNORECASE,
-)
-
-_NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
-"""How OpenAI says, with the status of a rate limit, that one request has more tokens than the limit."""
-
-CONNECTION_LOST = frozenset(
-    {
-        "ServerDisconnectedError",
-        "ClientPayloadError",
-        "RemoteProtocolError",
-        "ReadError",
-        "ConnectionResetError",
-    }
-)
-"""What aiohttp and httpx raise where a server hangs up."""
-DEEPEST = 10
-"""Causes of an error that are looked at."""
 
 
 def model_error(
@@ -65,17 +43,16 @@ def model_error(
     place = f"model {model} ({provider})"
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
-    if status in (400, 422) and _REFUSED_INPUT.search(raw):
+    if refuses_input(status, raw):
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
-    if status == 429 and _NEVER_FITS.search(raw):
-        return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
+    raw += f" {getattr(error, 'body', None) or ''}"  # for what it says of limits beside its message
     setup = _setup_fault(status, raw, provider)
     if setup is not None:
         fault, remedy = setup
         return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
     if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
         return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
-    return _other_fault(error, kinds, status, text, place, address)
+    return _other_fault(error, kinds, status, text, place, address, raw)
 
 
 def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
@@ -89,40 +66,51 @@ def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str]
         return "the provider denies access (HTTP 403)", f"Check what {key} may use."
     if status == 404:
         return "the provider does not know it (HTTP 404)", "Check the model's name and the server's address."
-    if status == 402 or (status == 429 and _QUOTA.search(raw)):
+    if status == 402 or (status == 429 and quota_used_up(raw)):
         return f"the provider's quota is used up (HTTP {status})", "Check the account's plan and billing."
     return None
 
 
 def _other_fault(
-    error: BaseException, kinds: set[str], status: int | None, text: str, place: str, address: str | None
+    error: BaseException,
+    kinds: set[str],
+    status: int | None,
+    text: str,
+    place: str,
+    address: str | None,
+    raw: str,
 ) -> ModelError:
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
-        where = address or "the provider"
-        if _hung_up(error):
-            fault = f"{where} closed the connection without a whole answer"
-            remedy = "Its log may say why."
-            return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
-        remedy = f"Check that a server is running at {address}." if address else "Check the network."
-        return ModelError(
-            f"cannot connect to {where}", place=place, remedy=remedy, retryable=True, no_answer="connection"
-        )
+        return _no_connection(error, place, address)
     if status is None:
         fault = f"the answer cannot be read: {text or type(error).__name__}"
         return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
     retryable = status in RETRYABLE_STATUS
     fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
     wait = retry_after(headers_of(error)) if retryable else None
+    if wait is None and status in (429, 503):
+        wait = named_wait(raw)
     return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
 
 
-def _hung_up(error: BaseException | None) -> bool:
-    """Whether a connection was made and broke off."""
-    for _ in range(DEEPEST):
-        if error is None or type(error).__name__ in CONNECTION_LOST:
-            break
-        error = error.__cause__ or error.__context__
-    return type(error).__name__ in CONNECTION_LOST
+def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
+    where = address or "the provider"
+    if hung_up(error):
+        fault = f"{where} closed the connection without a whole answer"
+        remedy = "Its log may say why."
+        return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
+    reason = reason_of(error)
+    fault = f"cannot connect to {where}" + (f": {reason.text}" if reason else "")
+    if reason is not None and reason.lasting:
+        return ModelSetupError(fault, place=place, remedy=reason.remedy, no_answer="connection")
+    remedy = f"Check that a server is running at {address}." if address else "Check the network."
+    return ModelError(
+        fault,
+        place=place,
+        remedy=(reason and reason.remedy) or remedy,
+        retryable=True,
+        no_answer="connection",
+    )
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:

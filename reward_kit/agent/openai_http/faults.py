@@ -17,21 +17,23 @@ class UnreachableError(Exception):
 
 
 class HTTPStatusError(Exception):
-    """An answer with a status that is no success."""
+    """An answer with a status that is no success; ``body`` is its text."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         fault = _stated(body)
         self.status_code = status
         self.litellm_response_headers = headers
         self.code = fault.get("code")
-        super().__init__(fault.get("message") or body.decode(errors="replace"))
+        self.body = body.decode(errors="replace")
+        super().__init__(fault.get("message") or self.body)
 
 
 def _stated(body: bytes) -> dict[str, Any]:
-    """The error object that OpenAI's protocol sends."""
+    """The error object that OpenAI's protocol sends; Google puts it into a list."""
     try:
-        error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
+        answer = json.loads(body)
+        error = (answer[0] if isinstance(answer, list) else answer)["error"]
+    except (ValueError, LookupError, TypeError):
         return {}
     if isinstance(error, dict):
         return error
