@@ -159,7 +159,7 @@ async def test_wrong_data_and_nothing_said_is_a_matter_of_the_data(base: Databas
 async def test_out_of_steps(base: Database, tmp_path: Path) -> None:
     failure = await fails(base, tmp_path, Books(BOOK[1]), max_steps=1)
     assert failure is not None
-    assert (failure.kind, failure.step, failure.detail) == ("max_steps", 1, "1 steps are used up")
+    assert (failure.kind, failure.step, failure.detail) == ("max_steps", 1, "its only step is used up")
 
 
 class Raises:
