@@ -210,12 +210,13 @@ class Rollout:
         rollout is over.
         """
         self._check_running()
-        self._check_budget()
         model = self.models.get(role)
         if model is None:
             option = "--model" if role == "agent" else "--sim-model"
             raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
-        if role == "agent":
+        if role != "agent":
+            self._check_budget()
+        else:
             self.step()
             if tools is None:
                 tools = self.task.registry.openai_tools if self._tools is None else self._tools
