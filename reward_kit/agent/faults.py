@@ -29,7 +29,12 @@ def fault_line(error: BaseException) -> str:
     try:
         return _fault_line(error)
     except (Exception, SystemExit):  # noqa: BLE001 - an exception's class is foreign code, too
-        return str(type.__getattribute__(type(error), "__name__"))
+        return class_name(error)
+
+
+def class_name(error: BaseException) -> str:
+    """The name of its class, without any code of that class."""
+    return str(type.__getattribute__(type(error), "__name__"))
 
 
 def _fault_line(error: BaseException) -> str:

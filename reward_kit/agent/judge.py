@@ -14,7 +14,7 @@ from reward_kit.agent.bundles.footing import footing, put_back
 from reward_kit.agent.bundles.loop_guard import guarded_task, loop_kept_running
 from reward_kit.agent.bundles.unawaited import MissingAwaitError
 from reward_kit.agent.cut_text import cut
-from reward_kit.agent.faults import fault_line, place_of
+from reward_kit.agent.faults import class_name, fault_line, place_of
 from reward_kit.agent.interruption import is_ctrl_c
 from reward_kit.agent.limits import CANCELLATION_GRACE
 from reward_kit.agent.runs.atomic_file import compact_json
@@ -138,17 +138,14 @@ _REMEDIES = {"NoResultFound": "Where there may be no row, ask with scalar() or f
 """By the class of what the reward raised."""
 
 
-def _name(error: BaseException) -> str:
-    return str(type.__getattribute__(type(error), "__name__"))
-
-
 def _raised(error: BaseException, place: str) -> RewardError:
     """What to raise where the reward raised ``error``; its ``__str__`` is the reward's own code."""
     if isinstance(error, MissingAwaitError):
         return _ToldError(error.fault, place=error.place or place, remedy=error.remedy)
     context = error.__context__
     fault = _unfit(context) if isinstance(error, ValueError) and _is_of_result(context) else None
-    told = _ToldError(fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(_name(error)))
+    remedy = _REMEDIES.get(class_name(error))
+    told = _ToldError(fault or f"raised {fault_line(error)}", place=place, remedy=remedy)
     told.__cause__ = error
     return told
 
