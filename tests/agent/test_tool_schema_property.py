@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import typing
 from typing import Any, Literal, Optional, Union, get_args, get_origin
 
 from hypothesis import event, given, settings
@@ -86,6 +87,8 @@ def fitting(annotation: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def parameters_with_arguments(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    for forget in typing._cleanups:  # Optional[int | str] would be the Optional[str | int] of before
+        forget()
     parameters = draw(st.dictionaries(st.sampled_from(NAMES), annotations, min_size=1))
     arguments = {name: draw(fitting(annotation)) for name, annotation in parameters.items()}
     changed = draw(st.sampled_from([*parameters, "d", *[""] * 20]))
