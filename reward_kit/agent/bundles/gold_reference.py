@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 REFERENCE = "$result"
 
 
+class ToNothing(dict[str, Any]):
+    """A reference to the result of an action that was not done: no value equals it."""
+
+
 def is_reference(value: Any) -> bool:
     """Whether ``value`` is meant as a reference (it may still be faulty)."""
     return isinstance(value, dict) and REFERENCE in value
@@ -43,9 +47,9 @@ def resolve_references(arguments: Mapping[str, Any], results: Sequence[str]) -> 
 
 
 def arguments_match(gold: Any, actual: Any) -> bool:
-    """Whether ``actual`` equals ``gold``, where a reference in ``gold`` equals any value."""
+    """Whether they are equal, where a reference in ``gold`` equals any value, and one ``ToNothing`` none."""
     if is_reference(gold):
-        return True
+        return not isinstance(gold, ToNothing)
     if isinstance(gold, dict) and isinstance(actual, dict):
         return gold.keys() == actual.keys() and all(arguments_match(gold[key], actual[key]) for key in gold)
     if isinstance(gold, list) and isinstance(actual, list):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.gold_reference import (
     REFERENCE,
+    ToNothing,
     arguments_match,
     is_reference,
     resolve_references,
@@ -47,12 +48,15 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
     """Match the calls, in their order, with the gold actions; each action is matched once.
 
     References in gold arguments (``{"$result": ...}``) stand for what the call answered that was matched with
-    the action they point to; as long as there is none, for what the action answered in the replay, or for any
-    value where that is not known.
+    the action they point to. As long as there is none, they stand for what the action answered in the replay,
+    if it is a read (for any value where that is not known); if it is a change, for what the last call of its
+    tool answered, and for no value where there is none.
     """
     aligned = Alignment()
     left = dict(enumerate(expected))
-    answers = {place: want.answer for place, want in left.items() if want.answer is not None}
+    answers: dict[int, str | None] = {
+        place: want.answer for place, want in left.items() if want.answer is not None or want.writes
+    }
     for call in tool_calls:
         if call.status != "ok":
             aligned.attempts.append(call)
@@ -70,10 +74,12 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
             del left[position]
             answers[position] = call.content
             aligned.matched.append((position, call))
-        elif wrote:
-            aligned.surplus.append(call)
-        else:
-            aligned.attempts.append(call)
+            continue
+        (aligned.surplus if wrote else aligned.attempts).append(call)
+        stands_in = {
+            place: call.content for place, want in left.items() if want.writes and want.name == call.name
+        }
+        answers.update(stands_in)
     aligned.missing = {
         place: replace(want, arguments=resolved_arguments(want.arguments, answers))
         for place, want in left.items()
@@ -82,8 +88,10 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
     return aligned
 
 
-def resolved_arguments(arguments: Mapping[str, Any], answers: Mapping[int, str]) -> dict[str, Any]:
-    """The arguments, with every reference replaced that points to one of ``answers`` (by gold position)."""
+def resolved_arguments(arguments: Mapping[str, Any], answers: Mapping[int, str | None]) -> dict[str, Any]:
+    """The arguments, with every reference replaced that points to one of ``answers`` (by gold position; None
+    for an action that was not done).
+    """
     return {name: _resolved(value, answers) for name, value in arguments.items()}
 
 
@@ -125,18 +133,20 @@ def _names(expected: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str
     return dict.fromkeys([*expected, *made])
 
 
-def _stands_for(call: ToolCall, want: ExpectedCall, answers: Mapping[int, str]) -> bool:
+def _stands_for(call: ToolCall, want: ExpectedCall, answers: Mapping[int, str | None]) -> bool:
     return want.name == call.name and arguments_match(
         resolved_arguments(want.arguments, answers), call.arguments
     )
 
 
-def _resolved(value: Any, answers: Mapping[int, str]) -> Any:
+def _resolved(value: Any, answers: Mapping[int, str | None]) -> Any:
     if is_reference(value):
         path = value[REFERENCE]
         if not isinstance(path, list) or not path or path[0] not in answers:
             return value
-        texts = [answers.get(place, "") for place in range(path[0] + 1)]
+        if answers[path[0]] is None:
+            return ToNothing(value)
+        texts = [answers.get(place) or "" for place in range(path[0] + 1)]
         try:
             return resolve_references({"value": value}, texts)["value"]
         except BundleError:  # the call answered something else than in the replay: any value will do

@@ -120,12 +120,11 @@ def test_reading_other_rows_than_expected_is_no_fault() -> None:
     assert kind(calls, LOOK, CANCEL) == "partially_completed"
 
 
-def test_references_in_gold_arguments_match_any_value() -> None:
+def test_references_to_what_no_read_is_known_to_answer_match_any_value() -> None:
+    find = ExpectedCall("find", {"seat": 1}, writes=False)
     pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
-    assert (
-        kind([made("pay", {"booking_id": "AB12"}), made("refund", {"order_id": "#W1"})], pay)
-        == "unintended_action"
-    )
+    calls = [made("pay", {"booking_id": "AB12"}), made("refund", {"order_id": "#W1"})]
+    assert kind(calls, find, pay) == "unintended_action"
 
 
 def test_all_expected_calls_made_but_the_data_differs() -> None:
@@ -268,6 +267,37 @@ def test_references_are_held_against_what_the_call_before_answered() -> None:
     )
     assert failure.kind == "wrong_arguments"
     assert failure.arguments == ({"argument": "booking_id", "expected": "AB12", "got": "ZZ99"},)
+
+
+def test_what_was_done_to_something_else_is_not_done_to_what_was_never_made() -> None:
+    book = ExpectedCall("book", {"seat": 1}, writes=True)
+    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
+    failure = classify_failure(
+        stop_reason="agent_done",
+        tool_calls=[made("pay", {"booking_id": "ZZ99"})],
+        expected=[book, pay],
+        differences=["a row differs"],
+    )
+    assert failure.kind == "wrong_arguments"
+    assert failure.detail == 'pay: booking_id: expected {"$result": [0, "id"]}, got "ZZ99"'
+    assert failure.arguments == (
+        {"argument": "booking_id", "expected": {"$result": [0, "id"]}, "got": "ZZ99"},
+    )
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_was_made_with_other_arguments_is_what_is_gone_on_with(writes: bool) -> None:
+    book = ExpectedCall("book", {"seat": 1}, writes=True)
+    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
+    booked = made("book", {"seat": 2}, writes=writes)
+    booked.content = '{"id": "AB12"}'
+    failure = classify_failure(
+        stop_reason="agent_done",
+        tool_calls=[booked, made("pay", {"booking_id": "AB12"})],
+        expected=[book, pay],
+        differences=["a row differs"],
+    )
+    assert failure.detail == "book: seat: expected 1, got 2"
 
 
 @pytest.mark.parametrize("reason", ["timeout", "budget"])
