@@ -68,21 +68,6 @@ class Bundle:
         return self.write("task.jsonl", "".join(f"{line}\n" for line in lines))
 
 
-@dataclass
-class Finished:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one message: everything on stderr, which must hold no traceback."""
-        assert "Traceback" not in self.err, self.err
-        return self.err
-
-
 def flight_bundle(parent: Path) -> Bundle:
     """The bundle ``flight_task`` in ``parent``, with one row."""
     folder = parent / "flight_task"

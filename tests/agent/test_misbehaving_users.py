@@ -70,6 +70,13 @@ def test_a_user_with_nothing_to_say_is_at_fault(
     assert [line["content"] for line in record.messages if line["role"] == "user"] == ["Book me a flight"]
 
 
+def test_what_a_model_says_that_will_not_play_the_user_is_told(evaluate: Any) -> None:
+    refuses = Answer(message={"content": None, "refusal": "I cannot pretend\nto be Alice."})
+    _, (outcome,) = evaluate([WHO], [refuses])
+    assert outcome.stop_reason == "user_error"
+    assert outcome.stop_detail.endswith("(finish reason stop); the last one: I cannot pretend to be Alice.")
+
+
 def test_a_thought_without_a_line_is_no_line(evaluate: Any) -> None:
     _, (outcome,) = evaluate([WHO], ["Thought: I am Alice, and I will say ###STOP### soon."], user="react")
     assert outcome.stop_reason == "user_error"

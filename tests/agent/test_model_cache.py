@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import Bundle, flight_bundle
 from small_task import InProcessModel
 from stub_server import Answer, StubServer, call
@@ -173,12 +174,12 @@ def test_whoever_gets_a_kept_answer_has_not_waited_for_it(
 
 
 def test_the_report_says_what_came_from_the_cache(bundle: Bundle, never_the_same: StubServer) -> None:
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", "flight_task", "--cache"]
+    command = ["agent-eval", "-d", "flight_task", "--cache"]
     command += ["--model", MODELS["model"], "--sim-model", MODELS["sim_model"]]
-    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=100) for _ in range(2))
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    assert "from the cache" not in first.stdout
-    assert "12 answers from the cache: $" in again.stdout
+    first, again = (run_command(*command) for _ in range(2))
+    assert (first.code, again.code) == (0, 0), first.err + again.err
+    assert "from the cache" not in first.out
+    assert "12 answers from the cache: $" in again.out
 
 
 def test_errors_are_not_kept(bundle: Bundle, never_the_same: StubServer) -> None:

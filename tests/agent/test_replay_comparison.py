@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import GOLD, Bundle, flight_bundle
 from stub_server import Answer, StubServer, call, calls
 
@@ -141,12 +140,11 @@ def test_another_end_is_told(bundle: Bundle, stub_llm: StubServer) -> None:
 def test_the_command_says_it_at_the_end(bundle: Bundle) -> None:
     record(bundle, agent="gold")
     changed(bundle, "reward.py", "score=1.0 if ok", "score=0.5 if ok")
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", "flight_task", "--n-rollouts", "2"]
-    command += ["--agent", "replay:runs/evals/recorded.jsonl", "--task-ids", "a"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert "2 of 2 rollouts came out differently from runs/evals/recorded.jsonl:" in done.stdout
-    assert "  a #1: reward 1 -> 0.5\n" in done.stdout
+    command = ["agent-eval", "-d", "flight_task", "--n-rollouts", "2"]
+    done = run_command(*command, "--agent", "replay:runs/evals/recorded.jsonl", "--task-ids", "a")
+    assert done.code == 0, done.err
+    assert "2 of 2 rollouts came out differently from runs/evals/recorded.jsonl:" in done.out
+    assert "  a #1: reward 1 -> 0.5\n" in done.out
 
 
 def test_only_replays_are_compared(bundle: Bundle) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, Finished, flight_bundle
+from command import Finished
+from flight_bundle import GOLD, Bundle, flight_bundle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from seeded_players import AGENT, USER, write_players
 from stub_server import Answer, StubServer, call

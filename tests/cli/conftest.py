@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, Finished, flight_bundle
+from command import Finished, run_command
+from flight_bundle import Bundle, flight_bundle
 
 
 @pytest.fixture
@@ -52,13 +53,12 @@ def start(bundle: Bundle, environment: None) -> Callable[..., subprocess.Popen[s
 
 
 @pytest.fixture
-def agent_eval(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Finished]:
+def agent_eval(bundle: Bundle, environment: None) -> Callable[..., Finished]:
     """Run ``reward-kit agent-eval`` in the bundle's folder to its end."""
 
-    def run(*arguments: str | Path, **options: Any) -> Finished:
-        process = start(*arguments, **options)
-        out, err = process.communicate(timeout=100)
-        return Finished(process.returncode, out, err)
+    def run(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Finished:
+        env = {**os.environ, **variables}
+        return run_command("agent-eval", *arguments, cwd=cwd or bundle.folder, env=env)
 
     return run
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, Bundle
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import load_rollout

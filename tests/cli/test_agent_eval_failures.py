@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, Bundle
 from stub_server import Answer, StubServer
 
 Command = Callable[..., Finished]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, ROW, SEED, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, ROW, SEED, Bundle
 from stub_server import Answer, StubServer, call
 
 Command = Callable[..., Finished]

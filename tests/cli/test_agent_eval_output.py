@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, REWARD, TOOLS, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, REWARD, TOOLS, Bundle
 
 Command = Callable[..., Finished]
 Starter = Callable[..., "subprocess.Popen[str]"]

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, SEED, TOOLS, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, SEED, TOOLS, Bundle
 
 from reward_kit.agent import terminal
 from reward_kit.agent.cut_text import tamed

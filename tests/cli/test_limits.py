@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, Finished
+from command import Finished
+from flight_bundle import Bundle
 from stub_server import Answer, StubServer
 
 MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--max-concurrency", "2")

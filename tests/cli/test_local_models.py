@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, Finished
+from command import Finished
+from flight_bundle import Bundle
 
 # fake_server and model_files are importable from here as well.
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent" / "local_models"))

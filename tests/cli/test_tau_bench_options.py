@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 import pytest
-from flight_bundle import GOLD, Bundle, Finished
+from command import Finished
+from flight_bundle import GOLD, Bundle
 from stub_server import StubServer
 from tau_bench_file import RETAIL, RunResult, crash, write
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from flight_bundle import Bundle, Finished, flight_bundle
+from command import Finished, run_command
+from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent.comparing import compare, compare_with
@@ -31,9 +32,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 @pytest.fixture
 def command(bundle: Bundle) -> Command:
     def run(*arguments: str | Path) -> Finished:
-        line = [sys.executable, "-m", "reward_kit", "compare", *map(str, arguments)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return run_command("compare", *arguments)
 
     return run
 

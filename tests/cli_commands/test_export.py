@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from flight_bundle import Bundle, Finished, flight_bundle
+from command import Finished, run_command
+from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate
 
 from reward_kit.agent import EvaluationResult
@@ -39,9 +40,7 @@ def finished(bundle: Bundle) -> EvaluationResult:
 @pytest.fixture
 def command(bundle: Bundle) -> Command:
     def run(*arguments: str | Path) -> Finished:
-        line = [*LINE, *map(str, arguments)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return run_command("export", *arguments)
 
     return run
 

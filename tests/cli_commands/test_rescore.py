@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from flight_bundle import GOLD, REWARD, TOOLS, Bundle, Finished, flight_bundle
+from command import Finished, run_command
+from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
@@ -73,9 +72,7 @@ def finished(bundle: Bundle) -> EvaluationResult:
 @pytest.fixture
 def command(bundle: Bundle) -> Command:
     def run(*arguments: str | Path) -> Finished:
-        line = [sys.executable, "-m", "reward_kit", "rescore", *map(str, arguments)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return run_command("rescore", *arguments)
 
     return run
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import run_command
 from flight_bundle import Bundle
 from stub_server import Answer, StubServer
 
@@ -33,16 +32,9 @@ def run(bundle: Bundle, *arguments: str, verbose: bool = False, **variables: str
         name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "MODEL"))
     }
     environment.update(OPENAI_API_KEY=KEY, MY_OWN_TOKEN=TOKEN, **variables)
-    ran = subprocess.run(
-        [sys.executable, "-m", "reward_kit", *(["-v"] if verbose else []), "agent-eval", *arguments],
-        cwd=bundle.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return ran.returncode, ran.stdout + ran.stderr
+    options = ["-v"] if verbose else []
+    ran = run_command(*options, "agent-eval", *arguments, cwd=bundle.folder, env=environment)
+    return ran.code, ran.out + ran.err
 
 
 def assert_no_canary(folder: Path, said: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.history import text_of
-from reward_kit.agent.model_clients.answer_parts import split_thoughts
+from reward_kit.agent.model_clients.answer_parts import split_thoughts, text_in
 from reward_kit.agent.users.prompting import prompt
 from reward_kit.errors import SimulatedUserError
 
@@ -20,6 +21,7 @@ GREETING = "Hello! What can I do for you today?"
 """What the model is answering when the user speaks first; it is not part of the rollout's messages."""
 
 EMPTY_ANSWERS = 3
+LONGEST_REFUSAL = 200
 
 
 class Draft(NamedTuple):
@@ -58,9 +60,10 @@ async def asked(rollout: Rollout, messages: list[Message], read: Callable[[str],
         draft = read(text_of(completion.message.get("content")))
         if draft.line:
             return draft
+    refusal = cut(" ".join(text_in(completion.message).split()), LONGEST_REFUSAL)
     raise SimulatedUserError(
         f"{EMPTY_ANSWERS} answers in a row were empty: they held nothing to say "
-        f"(finish reason {completion.finish_reason})",
+        f"(finish reason {completion.finish_reason})" + (f"; the last one: {refusal}" if refusal else ""),
         place=f"model {completion.model}" if completion.model else None,
     )
 

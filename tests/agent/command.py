@@ -1,0 +1,164 @@
+"""``python -m reward_kit`` as a process of its own, without the imports that take most of its time.
+
+A process that has made them, one for each that runs tests, forks for each command. What depends on how Python
+begins (its options and variables, Ctrl-C meanwhile), or on what a bundle breaks of imports still to come, is
+tested with a Python that is begun anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+IMPORTED = (
+    "reward_kit.agent.agents.gold",
+    "reward_kit.agent.bundle",
+    "reward_kit.agent.comparing",
+    "reward_kit.agent.database.overlay_driver",
+    "reward_kit.agent.database.session",
+    "reward_kit.agent.database.sqlalchemy_result",
+    "reward_kit.agent.evaluation",
+    "reward_kit.agent.executors.in_process",
+    "reward_kit.agent.reports.console",
+    "reward_kit.agent.reports.json_report",
+    "reward_kit.agent.reports.plain_console",
+    "reward_kit.agent.tool_registry",
+    "reward_kit.agent.tools.app",
+    "reward_kit.cli_commands.agent_eval",
+    "reward_kit.cli_commands.compare",
+    "reward_kit.cli_commands.export",
+    "reward_kit.cli_commands.rescore",
+    "reward_kit.cli_commands.show",
+    "reward_kit.typed_interface",
+)
+STREAMS = {1: "out", 2: "err"}
+
+
+@dataclass
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one message: everything on stderr, which must hold no traceback."""
+        assert "Traceback" not in self.err, self.err
+        return self.err
+
+
+def run_command(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    timeout: float = 100,
+) -> Finished:
+    """Run ``reward-kit`` with these arguments to its end, with nothing on its standard input."""
+    line = [str(argument) for argument in arguments]
+    if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
+        done = subprocess.run(
+            [sys.executable, "-m", "reward_kit", *line],
+            cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", check=False,
+        )  # fmt: skip
+        return Finished(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {"arguments": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
+        code = _ready().run(asked, timeout)
+        out, err = (Path(folder, name).read_text(errors="replace") for name in STREAMS.values())
+    return Finished(code, out, err)
+
+
+def _of_python(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Python looks at when it begins."""
+    return {name: value for name, value in env.items() if name.startswith("PYTHON")}
+
+
+class _Ready:
+    """The process that forks; it is asked for one command after the other."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        atexit.register(self.end)
+
+    def run(self, asked: dict[str, Any], timeout: float) -> int:
+        given, told = self._process.stdin, self._process.stdout
+        assert given is not None
+        assert told is not None
+        given.write(json.dumps(asked).encode() + b"\n")
+        given.flush()
+        command = int(told.readline())
+        if not select.select([told], [], [], timeout)[0]:
+            os.killpg(command, signal.SIGKILL)
+            told.readline()
+            raise subprocess.TimeoutExpired(asked["arguments"], timeout)
+        return int(told.readline())
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+@cache
+def _ready() -> _Ready:
+    return _Ready()
+
+
+def _serve() -> None:
+    """Returns in each process that is to be a command."""
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()
+    for line in sys.stdin.buffer:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os.write(1, b"%d\n" % os.getpid())
+            _become(json.loads(line))
+            return
+        _, status = os.waitpid(child, 0)
+        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _become(asked: dict[str, Any]) -> None:
+    for number, name in STREAMS.items():
+        file = os.open(Path(asked["output"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - the one before has read ahead
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
+    sys.path[0] = asked["cwd"]
+    sys.argv[1:] = asked["arguments"]
+
+
+if __name__ == "__main__":
+    _serve()
+    time.tzset()
+    runpy.run_module("reward_kit", run_name="__main__", alter_sys=True)
