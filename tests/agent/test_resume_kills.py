@@ -25,7 +25,7 @@ from reward_kit.agent.runs.evaluation_log import read_log
 from reward_kit.agent.runs.group_commit import SURELY_WORTH_A_PROCESS
 from reward_kit.agent.runs.rollout_record import load_rollout
 
-KILLS = int(os.environ.get("REWARD_KIT_KILLS", "20"))
+KILLS = int(os.environ.get("REWARD_KIT_KILLS", "12"))
 SEED = int(os.environ.get("REWARD_KIT_KILLS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ROWS = 8
 MINUTE = 60.0

@@ -172,7 +172,7 @@ def test_what_ends_the_evaluation_is_one_error(
 
 def test_what_is_registered_with_atexit_does_not_hold_up_the_end(agent_eval: Command, tools: Writer) -> None:
     tools(
-        before=f"{IMPORTS}\nimport reward_kit.cli\nreward_kit.cli.GRACE_AT_EXIT = 0.3\n"
+        before=f"{IMPORTS}\nimport reward_kit.process_end\nreward_kit.process_end.GRACE_AT_EXIT = 0.3\n"
         "atexit.register(time.sleep, 600)"
     )
     ran = agent_eval(*GOLD_RUN)
