@@ -9,9 +9,9 @@ READY  := $(VENV)/.ready
 eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
-# One more than a small machine has cores: many tests wait for servers and clocks.
+# Two more than a small machine has cores: many tests wait for servers and clocks.
 # Hundreds start Python, which would compile the package each time where PYTHONDONTWRITEBYTECODE is set.
-WORKERS ?= 3
+WORKERS ?= 4
 test: $(READY)  ## all tests
 	$(BIN)/python -m compileall -q reward_kit
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
