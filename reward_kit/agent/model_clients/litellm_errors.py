@@ -98,6 +98,8 @@ def _no_connection(error: BaseException, place: str, address: str | None) -> Mod
     if hung_up(error):
         fault = f"{where} closed the connection without a whole answer"
         remedy = "Its log may say why."
+        if address and address.startswith("http://"):
+            remedy = f"{remedy} If it speaks TLS, write https:// in its address."
         return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
     reason = reason_of(error)
     fault = f"cannot connect to {where}" + (f": {reason.text}" if reason else "")

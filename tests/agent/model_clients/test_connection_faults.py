@@ -87,6 +87,14 @@ async def test_tls_where_none_is_spoken_ends_the_run(client: str) -> None:
 
 
 @CLIENTS
+async def test_no_tls_where_it_is_spoken_may_be_why_the_server_hangs_up(client: str, tmp_path: Path) -> None:
+    with serving(self_signed(tmp_path)) as port:
+        fault = await fault_of(client, f"http://127.0.0.1:{port}/v1")
+    assert "closed the connection without a whole answer" in fault.fault
+    assert fault.remedy == "Its log may say why. If it speaks TLS, write https:// in its address."
+
+
+@CLIENTS
 async def test_a_refused_connection_may_come_back(client: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
