@@ -34,7 +34,8 @@ class RolloutOutcome:
     ``final``. ``reward`` is None where nothing could be judged: ``stop_reason`` says why, or ``error`` if the
     reward itself failed. ``failure`` is the class of a failure, ``failure_step`` the first wrong step.
     ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
-    ``tool_faults`` are the tools that raised something other than ``ToolError``, None where none did.
+    ``tool_faults`` are the tools that raised something other than ``ToolError``, or broke or held up what
+    others need; None where none did.
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
     ``model_seconds`` (all model calls that were answered, retries included) in seconds, ``waited_seconds``
     those for which limits held back these calls; ``timed_calls`` counts those whose time is known, None in

@@ -498,8 +498,8 @@ def test_tools_that_raised_are_named_with_the_first_time() -> None:
         outcome("a", 2, tool_faults={**faults(1, "tools.py:9: late"), "book": {"calls": 9, "first": "b"}}),
     ]
     text = shown(result_of(row_result("a", 3, outcomes)), 300)
-    first, second = (line for line in text.splitlines() if line.startswith("tools that raised: "))
-    assert first.startswith("tools that raised: book (9 calls in 1 rollout), first b in row a, ")
+    first, second = (line for line in text.splitlines() if line.startswith("tools with faults: "))
+    assert first.startswith("tools with faults: book (9 calls in 1 rollout), first b in row a, ")
     assert "look (3 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in row a, " in second
     assert second.endswith("a/roll_1.json")
     assert "raised" not in shown(result_of(row_result("a", 1, [outcome("a", 0)])))

@@ -307,7 +307,7 @@ def test_a_tool_that_held_up_all_rollouts_is_named_once(
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     (line,) = (line for line in ran.out.splitlines() if "held up" in line)
-    assert line.startswith("tools that raised: blocks (4 calls in 2 rollouts), first took 0.")
+    assert line.startswith("tools with faults: blocks (4 calls in 2 rollouts), first took 0.")
     assert "s, past its limit of 0.1 s, and held up all rollouts, for 0." in line
 
 
@@ -320,8 +320,8 @@ def test_tools_that_raise_are_named_in_the_results(
     bundle.rows({"actions": [*GOLD, *raising], "n_rollouts": 2})
     ran = agent_eval(*GOLD_RUN, *more, "--eval-id", "e")
     ran.tidy()
-    (line,) = (line for line in ran.out.splitlines() if line.startswith("tools that raised"))
-    assert line.startswith("tools that raised: lookup (4 calls in 2 rollouts), first tools.py:")
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("tools with faults"))
+    assert line.startswith("tools with faults: lookup (4 calls in 2 rollouts), first tools.py:")
     assert "KeyError: 'x' in row flight.booking.001, runs/flight.booking.001/roll_" in line
     assert (bundle.folder / line.rpartition(", ")[2]).is_file()
     for rollout in ran.result["rows"][0]["rollouts"]:

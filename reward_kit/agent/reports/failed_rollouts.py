@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.results import EvaluationResult
 
 MOST_TOOLS = 3
-"""Tools that raised which are named."""
+"""Tools with faults that are named."""
 LONGEST_LINE = 220
 """Characters of a call or a difference that are shown."""
 
@@ -58,7 +58,7 @@ def failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterator
 
 
 def tool_fault_lines(result: EvaluationResult) -> Iterator[str]:
-    """The tools that raised, those that did so in most calls first, and where it can be seen."""
+    """The tools that raised, or broke or held up what others need, those with most such calls first."""
     met: dict[str, list[RolloutOutcome]] = {}
     calls: Counter[str] = Counter()
     for outcome in result.outcomes:
@@ -69,7 +69,7 @@ def tool_fault_lines(result: EvaluationResult) -> Iterator[str]:
         first = met[name][0]
         assert first.tool_faults is not None
         yield (
-            f"tools that raised: {one_line(name)} ({count(number, 'call')} in "
+            f"tools with faults: {one_line(name)} ({count(number, 'call')} in "
             f"{count(len(met[name]), 'rollout')}), first {one_line(first.tool_faults[name]['first'])} "
             f"in row {first.row_id}, {from_here(result.folder / first.file)}"
         )
