@@ -106,7 +106,7 @@ def test_the_page_of_an_evaluation_has_its_scores_and_all_that_failed(bundle: Bu
 def test_rows_can_be_chosen_by_how_they_came_out(bundle: Bundle, site: Site) -> None:
     evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]})
     html = site.page("evals/first.html").html
-    rows = {row: came_out for came_out, row in re.findall(r'<tr class="(\w+)"><td>(\w)</td>', html)}
+    rows = {row: came_out for came_out, row in re.findall(r'<tr class="(\w+)"><td[^>]*>(\w)</td>', html)}
     assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
     labels = dict(re.findall(r'<label for="rows-(\w+)">(.+?)</label>', html))
     assert labels == {
@@ -361,3 +361,35 @@ def test_metrics_without_a_reason_have_a_page_however_many_they_are(bundle: Bund
     words = page_of(site, evaluate(bundle, "first", {"a": [1]})).words
     assert "part 59" in words
     assert "ok" in words
+
+
+def test_long_names_wrap_instead_of_pushing_the_other_columns_out_of_sight(
+    bundle: Bundle, site: Site
+) -> None:
+    name = "n" * 120
+    evaluate(bundle, "first", {name: [0]})
+    html = site.page("evals/first.html").html
+    assert f'<td class="long">{name}</td>' in html
+    assert html.count('<td class="long">') == 3  # the row, and what did not pass with its trouble
+    assert re.search(r"\.long \{[^}]*overflow-wrap: anywhere", html)
+    assert re.search(r"body \{[^}]*overflow-wrap: break-word", html)
+
+
+def test_rollouts_stand_right_behind_how_many_passed(bundle: Bundle, site: Site) -> None:
+    """Where a window is narrow, the other columns are out of sight first."""
+    evaluate(bundle, "first", PLAN)
+    headings = re.findall(r"<th[^>]*>([^<]+)</th>", site.page("evals/first.html").html)
+    assert headings[-8:-5] == ["row", "passed", "rollouts"]
+
+
+def test_long_values_of_a_change_are_folded(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", {"a": [1]})
+    path = Path("runs", result.outcomes[0].file)
+    plain = json.loads(path.read_text())
+    change = plain["tool_calls"][0]["changes"][0]
+    unfolded = site.page(result.outcomes[0].file.replace(".json", ".html")).html
+    change["after"] = {"passenger": "x" * 3000}
+    path.write_text(json.dumps(plain))
+    html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
+    assert "x" * 3000 in html
+    assert html.count("<details>") == unfolded.count("<details>") + 1
