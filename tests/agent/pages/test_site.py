@@ -108,7 +108,7 @@ def test_rows_can_be_chosen_by_how_they_came_out(bundle: Bundle, site: Site) -> 
     html = site.page("evals/first.html").html
     rows = {row: came_out for came_out, row in re.findall(r'<tr class="(\w+)"><td[^>]*>(\w)</td>', html)}
     assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
-    labels = dict(re.findall(r'<label for="rows-(\w+)">(.+?)</label>', html))
+    labels = dict(re.findall(r'<label><input [^>]*id="rows-(\w+)"[^>]*>(.+?)</label>', html))
     assert labels == {
         "all": "all 4",
         "always": "passed always 1",
@@ -116,6 +116,7 @@ def test_rows_can_be_chosen_by_how_they_came_out(bundle: Bundle, site: Site) -> 
         "never": "never passed 1",
     }
     assert html.count(" checked>") == 1
+    assert re.search(r"\.chosen > label \{[^}]*white-space: nowrap", html)  # a button stays beside its words
 
 
 def test_every_way_to_come_out_has_its_rule(bundle: Bundle, site: Site) -> None:
@@ -123,7 +124,7 @@ def test_every_way_to_come_out_has_its_rule(bundle: Bundle, site: Site) -> None:
     evaluate(bundle, "first", PLAN)
     html = site.page("evals/first.html").html
     for kind in CHOICES:
-        assert f"#rows-{kind}:checked ~ .scroll tr[class]:not(.{kind})" in html
+        assert f".chosen:has(#rows-{kind}:checked) tr[class]:not(.{kind})" in html
 
 
 def test_the_page_tells_of_rows_that_a_k_leaves_out(bundle: Bundle, site: Site) -> None:
