@@ -394,3 +394,12 @@ def test_long_values_of_a_change_are_folded(bundle: Bundle, site: Site) -> None:
     html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
     assert "x" * 3000 in html
     assert html.count("<details>") == unfolded.count("<details>") + 1
+
+
+def test_text_that_runs_from_right_to_left_turns_only_itself(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", {"a": [0]})
+    html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
+    assert re.search(r'<div class="text">[^<]', html)
+    assert ".text, pre { unicode-bidi: plaintext; }" in html
+    assert re.search(r'<span class="said">[^<]+</span>\s+<span class="dim">\(step', html)
+    assert ".said, code { unicode-bidi: isolate; }" in html
