@@ -403,3 +403,11 @@ def test_text_that_runs_from_right_to_left_turns_only_itself(bundle: Bundle, sit
     assert ".text, pre { unicode-bidi: plaintext; }" in html
     assert re.search(r'<span class="said">[^<]+</span>\s+<span class="dim">\(step', html)
     assert ".said, code { unicode-bidi: isolate; }" in html
+
+
+def test_failures_are_told_by_more_than_a_colour(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "first", PLAN)
+    html = site.page("evals/first.html").html
+    assert html.count('<a class="chip fail"') == 1
+    assert re.search(r"\.chip\.fail \{[^}]*box-shadow: inset", html)
+    assert not re.search(r"\.chip\.pass \{[^}]*box-shadow", html)
