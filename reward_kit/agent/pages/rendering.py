@@ -46,6 +46,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "beginning": beginning,
+        "characters": characters,
         "count": count,
         "duration": duration,
         "duration_with_waiting": duration_with_waiting,
@@ -91,6 +92,11 @@ def beginning(text: str) -> str:
     """The first words, in one line."""
     line = " ".join(text[: 2 * ONE_LINE].split())
     return f"{line[:ONE_LINE]}..."
+
+
+def characters(text: str) -> str:
+    """How long a text is: ``1 character``, ``978,997 characters``."""
+    return f"{len(text):,} character{'' if len(text) == 1 else 's'}"
 
 
 def is_long(text: str) -> bool:

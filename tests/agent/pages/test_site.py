@@ -393,6 +393,7 @@ def test_long_values_of_a_change_are_folded(bundle: Bundle, site: Site) -> None:
     path.write_text(json.dumps(plain))
     html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
     assert "x" * 3000 in html
+    assert "3,017 characters" in html
     assert html.count("<details>") == unfolded.count("<details>") + 1
 
 
@@ -411,3 +412,7 @@ def test_failures_are_told_by_more_than_a_colour(bundle: Bundle, site: Site) -> 
     assert html.count('<a class="chip fail"') == 1
     assert re.search(r"\.chip\.fail \{[^}]*box-shadow: inset", html)
     assert not re.search(r"\.chip\.pass \{[^}]*box-shadow", html)
+
+
+def test_a_rollout_that_asked_no_model_tells_no_cost(bundle: Bundle, site: Site) -> None:
+    assert "model call" not in page_of(site, evaluate(bundle, "first", {"a": [1]})).words
