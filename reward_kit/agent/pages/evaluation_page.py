@@ -15,7 +15,7 @@ from reward_kit.agent.reports.facts import (
     title_line,
     what_went_wrong,
 )
-from reward_kit.agent.reports.failed_rollouts import tool_fault_lines
+from reward_kit.agent.reports.failed_rollouts import tool_faults
 from reward_kit.agent.runs.stored_result import stored_result
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         result=result,
         headline=title_line(result),
         facts=list(facts_of(result)),
-        tool_faults=list(tool_fault_lines(result)),
+        tool_faults=list(tool_faults(result)),
         notes=[*_brackets(result), *left_out_lines(result)],
         rows=rows,
         choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},

@@ -58,7 +58,16 @@ def failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterator
 
 
 def tool_fault_lines(result: EvaluationResult) -> Iterator[str]:
-    """The tools that raised, or broke or held up what others need, those with most such calls first."""
+    """The tools with faults, and the file in which the first time of each can be seen."""
+    for line, first in tool_faults(result):
+        seen = "" if first is None else f" in row {first.row_id}, {from_here(result.folder / first.file)}"
+        yield f"{line}{seen}"
+
+
+def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
+    """The tools that raised, or broke or held up what others need, those with most such calls first, each
+    with the first such rollout; at last how many are not named.
+    """
     met: dict[str, list[RolloutOutcome]] = {}
     calls: Counter[str] = Counter()
     for outcome in result.outcomes:
@@ -68,13 +77,13 @@ def tool_fault_lines(result: EvaluationResult) -> Iterator[str]:
     for name, number in calls.most_common(MOST_TOOLS):
         first = met[name][0]
         assert first.tool_faults is not None
-        yield (
+        line = (
             f"tools with faults: {one_line(name)} ({count(number, 'call')} in "
-            f"{count(len(met[name]), 'rollout')}), first {one_line(first.tool_faults[name]['first'])} "
-            f"in row {first.row_id}, {from_here(result.folder / first.file)}"
+            f"{count(len(met[name]), 'rollout')}), first {one_line(first.tool_faults[name]['first'])}"
         )
+        yield line, first
     if len(calls) > MOST_TOOLS:
-        yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}"
+        yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
 
 
 def row_line(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import pytest
 from flight_bundle import Bundle, flight_bundle
 from hypothesis import given
 from hypothesis import strategies as st
-from planned_agent import evaluate, rows_of
+from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
@@ -416,3 +416,12 @@ def test_failures_are_told_by_more_than_a_colour(bundle: Bundle, site: Site) -> 
 
 def test_a_rollout_that_asked_no_model_tells_no_cost(bundle: Bundle, site: Site) -> None:
     assert "model call" not in page_of(site, evaluate(bundle, "first", {"a": [1]})).words
+
+
+def test_a_tool_that_raised_leads_to_the_first_rollout_in_which_it_did(bundle: Bundle, site: Site) -> None:
+    result = evaluate(bundle, "first", PLAN)
+    change_log(result, "b", tool_faults={"look": {"calls": 2, "first": "tools.py:14: KeyError: 'x'"}})
+    read = Read(site.page("evals/first.html").html)
+    told = "tools with faults: look (4 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in b #1"
+    assert told in read.words
+    assert sum(result.outcomes[2].id in link for link in read.links) == 2  # in its row, and there
