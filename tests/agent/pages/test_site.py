@@ -425,3 +425,11 @@ def test_a_tool_that_raised_leads_to_the_first_rollout_in_which_it_did(bundle: B
     told = "tools with faults: look (4 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in b #1"
     assert told in read.words
     assert sum(result.outcomes[2].id in link for link in read.links) == 2  # in its row, and there
+
+
+def test_what_did_not_pass_can_be_reached_without_reading_all_rows(bundle: Bundle, site: Site) -> None:
+    evaluate(bundle, "failing", {"a": [0]})
+    html = site.page("evals/failing.html").html
+    assert html.index('href="#failed"') < html.index("<h2>Rows") < html.index('id="failed"')
+    evaluate(bundle, "passing", {"a": [1]})
+    assert "#failed" not in site.page("evals/passing.html").html
