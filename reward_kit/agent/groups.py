@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.results import RowResult
 
 
+METADATA = "metadata"
+MOST_GROUPS = 20
+"""Groups of a field that are still read as one table."""
+
+_Known = list[tuple["RowResult", Mapping[str, Any]]]
+"""Rows, with what they say of themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The ``rows`` whose field has this ``value`` (None: that do not have it), counted up.
@@ -53,13 +61,47 @@ def groups_of(rows: Sequence[RowResult], field: str, *, folder: Path, seed: int)
     """
     if not isinstance(field, str):
         raise UsageError(f"rows are grouped by the name of a field, not by {field!r}")
-    known = [(row, fields) for row in rows if (fields := row_fields(row, folder)) is not None]
+    known = _known(rows, folder)
+    groups = _groups(known, field, seed)
+    if all(group.value is None for group in groups):
+        raise _no_such_field(field, [fields for _, fields in known])
+    return groups
+
+
+def metadata_groups(rows: Sequence[RowResult], *, folder: Path, seed: int) -> dict[str, list[Group]]:
+    """The groups by each field of the rows' metadata that tells them apart, as ``groups_of`` gives them.
+
+    Its values are texts, numbers, true or false, or lists of such: two to ``MOST_GROUPS`` of them, each in
+    two rows on average; what is another one in almost every row names rows, and is no group of them.
+    Raises ``StorageError`` where no trajectory of a row can be read.
+    """
+    known = _known(rows, folder)
+    metadata = [said for _, fields in known if isinstance(said := fields.get(METADATA), Mapping)]
+    paths = dict.fromkeys(path for said in metadata for path in _paths(said))
+    return {
+        f"{METADATA}.{path}": _groups(known, f"{METADATA}.{path}", seed)
+        for path in paths
+        if _tells_apart([_values(said, path) for said in metadata])
+    }
+
+
+def _tells_apart(said: Sequence[Sequence[Any]]) -> bool:
+    """Whether these values of rows make groups that are worth a table."""
+    if any(isinstance(value, list | Mapping) for values in said for value in values):
+        return False
+    different = {_key(value) for values in said for value in values}
+    return 2 <= len(different) <= MOST_GROUPS and 2 * len(different) <= sum(map(len, said))
+
+
+def _known(rows: Sequence[RowResult], folder: Path) -> _Known:
+    return [(row, fields) for row in rows if (fields := row_fields(row, folder)) is not None]
+
+
+def _groups(known: _Known, field: str, seed: int) -> list[Group]:
     found: dict[str, tuple[Any, list[RowResult]]] = {}
     for row, fields in known:
         for value in _values(fields, field) or [None]:
             found.setdefault(_key(value), (value, []))[1].append(row)
-    if not found.keys() - {_key(None)}:
-        raise _no_such_field(field, [fields for _, fields in known])
     groups = [
         Group(value, tuple(of), passes_of(of, seed=seed), reward_of(of, seed=seed))
         for value, of in found.values()

@@ -11,6 +11,7 @@ from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
+from reward_kit.agent.groups import MOST_GROUPS, metadata_groups
 from reward_kit.agent.reports.groups_table import group_lines
 from reward_kit.agent.runs.stored_evaluation import load_evaluation
 from reward_kit.agent.runs.stored_result import stored_result
@@ -144,3 +145,34 @@ def test_the_table_has_a_line_for_each_group_and_one_for_all(result: EvaluationR
     ]
     assert interval == "[95 % interval by bootstrap over rows]"
     assert several == "Rows with several values count in each of their groups."
+
+
+def test_fields_of_metadata_that_tell_rows_apart_make_groups(bundle: Bundle) -> None:
+    def said(number: int) -> dict[str, Any]:
+        return {
+            "domain": "air" if number % 2 else "rail",
+            "level": number // 10,
+            "hard": number > 5,
+            "tags": ["paid", "long"] if number % 3 else ["paid"],
+            "where": {"city": ["Bern", "Oslo"][number % 2]},
+            "some": ["x", "y", None][number % 3],
+            "split": "test",
+            "index": number,
+            "pair": number // 2,
+            "shape": [[number % 2]],
+            "rare": {7: "a", 8: "b"}.get(number),
+            "one": {7: 1, 8: 1}.get(number),
+        }
+
+    plan = {f"row{number:02}": [1] for number in range(2 * MOST_GROUPS + 2)}
+    rows = [{**row, "metadata": said(number)} for number, row in enumerate(rows_of(plan))]
+    result = evaluate(bundle, "first", plan, rows=rows)
+    found = metadata_groups(result.rows, folder=result.folder, seed=0)
+    fit = ["domain", "level", "hard", "tags", "where.city", "some"]
+    assert list(found) == [f"metadata.{name}" for name in fit]
+    assert found["metadata.some"] == result.by("metadata.some")  # with those that do not have it
+
+
+def test_rows_without_metadata_make_no_groups_by_it(bundle: Bundle) -> None:
+    result = evaluate(bundle, "first", PLAN, rows=[{**row, "domain": "air"} for row in rows_of(PLAN)])
+    assert metadata_groups(result.rows, folder=result.folder, seed=10) == {}

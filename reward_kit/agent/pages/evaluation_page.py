@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.groups import metadata_groups
 from reward_kit.agent.pages.rendering import render
 from reward_kit.agent.reports.evaluations_table import HEADINGS, RIGHT, evaluation_cells
 from reward_kit.agent.reports.facts import (
@@ -16,7 +17,9 @@ from reward_kit.agent.reports.facts import (
     what_went_wrong,
 )
 from reward_kit.agent.reports.failed_rollouts import tool_faults
+from reward_kit.agent.reports.groups_table import group_notes, groups_table
 from reward_kit.agent.runs.stored_result import stored_result
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +35,8 @@ MOST_OF_A_KIND = 50
 """Failed rollouts of one class that are listed; all stand in the table of rows."""
 UNFOLDED = 10
 """So many of a class are shown at once; of more there is the heading, to be unfolded."""
+MOST_GROUP_LINES = 12
+"""Lines of the tables by group that are shown at once: the rows are not to be pushed out of sight."""
 CHOICES = {
     "always": "passed always",
     "sometimes": "passed sometimes",
@@ -60,6 +65,7 @@ def evaluation_page(stored: StoredEvaluation) -> str:
     """Its report; raises ``StorageError`` where its results are damaged."""
     result = stored_result(stored)
     rows = [(row, _came_out(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
+    groups = _groups(result)
     came_out = Counter(kind for _, kind, _, _ in rows)
     return render(
         "evaluation.html",
@@ -70,6 +76,8 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         headline=title_line(result),
         facts=list(facts_of(result)),
         tool_faults=list(tool_faults(result)),
+        groups=groups,
+        show_groups=sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
         notes=[*_brackets(result), *left_out_lines(result)],
         rows=rows,
         choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},
@@ -87,6 +95,21 @@ def _brackets(result: EvaluationResult) -> Iterator[str]:
     """What the brackets are, where there are any."""
     if any(power.interval for power in result.pass_power.values()):
         yield "in brackets: 95 % interval by bootstrap over rows"
+
+
+def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[str]]]:
+    """A table of the scores by each field of metadata that is fit for it, with notes."""
+    if result.status == "running":  # the page is read anew all the time; this reads a trajectory of each row
+        return []
+    seed = result.configuration.get("seed", 0)
+    try:
+        found = metadata_groups(result.rows, folder=result.folder, seed=seed)
+    except StorageError:  # shared without its trajectories: everything else is known all the same
+        return []
+    return [
+        (groups_table(result, field, groups), list(group_notes(result, groups)))
+        for field, groups in found.items()
+    ]
 
 
 def _came_out(row: RowResult) -> str:

@@ -26,20 +26,28 @@ WITHOUT = "(none)"
 def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
     """How many passed, then a table: the groups of rows by ``field``, and all rows."""
     groups = result.by(field)
-    ks = shown_ks(max((len(group.pass_power) for group in groups), default=0))
-    heading = (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward")
-    lines = [_cells(_label(group), group.rows, group.passes, group.reward, ks) for group in groups]
-    total = _cells("all", result.rows, result.passes, result.averages.reward, ks)
+    heading, *lines = groups_table(result, field, groups)
     yield title_line(result)
     yield ""
     right = [at for at in range(1, len(heading)) if heading[at] != "Pass^1"]
-    yield from table_lines([heading, *lines, total], right=right)
+    yield from table_lines([heading, *lines], right=right)
     if any(one.interval for one in result.pass_power.values()):
         yield INTERVALS
-    yield from _notes(result, groups)
+    yield from group_notes(result, groups)
 
 
-def _notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[str]:
+def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Headings, the ``groups`` of rows by ``field``, and all rows of the evaluation."""
+    ks = shown_ks(max((len(group.pass_power) for group in groups), default=0))
+    return [
+        (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward"),
+        *(_cells(_label(group), group.rows, group.passes, group.reward, ks) for group in groups),
+        _cells("all", result.rows, result.passes, result.averages.reward, ks),
+    ]
+
+
+def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[str]:
+    """Where rows are in several of the ``groups``, or in none."""
     begun = sum(bool(row.outcomes) for row in result.rows)
     if sum(len(group.rows) for group in groups) > begun:
         yield "Rows with several values count in each of their groups."

@@ -433,3 +433,54 @@ def test_what_did_not_pass_can_be_reached_without_reading_all_rows(bundle: Bundl
     assert html.index('href="#failed"') < html.index("<h2>Rows") < html.index('id="failed"')
     evaluate(bundle, "passing", {"a": [1]})
     assert "#failed" not in site.page("evals/passing.html").html
+
+
+def grouped(bundle: Bundle, fields: int = 1) -> EvaluationResult:
+    """Two rows of one group, and two of another that looks like markup, in each of so many fields."""
+    plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]}
+    domains = {"a": "air", "b": "air", "c": "<b>sea", "d": "<b>sea"}
+    rows = [
+        {**row, "metadata": {f"domain{at}": [domains[row["id"]]] for at in range(fields)}}
+        for row in rows_of(plan)
+    ]
+    return evaluate(bundle, "first", plan, rows=rows)
+
+
+def test_the_page_of_an_evaluation_has_its_scores_by_group(bundle: Bundle, site: Site) -> None:
+    grouped(bundle)
+    html = site.page("evals/first.html").html
+    section = html[html.index("<h2>By group") : html.index("<h2>Rows")]
+    assert "<details open><summary><h3>metadata.domain0</h3>" in section
+    cells = [re.findall(r"<t[dh][^>]*>([^<]*)", line) for line in re.findall(r"<tr.*?</tr>", section)]
+    assert cells[0] == ["", "rows", "judged", "Pass^1", "Pass^2", "reward"]
+    assert [[line[0], line[1], line[2], line[3][:5], line[4], line[5]] for line in cells[1:]] == [
+        ["&lt;b&gt;sea", "2", "4/4", "0.250", "0.000", "0.250"],
+        ["air", "2", "4/4", "0.750", "0.500", "0.750"],
+        ["all", "4", "8/8", "0.500", "0.250", "0.500"],
+    ]
+
+
+def test_many_groups_are_folded_so_that_the_rows_are_in_sight(bundle: Bundle, site: Site) -> None:
+    grouped(bundle, fields=4)
+    html = site.page("evals/first.html").html
+    assert html.count("<details><summary><h3>metadata.domain") == 4
+
+
+def test_without_groups_without_trajectories_and_while_it_runs_there_are_no_scores_by_group(
+    bundle: Bundle, site: Site
+) -> None:
+    evaluate(bundle, "plain", PLAN)
+    assert "By group" not in site.page("evals/plain.html").html
+    result = grouped(bundle)
+    lock = EvaluationLock(result.log_path.with_suffix(".lock"))
+    results = result.results_path.read_bytes()
+    result.results_path.unlink()
+    assert "By group" not in site.page("evals/first.html").html
+    lock.release()
+    result.results_path.write_bytes(results)
+    assert "By group" in site.page("evals/first.html").html
+    for outcome in result.rows[0].outcomes:
+        Path("runs", outcome.file).unlink()
+    page = site.page("evals/first.html")
+    assert page.status == 200
+    assert "By group" not in page.html
