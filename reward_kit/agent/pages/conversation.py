@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CallEntry:
-    """A tool call with its answer; ``made`` is how it ran, None where it was never run."""
+    """A tool call with its answer; ``made`` is how it ran, None where it was never run.
+
+    One that ``is_given`` stands in the row, as part of what was said before.
+    """
 
     name: str
     arguments: str
     answer: str | None = None
     made: ToolCall | None = None
     is_wrong: bool = False
+    is_given: bool = False
 
     @property
     def status(self) -> str:
-        return "not run" if self.made is None else self.made.status
+        if self.made is None:
+            return "given by the row" if self.is_given else "not run"
+        return self.made.status
 
 
 @dataclass(slots=True)
@@ -43,6 +49,11 @@ class Entry:
 def conversation(record: RolloutRecord) -> Iterator[Entry]:
     """The messages of a rollout, answers of tools at their calls; the first wrong call is marked."""
     made = {call.id: call for call in record.tool_calls}
+    given = {
+        call["id"]
+        for message in record.fields.get("initial_messages") or ()
+        for call in message.get("tool_calls") or ()
+    }
     wrong = (record.failure or {}).get("call")
     open_calls: dict[str, CallEntry] = {}
     for message in record.messages:
@@ -54,6 +65,7 @@ def conversation(record: RolloutRecord) -> Iterator[Entry]:
         for call in message.get("tool_calls") or ():
             found = made.get(call["id"])
             shown = CallEntry(call["function"]["name"], pretty(call["function"]["arguments"]), made=found)
+            shown.is_given = call["id"] in given
             shown.is_wrong = wrong is not None and found is not None and found.index == wrong
             open_calls[call["id"]] = shown
             entry.calls.append(shown)

@@ -484,3 +484,17 @@ def test_without_groups_without_trajectories_and_while_it_runs_there_are_no_scor
     page = site.page("evals/first.html")
     assert page.status == 200
     assert "By group" not in page.html
+
+
+def test_calls_that_the_row_begins_with_are_not_called_failures(bundle: Bundle, site: Site) -> None:
+    call = {"id": "old", "type": "function", "function": {"name": "search_flights", "arguments": "{}"}}
+    begun = [
+        {"role": "user", "content": "What is there?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "old", "content": "one flight"},
+        {"role": "user", "content": "Book it."},
+    ]
+    result = evaluate(bundle, "first", {"a": [1]}, rows=rows_of({"a": [1]}, initial_messages=begun))
+    html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
+    assert re.search(r'<strong>search_flights</strong>\s+<span class="dim">given by the row</span>', html)
+    assert "not run" not in html
