@@ -359,8 +359,10 @@ def test_metrics_without_a_reason_have_a_page_however_many_they_are(bundle: Bund
     reward = "def evaluate(messages, **_):\n    return {'score': 0.5, 'reason': 'ok', 'metrics': METRICS}\n"
     metrics = {f"part {number}": {"score": number / 60, "reason": ""} for number in range(60)}
     bundle.write("reward.py", f"METRICS = {metrics!r}\n\n\n{reward}")
-    words = page_of(site, evaluate(bundle, "first", {"a": [1]})).words
-    assert "part 59" in words
+    result = evaluate(bundle, "first", {"a": [1]})
+    words = page_of(site, result).words
+    html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
+    assert '<td class="long">part 59</td>' in html
     assert "ok" in words
 
 
@@ -498,3 +500,11 @@ def test_calls_that_the_row_begins_with_are_not_called_failures(bundle: Bundle, 
     html = site.page(result.outcomes[0].file.replace(".json", ".html")).html
     assert re.search(r'<strong>search_flights</strong>\s+<span class="dim">given by the row</span>', html)
     assert "not run" not in html
+
+
+def test_where_nothing_was_judged_there_is_no_empty_table_of_scores(bundle: Bundle, site: Site) -> None:
+    bundle.write("reward.py", "def evaluate(messages, **_):\n    raise ValueError('no')\n")
+    evaluate(bundle, "first", {"a": [1]})
+    read = Read(site.page("evals/first.html").html)
+    assert "Pass^k" not in read.words.replace("left out of Pass^k", "")
+    assert "reward_error 1" in read.words
