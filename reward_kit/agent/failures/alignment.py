@@ -114,9 +114,13 @@ def argument_differences(expected: Mapping[str, Any], made: Mapping[str, Any] | 
 
 
 def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tuple[int, float]:
-    """How far arguments are apart, to be compared: how many differ, then how unlike those are as texts."""
+    """How far arguments are apart, to be compared: how many differ, then how unlike those are as texts.
+
+    Those that are no JSON object are further than those of which each differs.
+    """
     differences = argument_differences(expected, made)
-    return len(differences), sum(_unlike(each.get("expected"), each.get("got")) for each in differences)
+    number = len(expected) + 1 if isinstance(made, str) else len(differences)
+    return number, sum(_unlike(each.get("expected"), each.get("got")) for each in differences)
 
 
 def _unlike(one: Any, other: Any) -> float:

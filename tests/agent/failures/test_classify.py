@@ -300,6 +300,20 @@ def test_what_was_made_with_other_arguments_is_what_is_gone_on_with(writes: bool
     assert failure.detail == "book: seat: expected 1, got 2"
 
 
+def test_an_attempt_that_can_be_read_is_nearer_than_one_that_cannot() -> None:
+    wrong = made(CANCEL.name, {"order_id": "#W2", "reason": "bored"}, status="refused", writes=False)
+    unreadable = made(CANCEL.name, '{"order_id": "#W1', status="invalid_arguments", writes=False)
+    failure = classify_failure(
+        stop_reason="agent_done",
+        tool_calls=[wrong, unreadable],
+        expected=[CANCEL],
+        differences=["a row differs"],
+    )
+    assert failure.kind == "wrong_arguments"
+    assert failure.made is not None
+    assert failure.made["arguments"] == wrong.arguments
+
+
 @pytest.mark.parametrize("reason", ["timeout", "budget"])
 def test_time_or_money_ran_out(reason: str) -> None:
     """That is why something is missing, but not why something wrong was done."""
