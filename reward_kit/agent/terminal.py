@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from reward_kit.agent.cut_text import tamed
@@ -18,5 +19,24 @@ async def ask(prompt: str) -> str | None:
     """The next line that the person types, without the line end; None at the end of the input."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
+    if sys.stdin.isatty():
+        await _typed()
     line = await in_thread(sys.stdin.readline)
     return line.rstrip("\r\n") if line else None
+
+
+async def _typed() -> None:
+    """Wait for a line at the terminal without reading it.
+
+    A thread that reads outlives a rollout whose time is over, and takes the line typed for the next one.
+    """
+    loop = asyncio.get_running_loop()
+    there = asyncio.Event()
+    try:
+        loop.add_reader(sys.stdin, there.set)
+    except NotImplementedError:  # on Windows
+        return
+    try:
+        await there.wait()
+    finally:
+        loop.remove_reader(sys.stdin)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_task import ScriptedUser, play, small_task
 
+from reward_kit.agent import terminal
 from reward_kit.agent.agents import load_agent
 from reward_kit.agent.users import load_user
 
@@ -98,6 +102,29 @@ async def test_a_user_that_leaves_ends_the_rollout(tmp_path: Path, typed: Any) -
     rollout = (await play(small_task(tmp_path), Speaker(), user=load_user("human")())).rollout
     assert rollout.stop_reason == "user_stop"
     assert rollout.turns == 2
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A terminal as standard input; what is written to this file is typed there."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield master
+    os.close(master)
+
+
+async def test_what_is_typed_after_a_rollout_ran_out_of_time_belongs_to_the_next(keyboard: int) -> None:
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(terminal.ask("user> "), 0.05)
+    os.write(keyboard, b"Seat 2, please\n")
+    assert await asyncio.wait_for(terminal.ask("user> "), 10) == "Seat 2, please"
+
+
+async def test_the_end_of_input_is_noticed_at_a_terminal(keyboard: int) -> None:
+    os.write(keyboard, b"\x04")
+    assert await asyncio.wait_for(terminal.ask("user> "), 10) is None
 
 
 def test_people_play_one_at_a_time() -> None:
