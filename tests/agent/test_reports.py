@@ -545,6 +545,13 @@ def test_explanations_are_summed_up_with_their_own_cost() -> None:
     assert result.to_json()["explanations"]["authors"]["user"]["percent"] == 50.0
 
 
+def test_explanations_that_a_budget_has_kept_back_need_a_larger_one() -> None:
+    explanations = Explanations("openai/judge", [], 1, "1.5 of 1 USD are spent (--max-cost)", Path("x"))
+    result = result_of(row_result("a", 1, [failed("a", 0)]), explanations=explanations)
+    flat = " ".join(shown(result).split())
+    assert "(--max-cost); --resume e1 --max-cost USD makes the rest" in flat
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_row_says_what_went_wrong_in_whole_words(width: int) -> None:
     rows = [row_result("flight.booking.001", 1, [failed("flight.booking.001", 0, "wrong_arguments")])]

@@ -125,7 +125,8 @@ def explanation_facts(result: EvaluationResult) -> Iterator[Fact]:
         yield "", f"{count(unusable, 'answer')} could not be used"
     if explained.missing:
         why = f": {one_line(explained.reason)}" if explained.reason else ""
-        yield "", f"{explained.missing} missing{why}; --resume {result.eval_id} makes the rest"
+        larger = " --max-cost USD" if "--max-cost" in (explained.reason or "") else ""
+        yield "", f"{explained.missing} missing{why}; --resume {result.eval_id}{larger} makes the rest"
 
 
 def _stored_failure(result: EvaluationResult, outcome: RolloutOutcome) -> dict[str, Any]:
