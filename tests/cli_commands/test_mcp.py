@@ -46,6 +46,12 @@ async def add(text: str, db) -> int:
 def count(db) -> int:
     '''How many notes there are.'''
     return db.fetch_val("SELECT count(*) FROM notes")
+
+
+@R.tool
+def long(letters: int) -> str:
+    '''A text of so many letters, of two bytes each.'''
+    return "é" * letters
 """
 SEED = """
 def seed(db):
@@ -134,7 +140,7 @@ class TestStdio:
     @pytest.mark.parametrize("target", ["office_notes.tools", "office_notes", "office_notes.tools:R"])
     async def test_tools_are_listed_and_called(self, folder, target, mode):
         async with over_stdio(folder, target, mode) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count"]
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count", "long"]
             assert (await client.call_tool("add", {"text": "second"})).content[0].text == "2"
             assert await count(client) == "2"
 
@@ -223,6 +229,12 @@ class TestHttp:
                 assert (await count(one), await count(other)) == ("2", "1")
             async with over_http(url, mode) as later:
                 assert await count(later) == "1"
+
+    async def test_an_answer_longer_than_clients_take_as_an_event_arrives(self, folder):
+        with serving(folder) as url:
+            async with over_http(url) as client:
+                answer = await client.call_tool("long", {"letters": 800_000})
+                assert answer.content[0].text == "é" * 800_000
 
     def test_a_token_of_the_environment_is_asked_for(self, folder):
         with serving(folder, REWARD_KIT_MCP_TOKEN="open-sesame") as url:

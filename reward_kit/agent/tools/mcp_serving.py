@@ -68,7 +68,8 @@ def serve_http(server: Server[Any], listener: socket.socket, host: str) -> None:
     """Speak streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
 
-    app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+    # JSON, for as an event the SDK's client takes no answer of more than a megabyte
+    app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)
     guarded = LocalOrTrusted(app, variable=TOKEN)
     config = uvicorn.Config(guarded, log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
