@@ -14,9 +14,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from reward_kit.agent import Usage
-from reward_kit.errors import ModelError
+from reward_kit.errors import ModelError, ModelSetupError
 
 UNREACHABLE = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+REFUSED = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
 
 
 class Agent:
@@ -42,6 +43,8 @@ class Agent:
             state = await self.graph.ainvoke({"messages": said}, config)
         except UNREACHABLE as error:
             raise ModelError(str(error)) from error  # no fault of the agent: the rollout is played again
+        except REFUSED as error:
+            raise ModelSetupError(str(error)) from error  # key or model: it would meet every rollout
         return state["messages"][-1].text
 
 

@@ -11,9 +11,10 @@ import agents
 import openai
 
 from reward_kit.agent import Usage
-from reward_kit.errors import ModelError
+from reward_kit.errors import ModelError, ModelSetupError
 
 UNREACHABLE = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+REFUSED = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
 
 
 class Agent:
@@ -54,6 +55,8 @@ class Agent:
             )
         except UNREACHABLE as error:
             raise ModelError(str(error)) from error  # no fault of the agent: the rollout is played again
+        except REFUSED as error:
+            raise ModelSetupError(str(error)) from error  # key or model: it would meet every rollout
         self.conversation = result.to_input_list()
         return result.final_output
 

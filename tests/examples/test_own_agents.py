@@ -17,6 +17,8 @@ import pytest
 from small_task import ScriptedUser, play, small_task
 from stub_server import Answer, StubServer, call, calls
 
+from reward_kit.errors import ModelSetupError
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own_agents"
 FRAMEWORKS = {"openai_agents_example": ("agents",), "langgraph_example": ("langgraph", "langchain_openai")}
 MODEL = "gpt-4o-mini"
@@ -135,6 +137,16 @@ async def test_a_provider_that_is_down_is_no_fault_of_the_agent(
     stub_llm.script(MODEL, [answer])
     finished = await play(small_task(tmp_path), example())
     assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_key_or_model_that_is_refused_ends_the_run(
+    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path, status: int
+) -> None:
+    stub_llm.script(MODEL, [Answer(status=status, error="not for you")])
+    finished = await play(small_task(tmp_path), example())
+    assert isinstance(finished.setup_error, ModelSetupError)
+    assert "not for you" in str(finished.setup_error)
 
 
 async def test_the_model_is_that_of_the_command_line(
