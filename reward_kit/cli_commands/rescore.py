@@ -83,7 +83,8 @@ def report_lines(done: Rescoring) -> Iterator[str]:
     """The report for a person."""
     from reward_kit.agent.reports.wording import count, score
 
-    yield f"{done.log.stem}: {count(len(done.rollouts), 'rollout')} judged again"
+    judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
+    yield f"{done.log.stem}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
     yield f"{'':8}{'before':>8}{'now':>8}"
     before, now = done.before.pass_power, done.now.pass_power
     for k in sorted({*before, *now}):

@@ -267,6 +267,18 @@ def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, co
     assert "the final database was not kept" in ran.out
 
 
+def test_both_scores_are_those_of_the_rollouts_that_can_be_judged(bundle: Bundle, command: Command) -> None:
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1}, {"id": "b", "actions": [], "n_rollouts": 1})
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="first")
+    (lost,) = (outcome for outcome in result.outcomes if outcome.row_id == "a")
+    (result.folder / lost.file).with_suffix(".db").unlink()
+    ran = command(result.log_path)
+    assert ran.out.startswith("first: 1 of 2 rollouts judged again\n")
+    assert "Pass^1     0.000   0.000" in ran.out
+    assert "reward     0.000   0.000" in ran.out
+    assert "0 rewards changed" in ran.out
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [

@@ -38,6 +38,11 @@ class Rejudged:
         return self.before.reward != self.now.reward
 
     @property
+    def failed(self) -> bool:
+        """Whether it could not be judged though it should."""
+        return self.now.unjudged_reason == "reward_error"
+
+    @property
     def reason(self) -> str:
         """Why the reward is what it is, in the reward's own words."""
         return str(self.now.error or (self.result or {}).get("reason") or "")
@@ -75,11 +80,11 @@ class Rescoring:
     @property
     def failed(self) -> list[Rejudged]:
         """The rollouts that could not be judged though they should."""
-        return [rollout for rollout in self.rollouts if rollout.now.unjudged_reason == "reward_error"]
+        return [rollout for rollout in self.rollouts if rollout.failed]
 
     @property
     def before(self) -> PassTable:
-        """Pass^k as it was."""
+        """Pass^k as it was, without the rollouts that cannot be judged now."""
         return passes_of(self.rows(before=True), seed=self.config.seed)
 
     @property
@@ -92,8 +97,13 @@ class Rescoring:
         return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
 
     def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
-        """The rollouts row by row; rows without any are left out."""
-        outcomes = [rollout.before if before else rollout.now for rollout in self.rollouts]
+        """The rollouts row by row; rows without any are left out.
+
+        Of the ``failed`` the rewards ``before`` do not count either: the two would be of different rollouts.
+        """
+        outcomes = [
+            rollout.before if before and not rollout.failed else rollout.now for rollout in self.rollouts
+        ]
         planned = {outcome.row_id: self.planned.get(outcome.row_id, 0) for outcome in outcomes}
         return row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
 
