@@ -62,6 +62,11 @@ def test_each_prompt_of_a_strategy_can_be_replaced(bundle: Bundle) -> None:
     assert "User Response:" in prompt_of(bundle, "user_react")
 
 
+def test_an_empty_file_takes_a_prompt_away(bundle: Bundle) -> None:
+    (bundle.folder / "prompts" / "user_react.txt").write_text("")
+    assert prompt_of(bundle, "user_react") == ""
+
+
 @pytest.mark.parametrize("template", ["Be yourself", "", "{Instruction}", "{ instruction }"])
 def test_a_rows_prompt_without_a_place_for_the_instruction_is_refused(bundle: Bundle, template: str) -> None:
     bundle.rows({"id": "a", "sim_user_template": template}, {"id": "b", "sim_user_template": template})

@@ -17,8 +17,9 @@ def prompt(task: Task, name: str, **parts: str) -> str:
     The row's ``sim_user_template`` stands for ``user``; then comes ``prompts/NAME.txt`` of the bundle, then
     the file of that name in this package. ``{instruction}`` is the row's ``sim_user_prompt``.
     """
-    text = task.sim_user_template if name == "user" else None
-    text = text or task.user_prompts.get(name) or _built_in(name)
+    text = (task.sim_user_template if name == "user" else None) or task.user_prompts.get(name)
+    if text is None:  # an empty file is a prompt as well: react without its form
+        text = _built_in(name)
     return filled(text, instruction=(task.sim_user_prompt or "").strip(), **parts)
 
 

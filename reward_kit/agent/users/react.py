@@ -38,7 +38,7 @@ class ReactUser(LLMUser):
             if line.speaker == "user"
         }
         return [
-            {"role": "system", "content": f"{prompt(rollout.task, 'user')}\n\n{form}"},
+            {"role": "system", "content": f"{prompt(rollout.task, 'user')}\n\n{form}".rstrip()},
             *turned_round(rollout.lines, instead),
         ]
 
