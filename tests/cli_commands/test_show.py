@@ -278,6 +278,14 @@ def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
     assert all(Path(line[4]).is_file() for line in lines)
 
 
+def test_attempts_at_a_rollout_are_told_apart(finished: EvaluationResult, command: Command) -> None:
+    path = min(Path("runs/a").glob("roll_*.json"))
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "attempt": 2}))
+    (line,) = (line for line in command("a").out.splitlines() if str(path) in line)
+    assert line.split()[1:4] == [f"{stored['index'] + 1},", "attempt", "3"]
+
+
 def test_a_damaged_rollout_does_not_hide_the_others_and_evaluations_go_before_rows(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:

@@ -37,9 +37,10 @@ def _read(path: Path) -> RolloutRecord | str:
 
 def _cells(record: RolloutRecord, path: Path) -> tuple[str, ...]:
     failed = record.failure["kind"] if record.failure else record.stop_reason
+    attempt = f", attempt {record.attempt + 1}" if record.attempt else ""
     return (
         record.eval_id,
-        str(record.index + 1),
+        f"{record.index + 1}{attempt}",
         NOTHING if record.reward is None else f"{record.reward:g}",
         "reward_error" if record.error is not None else failed,
         str(from_here(path)),
