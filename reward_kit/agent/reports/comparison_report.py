@@ -314,10 +314,11 @@ def _rows(what: str, pairs: Sequence[RowPair], comparison: EvaluationComparison)
     side, stored = ("A", comparison.a) if what == "better" else ("B", comparison.b)
     yield ""
     yield f"{what} in B: {count(len(pairs), 'row')}"
-    yield f"  {'row':{width}}  {'A -> B':14}failures in {side}"
-    for pair in shown:
-        passed = f"{pair.a.c}/{pair.a.n} -> {pair.b.c}/{pair.b.n}"
-        yield f"  {pair.row_id:{width}}  {passed:14}{tallied(pair.telling.failures)}".rstrip()
+    passed = [f"{pair.a.c}/{pair.a.n} -> {pair.b.c}/{pair.b.n}" for pair in shown]
+    wide = max(12, *map(len, passed))
+    yield f"  {'row':{width}}  {'A -> B':{wide}}  failures in {side}"
+    for pair, counts in zip(shown, passed, strict=True):
+        yield f"  {pair.row_id:{width}}  {counts:{wide}}  {tallied(pair.telling.failures)}".rstrip()
         failed = pair.failed_rollout()
         if failed is not None:
             yield f"    {from_here(stored.folder / failed.file)}"

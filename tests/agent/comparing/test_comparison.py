@@ -13,6 +13,7 @@ from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.comparing import EvaluationComparison, Measure, compare, compare_with
+from reward_kit.agent.reports.comparison_report import comparison_lines
 from reward_kit.errors import StorageError, UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
@@ -56,6 +57,13 @@ def test_a_failed_rollout_to_open_is_that_of_the_side_that_failed_more(bundle: B
         record = json.loads((results[name].folder / failed.file).read_text())
         assert (record["row_id"], record["reward"]) == (row_id, 0.0)
     assert rows["d"].failed_rollout() is None
+
+
+def test_counts_of_many_rollouts_do_not_touch_the_failures(bundle: Bundle) -> None:
+    evaluate(bundle, "before", {"x": [1] * 12})
+    evaluate(bundle, "after", {"x": [1] * 10 + [0] * 2})
+    lines = [line.split() for line in comparison_lines(compare("before", "after"))]
+    assert ["x", "12/12", "->", "10/12", "partially_completed", "2"] in lines
 
 
 def test_pass_k_is_that_of_the_two_reports(bundle: Bundle) -> None:
