@@ -7,6 +7,7 @@ import sys
 
 from reward_kit.agent.cut_text import tamed
 from reward_kit.agent.worker_thread import in_thread
+from reward_kit.errors import ModelSetupError
 
 
 def show(text: str) -> None:
@@ -15,13 +16,21 @@ def show(text: str) -> None:
     sys.stdout.flush()
 
 
-async def ask(prompt: str) -> str | None:
-    """The next line that the person types, without the line end; None at the end of the input."""
+async def ask(prompt: str, *, begins: bool = False) -> str | None:
+    """The next line that the person types, without the line end; None at the end of the input.
+
+    Raises ``ModelSetupError`` where there is none for a rollout that ``begins``, and no terminal that would
+    take more.
+    """
     sys.stdout.write(prompt)
     sys.stdout.flush()
     if sys.stdin.isatty():
         await _typed()
     line = await in_thread(sys.stdin.readline)
+    if not line and begins and not sys.stdin.isatty():
+        sys.stdout.write("\n")
+        remedy = "Start it in a terminal, or give it a line for each turn; --resume plays the rest."
+        raise ModelSetupError("the standard input has ended: nobody is there to play", remedy=remedy)
     return line.rstrip("\r\n") if line else None
 
 

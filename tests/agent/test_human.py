@@ -78,8 +78,8 @@ async def test_broken_arguments_are_told_to_the_person(
 
 
 async def test_an_agent_that_leaves_ends_the_rollout(tmp_path: Path, typed: Any) -> None:
-    typed()
-    finished = await play(small_task(tmp_path), load_agent("human")(), user=ScriptedUser([]))
+    typed("One moment")
+    finished = await play(small_task(tmp_path), load_agent("human")(), user=ScriptedUser(["Well?"]))
     assert finished.rollout.stop_reason == "agent_done"
     assert finished.rollout.stop_detail == "the person at the terminal left"
     assert finished.reward == 0.0
@@ -102,6 +102,18 @@ async def test_a_user_that_leaves_ends_the_rollout(tmp_path: Path, typed: Any) -
     rollout = (await play(small_task(tmp_path), Speaker(), user=load_user("human")())).rollout
     assert rollout.stop_reason == "user_stop"
     assert rollout.turns == 2
+
+
+@pytest.mark.parametrize("who", ["agent", "user"])
+async def test_where_the_input_has_ended_no_more_rollouts_are_played(
+    tmp_path: Path, typed: Any, who: str
+) -> None:
+    typed()
+    agent = load_agent("human")() if who == "agent" else Speaker()
+    user = load_user("human")() if who == "user" else ScriptedUser(["Well?"])
+    finished = await play(small_task(tmp_path), agent, user=user)
+    assert "the standard input has ended: nobody is there to play" in str(finished.setup_error)
+    assert finished.reward is None
 
 
 @pytest.fixture

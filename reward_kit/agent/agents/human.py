@@ -27,7 +27,8 @@ class HumanAgent:
 
     async def respond(self, rollout: Rollout) -> str:
         """What the person replies."""
-        if self._shown == 0:
+        begins = self._shown == 0
+        if begins:
             terminal.show(
                 f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the agent ===\n{HELP}\n"
             )
@@ -35,7 +36,7 @@ class HumanAgent:
             terminal.show(f"{line.speaker}: {line.text}")
         self._shown = len(rollout.lines) + 1  # the reply below is on the screen already
         while True:
-            typed = await terminal.ask("agent> ")
+            typed = await terminal.ask("agent> ", begins=begins)
             if typed is None:
                 rollout.stop("agent_done", "the person at the terminal left")
                 return ""

@@ -21,7 +21,8 @@ class HumanUser:
 
     async def respond(self, rollout: Rollout) -> str:
         """What the person says."""
-        if self._shown == 0:
+        begins = self._shown == 0
+        if begins:
             terminal.show(f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the user ===")
             if rollout.task.sim_user_prompt:
                 terminal.show(rollout.task.sim_user_prompt.strip())
@@ -30,7 +31,7 @@ class HumanUser:
             terminal.show(f"{line.speaker}: {line.text}")
         self._shown = len(rollout.lines) + 1  # the line below is on the screen already
         while True:
-            typed = await terminal.ask("user> ")
+            typed = await terminal.ask("user> ", begins=begins)
             if typed is None:
                 return STOP_TOKEN
             if typed.strip():
