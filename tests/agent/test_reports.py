@@ -538,7 +538,7 @@ def test_explanations_are_summed_up_with_their_own_cost() -> None:
     assert "explanations 3 by openai/judge, $0.0300" in flat
     assert "at fault: agent 1 (50%), user 1 (50%)" in flat
     assert "agent: wrong_tool 1 (100%)" in flat
-    assert "1 answer could not be used" in flat
+    assert "1 failure not explained, the first: no JSON" in flat
     assert "1 missing: the provider is down; --resume e1 makes the rest" in flat
     assert "judged agent, wrong_tool: It did [bold]this[/bold]." in flat
     assert not result.complete

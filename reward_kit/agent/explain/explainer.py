@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
+from reward_kit.agent.cut_text import cut
 from reward_kit.agent.explain.context import context_of, prompt, prompt_version
 from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.explain.explanation_file import ExplanationFile
 from reward_kit.agent.explain.verdict import Verdict, read_verdict
 from reward_kit.agent.history import text_of
 from reward_kit.agent.limits import spent_of
+from reward_kit.agent.model_clients.answer_parts import text_in
 from reward_kit.agent.runs.rollout_record import load_rollout
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
@@ -33,6 +35,8 @@ GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
 LONGEST_PATIENCE = 120.0
 """Seconds that a model which does not answer is waited for: ``--resume`` makes up for what is missing."""
+LONGEST_SAID = 120
+"""Characters of an answer that cannot be used which its problem tells."""
 SHORT_RESULT = 1000
 """Characters of a tool's result where the whole conversation does not fit into the model."""
 
@@ -203,7 +207,7 @@ class Explainer:
             {"role": "system", "content": prompt("judge")},
             {"role": "user", "content": context_of(record, longest_result=longest_result)},
         ]
-        problem = ""
+        problem, said = "", ""
         for _ in range(ASKED):
             answer = await self.model.complete(messages, seed=self.seed)
             usage.add(answer.usage)
@@ -213,9 +217,11 @@ class Explainer:
                 return read_verdict(text)
             except ValueError as error:
                 problem = str(error)
+                said = cut(" ".join(text_in(answer.message).split()), LONGEST_SAID)
+                said = said or f"it is empty (finish reason {answer.finish_reason})"
                 messages = [
                     *messages,
                     {"role": "assistant", "content": text or "(nothing)"},
                     {"role": "user", "content": prompt("again").format(problem=problem)},
                 ]
-        raise ValueError(f"{ASKED} answers could not be used, the last because {problem}")
+        raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")

@@ -120,9 +120,10 @@ def explanation_facts(result: EvaluationResult) -> Iterator[Fact]:
         yield "", f"at fault: {shares(explained.authors)}"
     for author in explained.authors:
         yield "", f"{author}: {shares(explained.faults(author))}"
-    unusable = len(explained.made) - len(explained.usable)
-    if unusable:
-        yield "", f"{count(unusable, 'answer')} could not be used"
+    problems = [one.problem or "" for one in explained.made if one.author is None]
+    if problems:
+        first = one_line(problems[0], LONGEST_LINE)
+        yield "", f"{count(len(problems), 'failure')} not explained, the first: {first}"
     if explained.missing:
         why = f": {one_line(explained.reason)}" if explained.reason else ""
         larger = " --max-cost USD" if "--max-cost" in (explained.reason or "") else ""

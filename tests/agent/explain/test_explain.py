@@ -127,15 +127,32 @@ def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any
     assert result.explanations.usage.calls == 2
 
 
-def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_llm: Any) -> None:
-    stub_llm.script("judge", ["", '{"author": "nobody"}'])
+@pytest.mark.parametrize(
+    ("last", "problem"),
+    [
+        ('{"author": "nobody"}', '"author" is none of user, agent, environment: {"author": "nobody"}'),
+        (
+            Answer(message={"content": None, "refusal": "I blame\nnobody."}),
+            "the answer holds no JSON object: I blame nobody.",
+        ),
+        (
+            Answer(content="", finish_reason="length"),
+            "the answer holds no JSON object: it is empty (finish reason length)",
+        ),
+    ],
+    ids=["other", "refusal", "empty"],
+)
+def test_answers_that_stay_unusable_are_recorded_as_such(
+    bundle: Bundle, stub_llm: Any, last: Any, problem: str
+) -> None:
+    stub_llm.script("judge", ["", last])
     result = run(bundle, n_rollouts=2)
     assert result.explanations is not None
     assert result.complete
     (one,) = result.explanations.made
     assert (one.author, one.problem) == (
         None,
-        '2 answers could not be used, the last because "author" is none of user, agent, environment',
+        f"2 answers could not be used, the last because {problem}",
     )
     assert run(bundle, n_rollouts=2).explanations is not None
     assert len(stub_llm.requests_for("judge")) == 2
