@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.cut_text import tamed
 from reward_kit.agent.worker_thread import in_thread
 from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.rollout import Rollout
 
 
 def show(text: str) -> None:
     """Write a line to the terminal; control characters in it are shown, not sent."""
     sys.stdout.write(f"{tamed(text)}\n")
     sys.stdout.flush()
+
+
+def show_end(rollout: Rollout | None) -> None:
+    """Tell the person that the rollout which it has played is over, and why; once, though it plays both."""
+    if rollout is None or _ended == [rollout.id]:
+        return
+    _ended[:] = [rollout.id]
+    detail = f" ({rollout.stop_detail})" if rollout.stop_detail else ""
+    show(f"\n=== the rollout is over: {rollout.stop_reason}{detail} ===")
+
+
+_ended: list[str] = []
+"""The rollout whose end was told last."""
 
 
 async def ask(prompt: str, *, begins: bool = False) -> str | None:
@@ -28,7 +45,6 @@ async def ask(prompt: str, *, begins: bool = False) -> str | None:
         await _typed()
     line = await in_thread(sys.stdin.readline)
     if not line and begins and not sys.stdin.isatty():
-        sys.stdout.write("\n")
         remedy = "Start it in a terminal, or give it a line for each turn; --resume plays the rest."
         raise ModelSetupError("the standard input has ended: nobody is there to play", remedy=remedy)
     return line.rstrip("\r\n") if line else None

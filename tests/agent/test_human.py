@@ -116,6 +116,16 @@ async def test_where_the_input_has_ended_no_more_rollouts_are_played(
     assert finished.reward is None
 
 
+async def test_how_a_rollout_ended_is_told_once(
+    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("Hello", "A seat", "Which one?")
+    await play(small_task(tmp_path), load_agent("human")(), user=load_user("human")(), max_steps=1)
+    out = capsys.readouterr().out
+    assert out.endswith("=== the rollout is over: max_steps (its only step is used up) ===\n")
+    assert out.count("the rollout is over") == 1
+
+
 @pytest.fixture
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A terminal as standard input; what is written to this file is typed there."""

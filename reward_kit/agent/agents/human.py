@@ -24,9 +24,11 @@ class HumanAgent:
 
     def __init__(self) -> None:
         self._shown = 0
+        self._rollout: Rollout | None = None
 
     async def respond(self, rollout: Rollout) -> str:
         """What the person replies."""
+        self._rollout = rollout
         begins = self._shown == 0
         if begins:
             terminal.show(
@@ -51,6 +53,10 @@ class HumanAgent:
                 terminal.show(HELP)
             elif command:
                 return typed.strip()
+
+    async def close(self) -> None:
+        """Say that it is over: it may be without the person's doing."""
+        terminal.show_end(self._rollout)
 
 
 async def _call(rollout: Rollout, text: str) -> None:

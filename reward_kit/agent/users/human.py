@@ -18,9 +18,11 @@ class HumanUser:
 
     def __init__(self) -> None:
         self._shown = 0
+        self._rollout: Rollout | None = None
 
     async def respond(self, rollout: Rollout) -> str:
         """What the person says."""
+        self._rollout = rollout
         begins = self._shown == 0
         if begins:
             terminal.show(f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the user ===")
@@ -36,3 +38,7 @@ class HumanUser:
                 return STOP_TOKEN
             if typed.strip():
                 return typed.strip()
+
+    async def close(self) -> None:
+        """Say that it is over: it may be without the person's doing."""
+        terminal.show_end(self._rollout)
