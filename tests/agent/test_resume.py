@@ -147,7 +147,7 @@ def test_only_a_name_can_be_resumed(bundle: Bundle) -> None:
 
 
 def test_there_must_be_something_to_resume(bundle: Bundle) -> None:
-    with pytest.raises(UsageError, match="no evaluation to resume"):
+    with pytest.raises(UsageError, match="there is no evaluation yet"):
         agent_eval(resume="latest")
     run(bundle)
     with pytest.raises(UsageError, match=r"no evaluation 'other'.*There are: mine"):

@@ -160,9 +160,7 @@ def find_evaluation(evals: Path, name: str) -> Path:
         raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=_known(evals, name))
     logs = sorted(stored_logs(evals), key=_written)
     if not logs:
-        raise UsageError(
-            "there is no evaluation to resume", place=str(evals), remedy="Is --output-dir right?"
-        )
+        raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
     return logs[-1]
 
 
