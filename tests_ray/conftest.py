@@ -121,8 +121,8 @@ def bundle(tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch) -> Bund
     for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "companions", raising=False)
-    made.players = f"players_{abs(hash(tmp_path))}"  # type: ignore[attr-defined]
-    (tmp_path / f"{made.players}.py").write_text(PLAYERS)  # type: ignore[attr-defined]
+    made.players = f"players_{abs(hash(tmp_path))}"
+    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
     (tmp_path / "companions.py").write_text('GOODBYE = "Booked."\n')
     return made
 

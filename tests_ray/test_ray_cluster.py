@@ -74,7 +74,7 @@ def test_the_code_of_the_working_directory_goes_along(
 ) -> None:
     agent_eval(bundle.dataset, agent=player("books"), user="none", n_rollouts=1, ray=cluster.address)
     played, companion = map(Path, (marks / "code").read_text().split())
-    assert played.name == f"{bundle.players}.py"  # type: ignore[attr-defined]
+    assert played.name == f"{bundle.players}.py"
     for file in (played, companion):
         assert not file.is_relative_to(tmp_path)
         assert not file.exists()  # the actors have cleaned up

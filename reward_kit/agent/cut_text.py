@@ -17,6 +17,11 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def excerpt(text: str, length: int) -> str:
+    """At most ``length`` characters of ``text``, in one line."""
+    return cut(" ".join(text.split()), length)
+
+
 def tamed(text: str) -> str:
     """Text of any number of lines for a terminal: control characters are shown as JSON writes them."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.cut_text import excerpt
 from reward_kit.agent.history import History, Line
 from reward_kit.agent.rollout import STOP_TOKEN
 from reward_kit.agent.users.literals import IDENTIFYING, Known, Said, literals
@@ -199,4 +199,4 @@ def _line_faults(each: _Spoken) -> Iterator[UserFault]:
 
 
 def _short(text: str) -> str:
-    return cut(" ".join(text.split()), 120)
+    return excerpt(text, 120)

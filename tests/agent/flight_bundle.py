@@ -45,9 +45,10 @@ GOLD = [
 
 @dataclass
 class Bundle:
-    """A bundle's folder, its row to start from, and the folder above."""
+    """A bundle's folder; ``players`` is the module with the agents that a test plays it with."""
 
     folder: Path
+    players: str = ""
 
     @property
     def dataset(self) -> Path:

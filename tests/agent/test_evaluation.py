@@ -119,13 +119,13 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
         monkeypatch.delenv(name, raising=False)
     name = f"players_{abs(hash(tmp_path))}"  # another module for each test
     (tmp_path / f"{name}.py").write_text(AGENTS)
-    made.players = name  # type: ignore[attr-defined]
+    made.players = name
     return made
 
 
 @pytest.fixture
 def player(bundle: Bundle) -> Callable[[str], str]:
-    return lambda kind: f"{bundle.players}:{kind}"  # type: ignore[attr-defined]
+    return lambda kind: f"{bundle.players}:{kind}"
 
 
 def test_gold_from_plain_code(bundle: Bundle) -> None:

@@ -97,14 +97,14 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.chdir(tmp_path)
     for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    made.players = f"workers_{abs(hash(tmp_path))}"  # type: ignore[attr-defined]
-    (tmp_path / f"{made.players}.py").write_text(PLAYERS)  # type: ignore[attr-defined]
+    made.players = f"workers_{abs(hash(tmp_path))}"
+    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
     return made
 
 
 @pytest.fixture
 def player(bundle: Bundle) -> Callable[[str], str]:
-    return lambda name: f"{bundle.players}:{name}"  # type: ignore[attr-defined]
+    return lambda name: f"{bundle.players}:{name}"
 
 
 def comparable(result: EvaluationResult) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from reward_kit.agent.agents.http_protocol import PROTOCOL, closed_request, read_answer, turn_request
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.cut_text import excerpt
 from reward_kit.agent.doors import ToolDoor
 from reward_kit.agent.tools.access import token_of
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelSetupError
@@ -248,4 +248,4 @@ async def _reach(url: str) -> None:
 
 
 def _excerpt(text: str) -> str:
-    return cut(" ".join(text.split()), _EXCERPT) or "an empty body"
+    return excerpt(text, _EXCERPT) or "an empty body"

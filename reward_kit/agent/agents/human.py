@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from reward_kit.agent import terminal
+from reward_kit.agent.terminal import Seat, show
 
 if TYPE_CHECKING:
     from reward_kit.agent.rollout import Rollout
@@ -17,28 +17,14 @@ HELP = """Type your reply to the user, or a command:
 End of input (Ctrl-D) ends the rollout."""
 
 
-class HumanAgent:
+class HumanAgent(Seat):
     """Shows what the user says, and takes replies and tool calls from the keyboard."""
-
-    interactive = True
-
-    def __init__(self) -> None:
-        self._shown = 0
-        self._rollout: Rollout | None = None
 
     async def respond(self, rollout: Rollout) -> str:
         """What the person replies."""
-        self._rollout = rollout
-        begins = self._shown == 0
-        if begins:
-            terminal.show(
-                f"\n=== {rollout.row.id}, rollout {rollout.index + 1}: you are the agent ===\n{HELP}\n"
-            )
-        for line in rollout.lines[self._shown :]:
-            terminal.show(f"{line.speaker}: {line.text}")
-        self._shown = len(rollout.lines) + 1  # the reply below is on the screen already
+        self.show_news(rollout, f"you are the agent ===\n{HELP}")
         while True:
-            typed = await terminal.ask("agent> ", begins=begins)
+            typed = await self.typed("agent> ")
             if typed is None:
                 rollout.stop("agent_done", "the person at the terminal left")
                 return ""
@@ -46,25 +32,21 @@ class HumanAgent:
             if command == "/call":
                 await _call(rollout, rest)
             elif command == "/tools":
-                terminal.show("\n".join(_signature(tool["function"]) for tool in rollout.tools))
+                show("\n".join(_signature(tool["function"]) for tool in rollout.tools))
             elif command == "/policy":
-                terminal.show(rollout.task.system_prompt or "There is no system prompt.")
+                show(rollout.task.system_prompt or "There is no system prompt.")
             elif command.startswith("/"):
-                terminal.show(HELP)
+                show(HELP)
             elif command:
                 return typed.strip()
-
-    async def close(self) -> None:
-        """Say that it is over: it may be without the person's doing."""
-        terminal.show_end(self._rollout)
 
 
 async def _call(rollout: Rollout, text: str) -> None:
     name, _, arguments = text.strip().partition(" ")
     if not name:
-        terminal.show(HELP)
+        show(HELP)
         return
-    terminal.show(await rollout.call_tool(name, arguments.strip() or "{}"))
+    show(await rollout.call_tool(name, arguments.strip() or "{}"))
 
 
 def _signature(function: dict[str, object]) -> str:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.completion import Usage
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.cut_text import excerpt
 from reward_kit.agent.explain.context import context_of, prompt, prompt_version
 from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.explain.explanation_file import ExplanationFile
 from reward_kit.agent.explain.verdict import Verdict, read_verdict
-from reward_kit.agent.history import text_of
 from reward_kit.agent.limits import spent_of
 from reward_kit.agent.model_clients.answer_parts import text_in
 from reward_kit.agent.runs.rollout_record import load_rollout
@@ -212,13 +211,12 @@ class Explainer:
             answer = await self.model.complete(messages, seed=self.seed)
             usage.add(answer.usage)
             self._spent += answer.usage.cost
-            text = text_of(answer.message.get("content"))
+            text = text_in(answer.message)
             try:
                 return read_verdict(text)
             except ValueError as error:
                 problem = str(error)
-                said = cut(" ".join(text_in(answer.message).split()), LONGEST_SAID)
-                said = said or f"it is empty (finish reason {answer.finish_reason})"
+                said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
                 messages = [
                     *messages,
                     {"role": "assistant", "content": text or "(nothing)"},

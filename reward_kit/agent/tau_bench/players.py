@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.cut_text import excerpt
 from reward_kit.agent.history import written_arguments
 from reward_kit.agent.participants import NO_USER, Participants
 from reward_kit.errors import ModelError
@@ -39,7 +39,7 @@ class ToolResults:
 
 
 def _cut(text: str) -> str:
-    return repr(cut(" ".join(text.split()), 100))
+    return repr(excerpt(text, 100))
 
 
 class RecordedAgent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.cut_text import excerpt
 from reward_kit.agent.history import text_of
 from reward_kit.agent.model_clients.answer_parts import split_thoughts, text_in
 from reward_kit.agent.users.prompting import prompt
@@ -60,7 +60,7 @@ async def asked(rollout: Rollout, messages: list[Message], read: Callable[[str],
         draft = read(text_of(completion.message.get("content")))
         if draft.line:
             return draft
-    refusal = cut(" ".join(text_in(completion.message).split()), LONGEST_REFUSAL)
+    refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
     raise SimulatedUserError(
         f"{EMPTY_ANSWERS} answers in a row were empty: they held nothing to say "
         f"(finish reason {completion.finish_reason})" + (f"; the last one: {refusal}" if refusal else ""),

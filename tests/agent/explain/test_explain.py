@@ -37,13 +37,13 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setattr("reward_kit.agent.model_clients.attempts.LONGEST_WAIT", 0.0)
     name = f"explained_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(AGENT)
-    made.agent = f"{name}:BooksTheWrongOne"  # type: ignore[attr-defined]
+    made.players = f"{name}:BooksTheWrongOne"
     return made
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
     given: dict[str, Any] = {
-        "agent": bundle.agent,  # type: ignore[attr-defined]
+        "agent": bundle.players,
         "no_sim_user": True,
         "eval_id": "mine",
         "explain": "openai/judge",
@@ -235,7 +235,7 @@ async def test_what_is_judged_before_an_interruption_is_kept(bundle: Bundle, stu
     stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
     config = EvaluationConfig(
         dataset=str(bundle.dataset),
-        agent=bundle.agent,  # type: ignore[attr-defined]
+        agent=bundle.players,
         no_sim_user=True,
         eval_id="cut",
         explain="openai/judge",

@@ -38,12 +38,12 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.chdir(tmp_path)
     name = f"limited_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(AGENT)
-    made.agent = f"{name}:BooksNothing"  # type: ignore[attr-defined]
+    made.players = f"{name}:BooksNothing"
     return made
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
-    agent = bundle.agent  # type: ignore[attr-defined]
+    agent = bundle.players
     return agent_eval(
         bundle.dataset, agent=agent, no_sim_user=True, explain="openai/judge", keep_db="none", **options
     )

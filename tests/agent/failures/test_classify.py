@@ -13,6 +13,7 @@ from reward_kit.agent.calls import ToolCall
 from reward_kit.agent.failures import (
     FAILURE_KINDS,
     ExpectedCall,
+    Failure,
     RowDifference,
     classify_failure,
     missing_outputs,
@@ -23,6 +24,8 @@ from reward_kit.agent.user_faults import UserFault
 CANCEL = ExpectedCall("cancel_order", {"order_id": "#W1", "reason": "no longer needed"}, writes=True)
 LOOK = ExpectedCall("get_order", {"order_id": "#W1"}, writes=False)
 REFUND = ExpectedCall("refund", {"order_id": "#W1"}, writes=True)
+BOOK = ExpectedCall("book", {"seat": 1}, writes=True)
+PAY = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
 
 
 def made(name: str, arguments: Any, *, status: str = "ok", writes: bool = True) -> ToolCall:
@@ -33,9 +36,13 @@ def made(name: str, arguments: Any, *, status: str = "ok", writes: bool = True) 
     )  # fmt: skip
 
 
-def kind(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> str:
+def failed(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> Failure:
     given: dict[str, Any] = {"stop_reason": "agent_done", "differences": ["orders #W1 status"], **more}
-    return classify_failure(tool_calls=calls, expected=expected, **given).kind
+    return classify_failure(tool_calls=calls, expected=expected, **given)
+
+
+def kind(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> str:
+    return failed(calls, *expected, **more).kind
 
 
 @pytest.mark.parametrize("reason", ["user_error", "infrastructure_error", "agent_error", "max_steps"])
@@ -122,9 +129,8 @@ def test_reading_other_rows_than_expected_is_no_fault() -> None:
 
 def test_references_to_what_no_read_is_known_to_answer_match_any_value() -> None:
     find = ExpectedCall("find", {"seat": 1}, writes=False)
-    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
     calls = [made("pay", {"booking_id": "AB12"}), made("refund", {"order_id": "#W1"})]
-    assert kind(calls, find, pay) == "unintended_action"
+    assert kind(calls, find, PAY) == "unintended_action"
 
 
 def test_all_expected_calls_made_but_the_data_differs() -> None:
@@ -255,29 +261,15 @@ def test_all_done_in_another_order() -> None:
 
 
 def test_references_are_held_against_what_the_call_before_answered() -> None:
-    book = ExpectedCall("book", {"seat": 1}, writes=True)
-    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
     booked = made("book", {"seat": 1})
     booked.content = '{"id": "AB12"}'
-    failure = classify_failure(
-        stop_reason="agent_done",
-        tool_calls=[booked, made("pay", {"booking_id": "ZZ99"})],
-        expected=[book, pay],
-        differences=["a row differs"],
-    )
+    failure = failed([booked, made("pay", {"booking_id": "ZZ99"})], BOOK, PAY)
     assert failure.kind == "wrong_arguments"
     assert failure.arguments == ({"argument": "booking_id", "expected": "AB12", "got": "ZZ99"},)
 
 
 def test_what_was_done_to_something_else_is_not_done_to_what_was_never_made() -> None:
-    book = ExpectedCall("book", {"seat": 1}, writes=True)
-    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
-    failure = classify_failure(
-        stop_reason="agent_done",
-        tool_calls=[made("pay", {"booking_id": "ZZ99"})],
-        expected=[book, pay],
-        differences=["a row differs"],
-    )
+    failure = failed([made("pay", {"booking_id": "ZZ99"})], BOOK, PAY)
     assert failure.kind == "wrong_arguments"
     assert failure.detail == 'pay: booking_id: expected {"$result": [0, "id"]}, got "ZZ99"'
     assert failure.arguments == (
@@ -287,28 +279,16 @@ def test_what_was_done_to_something_else_is_not_done_to_what_was_never_made() ->
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_what_was_made_with_other_arguments_is_what_is_gone_on_with(writes: bool) -> None:
-    book = ExpectedCall("book", {"seat": 1}, writes=True)
-    pay = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
     booked = made("book", {"seat": 2}, writes=writes)
     booked.content = '{"id": "AB12"}'
-    failure = classify_failure(
-        stop_reason="agent_done",
-        tool_calls=[booked, made("pay", {"booking_id": "AB12"})],
-        expected=[book, pay],
-        differences=["a row differs"],
-    )
+    failure = failed([booked, made("pay", {"booking_id": "AB12"})], BOOK, PAY)
     assert failure.detail == "book: seat: expected 1, got 2"
 
 
 def test_an_attempt_that_can_be_read_is_nearer_than_one_that_cannot() -> None:
     wrong = made(CANCEL.name, {"order_id": "#W2", "reason": "bored"}, status="refused", writes=False)
     unreadable = made(CANCEL.name, '{"order_id": "#W1', status="invalid_arguments", writes=False)
-    failure = classify_failure(
-        stop_reason="agent_done",
-        tool_calls=[wrong, unreadable],
-        expected=[CANCEL],
-        differences=["a row differs"],
-    )
+    failure = failed([wrong, unreadable], CANCEL)
     assert failure.kind == "wrong_arguments"
     assert failure.made is not None
     assert failure.made["arguments"] == wrong.arguments
@@ -341,12 +321,7 @@ def test_many_differing_rows_are_counted() -> None:
 
 def test_long_argument_lists_stay_short_in_the_line() -> None:
     wide = ExpectedCall("set", {f"a{number}": "x" * 500 for number in range(9)}, writes=True)
-    failure = classify_failure(
-        stop_reason="agent_done",
-        tool_calls=[made("set", {f"a{number}": "y" * 500 for number in range(9)})],
-        expected=[wide],
-        differences=["a row differs"],
-    )
+    failure = failed([made("set", {f"a{number}": "y" * 500 for number in range(9)})], wide)
     assert failure.detail.endswith("; and 6 more")
     assert len(failure.detail) < 1000
     assert len(failure.arguments) == 9
