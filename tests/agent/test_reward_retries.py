@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 import httpx
-import litellm
 import openai
 import pytest
 import requests
@@ -22,6 +21,7 @@ from small_task import play, small_task
 from stub_server import Answer, StubServer
 
 from reward_kit.agent import agent_eval, reward_retries
+from reward_kit.agent.llm import import_litellm
 
 MODEL = "gpt-4o-mini"
 MESSAGES = [{"role": "user", "content": "Was it polite?"}]
@@ -90,7 +90,7 @@ def with_openai(url: str) -> None:
 
 
 def with_litellm(url: str) -> None:
-    litellm.completion(
+    import_litellm().completion(
         f"openai/{MODEL}", MESSAGES, api_base=url, api_key="none", max_retries=0, timeout=0.5, num_retries=0
     )
 
