@@ -70,9 +70,12 @@ class _Server(ThreadingHTTPServer):
 
 
 class StubServer:
-    """The server, its scripts by model name, and the requests that it has received."""
+    """The server, its scripts by model name, and the requests that it has received.
 
-    def __init__(self, port: int = 0) -> None:
+    ``prepare`` is given it before the first request is answered.
+    """
+
+    def __init__(self, port: int = 0, prepare: Callable[[StubServer], object] | None = None) -> None:
         self.requests: list[dict[str, Any]] = []
         self.request_headers: list[dict[str, str]] = []
         self._scripts: dict[str, Chooser] = {}
@@ -81,6 +84,8 @@ class StubServer:
         self._seeds: list[Any] = []
         self._issued = 0
         self._lock = threading.Lock()
+        if prepare is not None:
+            prepare(self)
         self._server = _Server(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)

@@ -174,9 +174,12 @@ def test_what_is_written_after_a_tool_has_changed_the_umask_or_the_loops_debug_m
 def test_signals_that_a_tool_sends_to_its_children_are_theirs(
     agent_eval: Command, bundle: Bundle, tools: Writer, workers: str
 ) -> None:
+    """One call in a process at a time: a child that another thread forks meanwhile holds the pipe by which
+    ``join`` sees the end of this one.
+    """
     tools(before=FORKS, after=f"@R.tool(parameters={{}})\ndef bounds():\n{indented(BOUNDS)}\n")
     bundle.rows({"actions": [{"name": "bounds", "arguments": {}}], "n_rollouts": 2})
-    ran = agent_eval(*GOLD_RUN, "--workers", workers)
+    ran = agent_eval(*GOLD_RUN, "--workers", workers, "--max-concurrency", workers)
     ran.tidy()
     assert (ran.result["status"], ran.result["finished"]) == ("complete", 2)
     assert "nterrupted" not in ran.err

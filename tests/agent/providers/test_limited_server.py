@@ -190,9 +190,7 @@ def test_a_server_that_starts_late_is_waited_for(bundle: Bundle, monkeypatch: py
     started: list[StubServer] = []
 
     def start() -> None:
-        stub = StubServer(port)
-        Server(stub, lambda now: None)
-        started.append(stub)
+        started.append(StubServer(port, lambda stub: Server(stub, lambda now: None)))
 
     timer = threading.Timer(0.5, start)
 
