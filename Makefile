@@ -37,9 +37,10 @@ test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
 	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray]'
 	$(RAY_VENV)/bin/python -m pytest -n 0 -o timeout=300 tests_ray
 
-lint: $(READY)  ## style, format and types
+lint: $(READY)  ## style, format, import contract and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 bench: $(READY)  ## the benchmarks; each prints ratios against a baseline of the same run

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.tally import NoProgress
+from reward_kit.agent.runner.progress import NoProgress
 
 if TYPE_CHECKING:
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.tally import Tally
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.runner.progress import Tally
 
 TOOLS = '''
 from reward_kit.agent import ToolRegistry

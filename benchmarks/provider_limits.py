@@ -3,9 +3,10 @@
     python benchmarks/provider_limits.py [--rollouts 100] [--calls 30] [--latency 0.2] [--plays 5]
 
 A provider that limits in one way or another is simulated in virtual time: each rollout makes its calls one
-after the other through the gate that evaluations use. Printed is the median time of several plays, as a
+after the other through the limiter that evaluations use. Printed is the median time of several plays, as a
 multiple of what the limit permits (the baseline, computed), and the refused calls as a share of all that were
-answered. Nothing waits, so the numbers do not depend on the machine.
+answered, each beside the figure of the former limiter at commit 1aab554 (100 rollouts of 30 calls, 5 plays).
+Nothing waits, so the numbers do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,38 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent"))
 from virtual_provider import Provider, SlidingLimit, WindowLimit, now, played, refused
 
 from reward_kit.errors import ModelError
+
+FORMER = {
+    "1 at once": (1.0, 0.01),
+    "3 at once": (1.0, 0.008),
+    "17 at once": (1.03, 0.009),
+    "60 at once": (1.32, 0.003),
+    "1 a second, burst 1": (1.21, 0.098),
+    "1 a second, burst 1, says when": (1.21, 0.096),
+    "20 a second, burst 1": (1.34, 0.024),
+    "20 a second, burst 1, says when": (1.34, 0.008),
+    "50 a second, burst 10": (1.12, 0.02),
+    "50 a second, burst 10, says when": (1.11, 0.019),
+    "200 a second, burst 1": (1.71, 0.03),
+    "200 a second, burst 1, says when": (1.53, 0.006),
+    "200 a second, burst 20": (1.41, 0.014),
+    "200 a second, burst 20, says when": (1.64, 0.01),
+    "10 in each 1 s": (1.02, 0.028),
+    "10 in each 1 s, says when": (1.0, 0.022),
+    "100 in each 1 s": (1.34, 0.022),
+    "100 in each 1 s, says when": (1.21, 0.021),
+    "200 in each 5 s": (1.04, 0.042),
+    "200 in each 5 s, says when": (0.97, 0.032),
+    "10 in any 1 s": (1.01, 0.009),
+    "2% by chance": (1.84, 0.021),
+    "5% by chance": (1.71, 0.051),
+    "10% by chance": (1.74, 0.115),
+    "20% by chance": (1.28, 0.249),
+    "30% by chance": (1.58, 0.424),
+    "40% by chance": (1.47, 0.667),
+    "each third": (1.13, 0.5),
+}
+"""Time as a multiple of the least possible, and refused calls for each answered one, at commit 1aab554."""
 
 Verdict = Callable[[], ModelError | None]
 Scenario = tuple[str, Callable[[Provider, random.Random], Verdict], Callable[[int, int, float], float]]
@@ -117,7 +150,7 @@ def _each_third() -> Verdict:
 def main(rollouts: int, calls: int, latency: float, refusal_latency: float, plays: int) -> None:
     """Print a table: each limit, the time as a multiple of the least possible, and the refused calls."""
     print(f"{rollouts} rollouts of {calls} calls, answers after {latency:g} s, {plays} plays")
-    print(f"{'limit':34} {'least':>8} {'time':>8} {'ratio':>6} {'longest':>7} {'refused':>8}")
+    print(f"{'limit':34} {'least':>8} {'time':>8} {'ratio':>6} {'longest':>7} {'refused':>8}   at 1aab554")
     for name, limit, least_time in scenarios():
         times, shares = [], []
         for play in range(plays):
@@ -128,7 +161,7 @@ def main(rollouts: int, calls: int, latency: float, refusal_latency: float, play
         least, median = least_time(rollouts, calls, latency), statistics.median(times)
         print(
             f"{name:34} {least:6.1f} s {median:6.1f} s {median / least:6.2f} {max(times) / least:7.2f}"
-            f" {statistics.median(shares):8.1%}",
+            f" {statistics.median(shares):8.1%}   {FORMER[name][0]:6.2f} {FORMER[name][1]:8.1%}",
             flush=True,
         )
 

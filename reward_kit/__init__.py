@@ -12,16 +12,17 @@ Names are imported when they are first used. ``reward_kit.agent`` holds the tool
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import reward_kit.reward_function  # noqa: F401 - sets the attribute that is deleted below
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reward_kit.common_utils import load_jsonl
+    from reward_kit.compat.common_utils import load_jsonl
+    from reward_kit.compat.integrations.braintrust import reward_fn_to_scorer, scorer_to_reward_fn
+    from reward_kit.compat.resources import create_llm_resource
     from reward_kit.errors import RewardKitError
-    from reward_kit.integrations.braintrust import reward_fn_to_scorer, scorer_to_reward_fn
     from reward_kit.models import (
         EvaluateResult,
         Message,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         RewardOutput,
         StepOutput,
     )
-    from reward_kit.resources import create_llm_resource
     from reward_kit.reward_function import RewardFunction
     from reward_kit.typed_interface import reward_function
 
@@ -51,6 +51,13 @@ __all__ = [
     "reward_function",
     "scorer_to_reward_fn",
 ]
+
+# The modules of 0.2 to 0.4 keep their import paths (reward_kit.auth ...); their files are in compat/.
+__path__.append(str(Path(__file__).with_name("compat")))
+
+# The name means the decorator here. Importing the submodule of the same name sets the attribute once, which
+# has happened by now.
+del reward_function
 
 _find = lazy_names(
     __name__,
@@ -110,20 +117,3 @@ def _installed_version() -> str:
         return version("reward-kit")
     except PackageNotFoundError:
         return "0+unknown"
-
-
-class _Package(ModuleType):
-    """This package's class, because one name means two things in it.
-
-    ``reward_kit.reward_function`` is the decorator, and there is a submodule of that name too, which users
-    import from. The import system sets each submodule as an attribute of its package; here that would hide
-    the decorator.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "reward_function" and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 
-def _end(*_: object) -> None:
-    os.write(2, b"Interrupted.\n")
-    os._exit(130)
-
-
 def main() -> int:
-    """The command; Ctrl-C while it is imported, which takes longest, ends the process without a traceback."""
-    is_python_s = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_python_s:
-        signal.signal(signal.SIGINT, _end)
-    from reward_kit import cli
-
-    if is_python_s:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Run the command; Ctrl-C while it is imported ends the process without a traceback."""
+    here = os.getcwd()  # noqa: PTH109 - last, so that a json.py beside a bundle does not hide Python's own
+    sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]
+    try:
+        from reward_kit import cli
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)  # noqa: T201 - nothing else is imported yet
+        return 130
     return cli.main()
 
 

@@ -1,34 +1,29 @@
-"""The command ``reward-kit``: a group whose commands are imported when they run, so that ``--help`` is quick.
+"""The command ``reward-kit``: a group that imports a command when it runs, so that ``--help`` is quick.
 
-Exit codes: what the command gives (0 done, 1 done with something to look at), 2 for wrong usage or input,
+Exit codes: that of the command (0 done, 1 done with something to look at), 2 for wrong usage or input,
 130 when interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import errno
-import gc
 import importlib
 import io
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
-from reward_kit.process_end import end_in_time, leave_memory_to_the_system
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.cli_commands.deploy import deploy_command
     from reward_kit.cli_commands.preview import preview_command
@@ -36,11 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
-RARELY = 150_000
-"""New objects between two garbage collections: what a command imports is none, and each looks through it."""
-
-_is_own_process = False
-"""Whether this process is there for the command line alone."""
 
 __getattr__ = lazy_names(
     __name__,
@@ -74,7 +64,7 @@ _COMMANDS = {
     "fastworkflow": _Home(
         "fastworkflow",
         "fastworkflow",
-        "FastWorkflow's agent as the agent under test: its environment, its training, what is missing.",
+        "Set up, train and check FastWorkflow as the agent under test.",
     ),
     "mcp": _Home("mcp", "mcp", "Serve a bundle's tools to MCP clients."),
     "rescore": _Home("rescore", "rescore", "Judge a finished evaluation again by a changed reward."),
@@ -91,8 +81,7 @@ class _LazyGroup(click.Group):
         home = _COMMANDS.get(cmd_name)
         if home is None:
             return None
-        with installed_first(), ended_by_ctrl_c():
-            module = importlib.import_module(f"reward_kit.cli_commands.{home.module}")
+        module = importlib.import_module(f"reward_kit.cli_commands.{home.module}")
         command: click.Command = getattr(module, home.function)
         return command
 
@@ -134,115 +123,40 @@ def cli(context: click.Context, verbose: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line (``sys.argv`` without ``argv``); gives the exit code."""
-    global _is_own_process
-    if argv is None:
-        _open_what_is_closed()
-        _hear_of_children()
-        _is_own_process = threading.current_thread() is threading.main_thread()
-        gc.set_threshold(RARELY)
-        atexit.register(leave_memory_to_the_system)
+    """Run the command line (``sys.argv`` without ``argv``) and return the exit code."""
+    _open_closed_streams()
     _read_dotenv()
-    # console scripts, unlike python -m, do not have it there
-    sys.path.insert(0, str(Path.cwd()))
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     if "_REWARD_KIT_COMPLETE" in os.environ:
-        cli.main(prog_name=NAME)  # click answers the shell's question for completions and exits
+        cli.main(prog_name=NAME)  # click answers the shell's request for completions and exits
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         _flush_output(code)
     except BrokenPipeError:
         _discard_output()
-        return 128 + 13  # as if SIGPIPE had ended us, which is what a shell expects
+        return 128 + 13  # the code that a shell expects of a process that SIGPIPE ended
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _discard_output()
-        say(f"Error: the output cannot be written: {error.strerror}", err=True)
+        say(f"Error: cannot write the output: {error.strerror}", err=True)
         return 2
     except KeyboardInterrupt:
-        code = 130
-        exec("")  # noqa: S102 - where Ctrl-C has left code in a text, Python would end by SIGINT, not by ours
-    if argv is None:
-        _end_at_once_if_asked(code)
-        end_in_time(code, _say_at_the_end)
+        return 130
     return code
 
 
-def _open_what_is_closed() -> None:
-    """Give standard streams that the caller has closed (``>&-``) to nobody.
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller closed (``>&-``) on the null device.
 
-    Else Python has no such stream, and the next file to be opened gets its number, and what is printed there.
+    Otherwise the next file to be opened gets such a number, and receives what is printed.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if not _is_open(number):
-            nobody = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
-            os.set_inheritable(nobody, True)
-            setattr(sys, name, os.fdopen(nobody, "w" if number else "r", encoding="utf-8"))
-
-
-def _hear_of_children() -> None:
-    """Undo that the caller ignores SIGCHLD, which is inherited: nobody would learn how a process ended."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def ended_by_ctrl_c() -> Iterator[None]:
-    """Around imports: Ctrl-C ends the process at once.
-
-    Python's own way may tell of an import that it broke off, in a traceback, or lose the interruption in it.
-    """
-    if not _is_own_process or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def end(*_: object) -> None:
-        os.write(2, b"Interrupted.\n")
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextlib.contextmanager
-def installed_first() -> Iterator[None]:
-    """Meanwhile the working directory is searched last: a ``json.py`` of the bundle there is not Python's."""
-    here = ("", str(Path.cwd()))
-    front = []
-    while sys.path and sys.path[0] in here:
-        front.append(sys.path.pop(0))
-    sys.path.extend(front)
-    try:
-        yield
-    finally:
-        for entry in front:
-            if entry in sys.path:
-                del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]
-        sys.path[:0] = front
-
-
-def _end_at_once_if_asked(code: int) -> None:
-    """Heed Ctrl-C while the process ends: all is said and written, and there is no fault to tell."""
-    with contextlib.suppress(ValueError):  # only the main thread can handle signals
-        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
-
-
-def _say_at_the_end(warning: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        say(warning, err=True)
-        sys.stdout.flush()
+        if getattr(sys, f"__{name}__") is None:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number, so this one
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
 
 
 def _run(arguments: list[str]) -> int:
@@ -254,9 +168,9 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return 130
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        say(told.getvalue().removesuffix("\n"), err=True)
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().removesuffix("\n"), err=True)
         return error.exit_code
     except RewardKitError as error:
         say(f"Error: {error}", err=True)
@@ -265,7 +179,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush_output(code: int) -> None:
-    """Raises ``OSError`` where the output takes no more, unless ``code`` says that a fault has been told."""
+    """Flush; raise ``OSError`` if the output is full, unless ``code`` says that an error was shown."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -277,10 +191,10 @@ def _flush_output(code: int) -> None:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """What the command line says, and the arguments it has too many, without running anything.
+    """Parse a command line without running it; return the options and the arguments that are unknown.
 
     The namespace has ``command`` (``None`` without one), ``verbose`` and the command's options. Raises
-    ``SystemExit`` where the arguments are wrong, or ask for help.
+    ``SystemExit`` if the arguments are wrong or ask for help.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     verbose = False
@@ -311,18 +225,18 @@ def _read_dotenv() -> None:
 
         from dotenv import load_dotenv
 
-        logger, told = logging.getLogger("dotenv.main"), logging.StreamHandler()
-        told.setFormatter(logging.Formatter("Warning: .env: %(message)s"))
-        logger.addHandler(told)
+        logger, handler = logging.getLogger("dotenv.main"), logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("Warning: .env: %(message)s"))
+        logger.addHandler(handler)
         try:
             load_dotenv(file, override=False)
         except (OSError, UnicodeDecodeError) as error:
             say(f"Warning: .env cannot be read: {error}", err=True)
         finally:
-            logger.removeHandler(told)
+            logger.removeHandler(handler)
 
 
 def _discard_output() -> None:
-    """Nobody reads our output any more: keep Python from complaining when it flushes it at exit."""
+    """Drop what is left of the output, which has no reader, so that Python's flush at exit does not fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

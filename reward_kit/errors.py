@@ -1,4 +1,4 @@
-"""The one tree of errors that this package raises for reasons a person can mend.
+"""Errors that a user can fix.
 
 Each message has up to three parts: the place (``file:line``, row id, field), the fault, the remedy.
 """
@@ -29,7 +29,7 @@ class RewardKitError(Exception):
         return f"{text.rstrip('.')}. {self.remedy}"
 
     def to_json(self) -> dict[str, str | None]:
-        """What another process is told of the error."""
+        """Return the error as plain JSON, for another process."""
         return {
             "kind": type(self).__name__,
             "fault": self.fault,
@@ -39,7 +39,7 @@ class RewardKitError(Exception):
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Self:
-        """The error that another process told of, as it would have been raised here."""
+        """Rebuild an error that another process sent."""
         found = globals().get(plain["kind"])
         kind = found if isinstance(found, type) and issubclass(found, cls) else cls
         return kind(plain["fault"], place=plain["place"], remedy=plain["remedy"])
@@ -50,7 +50,7 @@ class BundleError(RewardKitError):
 
 
 class ToolError(RewardKitError):
-    """A tool refuses: ``raise ToolError("seat taken")`` reaches the model as ``Error: seat taken``."""
+    """A tool's refusal: ``raise ToolError("seat taken")`` reaches the model as ``Error: seat taken``."""
 
     def __init__(
         self, fault: str = "the tool refuses", *, place: str | None = None, remedy: str | None = None
@@ -78,8 +78,8 @@ class ModelError(RewardKitError):
     """A model could not answer.
 
     ``status`` is the HTTP status, if there was one; ``retryable`` says whether asking again may help;
-    ``retry_after`` is the number of seconds the provider asked to wait; ``no_answer`` tells why no answer
-    came at all, if none did: there was no connection, it broke off, or not in time.
+    ``retry_after`` is the number of seconds the provider asked to wait; ``no_answer`` gives the reason if no
+    answer arrived: no connection, a broken connection, or a timeout.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ModelSetupError(ModelError):
 
 
 class ProviderDownError(ModelSetupError):
-    """A provider gave no good answer for longer than anybody wants to wait (``--patience``)."""
+    """A provider gave no usable answer within the time limit (``--patience``)."""
 
 
 class ModelInputError(ModelError):
@@ -133,4 +133,4 @@ class UsageError(RewardKitError):
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """An option that there is not; a ``TypeError`` too, as for any argument that a function does not take."""
+    """An unknown option; also a ``TypeError``, as for any unknown keyword argument."""

@@ -1,4 +1,4 @@
-"""Public names that are imported when first used, so that importing a package costs next to nothing."""
+"""Lazily imported public names of a package."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], submodules: Collection[str] = ()
 ) -> Callable[[str], Any]:
-    """A module ``__getattr__`` for ``package``.
+    """Make a module ``__getattr__`` for ``package``.
 
-    ``homes`` says which module defines which names; ``submodules`` are reachable as attributes without an
-    import of their own.
+    ``homes`` maps modules to the names they define; ``submodules`` are reachable as attributes without an
+    explicit import.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

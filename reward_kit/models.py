@@ -1,4 +1,4 @@
-"""What a reward function is given and what it gives back.
+"""Messages and results of reward functions.
 
 ``Message`` is one chat message in the OpenAI format. ``EvaluateResult`` (with ``MetricResult`` and
 ``StepOutput``) and the shorter ``RewardOutput`` are the two forms of a result. All of them can be read like a
@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 
 class _ChatModel(BaseModel):
-    """Base of the chat types: made from dicts or from objects with ``model_dump``, as the OpenAI SDK has."""
+    """Base of the chat types; accepts dicts and objects with ``model_dump``, as in the OpenAI SDK."""
 
     @model_validator(mode="before")
     @classmethod
@@ -32,18 +32,18 @@ class _ChatModel(BaseModel):
         return getattr(self, name)
 
     def __contains__(self, name: object) -> bool:
-        """As in a dict: a field that was neither given nor has a value is not there."""
+        """Return whether the field was given or has a value, as for a dict."""
         return name in self.model_fields_set or (
             name in type(self).model_fields and getattr(self, str(name)) is not None
         )
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field's value, or ``default`` where it is not there."""
+        """Return the field's value, or ``default``."""
         return getattr(self, name) if name in self else default
 
 
 class FunctionCall(_ChatModel):
-    """Which function a model wants called; ``arguments`` is the JSON text it wrote."""
+    """A function call requested by a model; ``arguments`` is the JSON text it wrote."""
 
     name: str
     arguments: str
@@ -60,7 +60,7 @@ class ToolCall(_ChatModel):
 
 
 class Message(_ChatModel):
-    """One chat message; unknown keys are ignored, ``content`` is ``""`` where it is not given."""
+    """One chat message; unknown keys are ignored, ``content`` defaults to ``""``."""
 
     role: str
     content: str | None = ""
@@ -71,14 +71,14 @@ class Message(_ChatModel):
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
-        """A message from a dict or another object; raises ``ValueError`` where it has no role."""
+        """Make a message from a dict or another object. Raises ``ValueError`` without a role."""
         if isinstance(obj, dict) and "role" not in obj:
             raise ValueError("Role is required")
         return super().model_validate(obj, **options)
 
 
 class _ReadsLikeDict:
-    """Reading by field name, for results: all fields are there, in the order of their declaration."""
+    """Dict-like reading of results by field name, in the order of declaration."""
 
     older_names: ClassVar[Mapping[str, str]] = {}
     """Names that fields had in earlier releases: readable by key, not listed."""
@@ -96,7 +96,7 @@ class _ReadsLikeDict:
         return [(name, getattr(self, name)) for name in self.keys()]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field's value, or ``default`` where there is no such field."""
+        """Return the field's value, or ``default``."""
         try:
             return self[name]
         except KeyError:
@@ -121,7 +121,7 @@ class _ResultModel(_ReadsLikeDict, BaseModel):  # type: ignore[misc]  # iterates
 
 
 class MetricResult(_ResultModel):
-    """One component of a result: a score in [0, 1] and why; in a dict of metrics a number stands for both.
+    """One component of a result: a score in [0, 1] and a reason.
 
     ``success=`` is accepted as the older name of ``is_score_valid`` (``None`` means not said).
     """
@@ -163,9 +163,9 @@ class StepOutput(BaseModel):
 
 
 class EvaluateResult(_ResultModel):
-    """What a reward function says of one rollout.
+    """Result of a reward function for one rollout.
 
-    ``score`` is usually in [0, 1] but need not be; ``error`` says what went wrong in judging, if anything.
+    ``score`` is usually in [0, 1] but need not be; ``error`` is the reason if judging failed.
     """
 
     score: float
@@ -182,7 +182,7 @@ class EvaluateResult(_ResultModel):
 
 
 class _OutputRecord(_ReadsLikeDict):
-    """Base of the short form of a result, which is dataclasses: to and from JSON."""
+    """Base of the short result types: dataclasses with JSON conversion."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -204,7 +204,7 @@ class _OutputRecord(_ReadsLikeDict):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The output that ``to_dict`` described; unknown keys are ignored.
 
-        Raises ``ValueError`` where the score is missing.
+        Raises ``ValueError`` if the score is missing.
         """
         if "score" not in data:
             raise ValueError(f"{cls.__name__}: 'score' is missing")
@@ -228,7 +228,7 @@ class MetricRewardOutput(_OutputRecord):
         self.score = _number(self.score)
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"score", "reason"}``, and ``"is_score_valid"`` where it is false."""
+        """``{"score", "reason"}``, and ``"is_score_valid"`` if it is false."""
         record: dict[str, Any] = {"score": self.score, "reason": self.reason}
         return record if self.is_score_valid else {**record, "is_score_valid": False}
 
@@ -238,7 +238,7 @@ class RewardOutput(_OutputRecord):
     """The short form of a result, for reward functions that only score.
 
     Each metric may be given as a dict (``{"score": 1.0, "reason": "paid"}``), a number, a ``MetricResult`` or
-    a ``MetricRewardOutput``, which is what it becomes. Raises ``ValueError`` for a score that is no number.
+    a ``MetricRewardOutput``. Raises ``ValueError`` if the score is not a number.
     """
 
     score: float
@@ -277,3 +277,26 @@ def _metric(name: str, value: Any) -> MetricRewardOutput:
         return MetricRewardOutput(score=value)
     except ValueError as error:
         raise ValueError(f"metric {name!r}: {error}") from error
+
+
+class StepData(BaseModel):
+    """One reinforcement-learning step: observation, action and reward; extra fields are kept.
+
+    ``step_info["assistant_turn_index"]`` is the index that a reward function's ``StepOutput`` refers to.
+    ``base_reward`` is filled in from there, ``advantage`` and ``return_to_go`` by the training algorithm.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    system_step_index: int
+    observation_data: Any
+    action_taken: dict[str, Any]
+    raw_policy_output: str | None = None
+    resulting_messages_history: list[Message]
+    policy_logprobs: dict[str, Any] | None = None
+    policy_value_estimate: float | None = None
+    is_done: bool = False
+    step_info: dict[str, Any] = Field(default_factory=dict)
+    base_reward: float | None = None
+    advantage: float | None = None
+    return_to_go: float | None = None

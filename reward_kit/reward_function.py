@@ -1,43 +1,45 @@
-"""``RewardFunction``: one way to call a reward wherever it runs, here or behind an HTTP endpoint.
+"""``RewardFunction``: call a reward in this process or behind an HTTP endpoint.
 
-``import reward_kit.reward_function`` finds this module; the attribute ``reward_kit.reward_function`` is the
-decorator.
+``reward_kit.reward_function`` names two things: this module, and the decorator as the attribute of the
+package. ``reward_kit/__init__.py`` therefore imports this module first, which must stay cheap: libraries are
+imported when they are first used.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
-import requests
-
-from reward_kit.local_call import as_result, call_arguments, imported_function
-from reward_kit.models import EvaluateResult, Message
-from reward_kit.typed_interface import reward_function
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    import requests as requests
+
+    from reward_kit.models import EvaluateResult
+    from reward_kit.typed_interface import reward_function as reward_function
 
 __all__ = ["RewardFunction", "reward_function"]
 
 logger = logging.getLogger(__name__)
 
 CONNECT_AND_READ_SECONDS = (10, 600)
-"""How long a remote reward may take to accept a request, and to answer it."""
+"""Time limits of a remote reward, in seconds: to connect, and to answer."""
 
 
 class RewardFunction:
-    """A reward that is called with messages, whatever its ``mode``.
+    """A reward called with messages, locally or remotely.
 
     ``local`` calls ``func``, or what ``func_path`` names (``package.module:function`` or
     ``package.module.function``). ``remote`` posts to ``endpoint``, or to the Fireworks reward called
     ``name``. ``fireworks_hosted`` posts to the reward of the model ``model_id``. All other keyword
     arguments go to each call.
 
-    Raises ``ValueError`` where the mode is unknown or lacks its argument, ``ImportError`` where
-    ``func_path`` leads nowhere.
+    Raises ``ValueError`` if the mode is unknown or lacks its argument, ``ImportError`` if ``func_path``
+    cannot be imported.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class RewardFunction:
             if func is None and func_path is None:
                 raise ValueError("Either 'func' or 'func_path' must be provided for local mode")
             if func is None and func_path is not None:
-                self.func = imported_function(func_path, importlib.import_module)
+                self.func = imported_function(func_path)
         elif mode == "remote":
             if endpoint is None and name is None:
                 raise ValueError("Either 'endpoint' or 'name' must be provided for remote mode")
@@ -74,11 +76,10 @@ class RewardFunction:
             raise ValueError(f"Invalid mode: {mode}")
 
     def __call__(self, messages: list[Any], ground_truth: Any = None, **kwargs: Any) -> EvaluateResult:
-        """The result for ``messages``.
+        """Score ``messages``.
 
-        ``ground_truth`` is ``messages[:-1]`` where it is not given; ``original_messages=`` is its older
-        name. What a local function raises goes on to the caller; a remote one raises ``requests.HTTPError``
-        for an error status.
+        ``ground_truth`` defaults to ``messages[:-1]``; ``original_messages=`` is its older name. Exceptions
+        of a local function propagate; a remote reward raises ``requests.HTTPError`` for an error status.
         """
         others = {**self.kwargs, **kwargs}
         if self.mode == "local":
@@ -86,10 +87,11 @@ class RewardFunction:
         return self._call_remote(messages, ground_truth, others)
 
     def get_trl_adapter(self) -> Callable[..., list[float]]:
-        """This reward as TRL trainers call it: see ``reward_kit.integrations.trl.conversation_adapter``."""
-        from reward_kit.integrations.trl import conversation_adapter
-
-        return conversation_adapter(self)
+        """Return this reward in TRL's form, see ``reward_kit.integrations.trl.conversation_adapter``."""
+        adapter: Callable[..., list[float]] = importlib.import_module(
+            "reward_kit.integrations.trl"
+        ).conversation_adapter(self)
+        return adapter
 
     def _call_local(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
         assert self.func is not None
@@ -102,6 +104,10 @@ class RewardFunction:
         return as_result(result)
 
     def _call_remote(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
+        import requests
+
+        from reward_kit.models import EvaluateResult
+
         assert self.endpoint is not None
         if ground_truth is None:
             ground_truth = others.get("original_messages", messages[:-1])
@@ -118,8 +124,91 @@ class RewardFunction:
         return EvaluateResult.model_validate(response.json())
 
 
+def imported_function(path: str) -> Callable[..., Any]:
+    """Import the function at ``package.module:function`` or ``package.module.function``.
+
+    Raises ``ValueError`` if the path has another form, ``ImportError`` if nothing is there.
+    """
+    module_name, separator, name = path.partition(":") if ":" in path else path.rpartition(".")
+    if not separator or not module_name:
+        raise ValueError(
+            f"Invalid func_path format: {path}, "
+            "expected 'module.path:function_name' or 'module.path.function_name'"
+        )
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(f"Failed to load function from path {path}: {error}") from error
+    return function
+
+
+def call_arguments(
+    function: Callable[..., Any], messages: list[Any], ground_truth: Any, others: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Build the keyword arguments for ``function``.
+
+    The ground truth (default: ``messages[:-1]``) is passed under each name that the function accepts:
+    ``ground_truth`` and the older ``original_messages``.
+    """
+    if ground_truth is None:
+        ground_truth = others.get("original_messages")
+    if ground_truth is None:
+        ground_truth = messages[:-1]
+    truths = {
+        "ground_truth": ground_truth,
+        "original_messages": others.get("original_messages", ground_truth),
+    }
+    parameters = inspect.signature(function).parameters
+    names = {name for name in truths if name in parameters}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        names |= {"ground_truth"} | (truths.keys() & others.keys())
+    return {
+        "messages": messages,
+        **{name: value for name, value in others.items() if name not in truths},
+        **{name: truths[name] for name in names},
+    }
+
+
+def as_result(result: Any) -> EvaluateResult:
+    """Convert a reward function's return value to an ``EvaluateResult``.
+
+    Also accepts ``(score, {metric: score})`` and a dict with ``score``, with a ``DeprecationWarning``.
+    Raises ``TypeError`` for anything else.
+    """
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+    if isinstance(result, EvaluateResult):
+        return result
+    if isinstance(result, RewardOutput):
+        return result.to_evaluate_result()
+    if isinstance(result, tuple) and len(result) == 2:
+        result = {"score": result[0], "metrics": result[1]}
+    elif not isinstance(result, dict) or "score" not in result:
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"Invalid return type from reward function: {type(result)}. Expected EvaluateResult.")
+    warnings.warn(
+        "A reward function should return an EvaluateResult or a RewardOutput; a tuple or dict is deprecated.",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    metrics = {name: _as_metric(name, value) for name, value in (result.get("metrics") or {}).items()}
+    return EvaluateResult.model_validate({**result, "metrics": metrics})
+
+
+def _as_metric(name: str, value: Any) -> Any:
+    from reward_kit.models import MetricResult
+
+    if isinstance(value, MetricResult):
+        return value
+    fields = value if isinstance(value, dict) else {"score": value}
+    return {"reason": f"{name} score", **fields}
+
+
 def _as_json(value: Any) -> Any:
-    """Messages, and whatever else has ``model_dump``, as plain JSON types."""
+    """Convert messages and other objects with ``model_dump`` to plain JSON types."""
+    from reward_kit.models import Message
+
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
     if isinstance(value, dict):
@@ -127,3 +216,11 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Message):
         return value.model_dump(exclude_none=True)
     return value.model_dump() if hasattr(value, "model_dump") else value
+
+
+def __getattr__(name: str) -> Any:
+    if name == "requests":
+        return importlib.import_module("requests")
+    if name == "reward_function":
+        return importlib.import_module("reward_kit.typed_interface").reward_function
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

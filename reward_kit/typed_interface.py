@@ -1,19 +1,21 @@
-"""``@reward_function``: checked arguments and a checked result for a function that scores messages."""
+"""``@reward_function``: validated arguments and results for functions that score messages."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import types
+import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, overload
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Strict, TypeAdapter, ValidationError
 
-from reward_kit.message_arguments import message_arguments
-from reward_kit.models import EvaluateResult, RewardOutput
+from reward_kit.models import EvaluateResult, Message, RewardOutput
 
 if TYPE_CHECKING:
-    from reward_kit.resources import ResourceWrapper
+    from reward_kit.compat.resources import ResourceWrapper
 
 EvaluationMode = Literal["pointwise", "batch"]
 """``pointwise``: one rollout in, one result out; ``batch``: a list of rollouts in, a list of results out."""
@@ -46,14 +48,14 @@ def reward_function(
     requirements: list[str] | None = None,
     resources: dict[str, list[ResourceWrapper]] | None = None,
 ) -> Callable[..., Any]:
-    """Make a function a reward function; with or without arguments, on ``def`` and ``async def``.
+    """Make a ``def`` or ``async def`` function a reward function.
 
     Arguments that are annotated ``list[Message]`` become ``Message`` objects: ``messages`` (in batch mode
     ``rollouts_messages: list[list[Message]]``) and ``ground_truth``. An ``EvaluateResult`` or a
-    ``RewardOutput`` that the function returns is handed on as it is; a dict becomes an ``EvaluateResult``.
+    ``RewardOutput`` that the function returns is passed on unchanged; a dict becomes an ``EvaluateResult``.
 
-    The function must take ``**kwargs``, else ``ValueError`` at decoration. At the call, ``ValueError`` for
-    arguments that are no messages and for a result that is none; what the function raises is not touched.
+    Raises ``ValueError`` at decoration if the function does not take ``**kwargs``, and at the call for
+    invalid messages or results. Exceptions of the function propagate unchanged.
 
     ``id`` and ``requirements`` are kept on the function for tools that deploy it. Each of the ``resources``
     (such as ``{"llms": [create_llm_resource(llm)]}``) is set up once, at decoration; the function gets their
@@ -67,7 +69,7 @@ def reward_function(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", type(function).__name__)
         _require_var_keyword(function, name)
-        coerced = message_arguments(function, mode)
+        coerced = _message_arguments(function, mode)
         provided = _set_up(resources)
 
         def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -145,3 +147,100 @@ def _checked_batch(results: Any) -> Any:
     return _results.validate_python(
         [result.to_evaluate_result() if isinstance(result, RewardOutput) else result for result in results]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _MessageArgument:
+    """A parameter annotated as messages.
+
+    ``position`` is its index among the positional parameters, ``None`` if keyword-only; ``fault`` begins the
+    message of a validation error.
+    """
+
+    name: str
+    position: int | None
+    adapter: TypeAdapter[Any]
+    fault: str
+    may_be_none: bool
+
+    def coerce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return ``args`` with this argument as messages; a keyword argument is replaced in ``kwargs``."""
+        if self.name in kwargs:
+            kwargs[self.name] = self._messages(kwargs[self.name])
+        elif self.position is not None and self.position < len(args):
+            value = self._messages(args[self.position])
+            return (*args[: self.position], value, *args[self.position + 1 :])
+        return args
+
+    def _messages(self, value: Any) -> Any:
+        if value is None and self.may_be_none:
+            return None
+        try:
+            return self.adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(f"{self.fault}: {error}") from None
+
+
+def _message_arguments(function: Callable[..., Any], mode: str) -> list[_MessageArgument]:
+    """Find the parameters of ``function`` that are annotated as messages.
+
+    These are ``messages`` (``rollouts_messages``, a list of lists, in batch mode) and ``ground_truth``. Any
+    other annotation than a list of ``Message``, optional or not, leaves the argument as the caller gave it.
+    """
+    conversation = ("rollouts_messages", 2) if mode == "batch" else ("messages", 1)
+    found = []
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+        for name, depth in (conversation, ("ground_truth", 1)):
+            if parameter.name != name:
+                continue
+            hint = _resolved(parameter.annotation, function)
+            inner = _without_none(hint)
+            if not _is_messages(inner, depth):
+                continue
+            fault = f"Input '{name}' failed Pydantic validation"
+            is_truth = name == "ground_truth"
+            found.append(
+                _MessageArgument(
+                    name=name,
+                    position=None if parameter.kind is parameter.KEYWORD_ONLY else position,
+                    adapter=_adapter(depth),
+                    fault=f"{fault} for List[Message]" if is_truth else fault,
+                    may_be_none=is_truth or inner is not hint,
+                )
+            )
+    return found
+
+
+@functools.lru_cache(maxsize=2)
+def _adapter(depth: int) -> TypeAdapter[Any]:
+    one_conversation = Annotated[list[Message], Strict()]
+    return TypeAdapter(one_conversation if depth == 1 else Annotated[list[one_conversation], Strict()])
+
+
+def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
+    """Resolve an annotation to a type; text with unknown names stays text.
+
+    Common names are known even if the module imports them for type checkers only.
+    """
+    usual_names = {**vars(typing), "Message": Message}
+    module_names = getattr(inspect.unwrap(function), "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, {**usual_names, **module_names})["it"]
+    except (NameError, TypeError, SyntaxError, AttributeError):
+        return annotation
+
+
+def _without_none(hint: Any) -> Any:
+    """Return ``X`` for ``Optional[X]``, anything else unchanged."""
+    if typing.get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    members = [member for member in typing.get_args(hint) if member is not type(None)]
+    return members[0] if len(members) == 1 else hint
+
+
+def _is_messages(hint: Any, depth: int) -> bool:
+    if depth == 0:
+        return hint is Message
+    arguments = typing.get_args(hint)
+    return typing.get_origin(hint) is list and len(arguments) == 1 and _is_messages(arguments[0], depth - 1)

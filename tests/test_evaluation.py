@@ -7,9 +7,9 @@ import sys
 import types
 
 import pytest
+from reward_kit.evaluation import Evaluator, create_evaluation, preview_evaluation
 
 from reward_kit import RewardKitError
-from reward_kit.evaluation import Evaluator, create_evaluation, preview_evaluation
 
 WORDS = """
 def evaluate(messages, ground_truth=None, tools=None, **kwargs):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from reward_kit.rl_processing import RLDataAligner
+
 from reward_kit import EvaluateResult, Message, StepOutput
 from reward_kit.agent import StepData
-from reward_kit.rl_processing import RLDataAligner
 
 
 def step(**info):

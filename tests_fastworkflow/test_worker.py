@@ -14,10 +14,10 @@ from stub_server import Answer, StubServer
 
 from reward_kit.agent import TaskBundle
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.agents.fastworkflow.environment import FastWorkflowHome
+from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.database import Database
-from reward_kit.agent.evaluation_config import EvaluationConfig
-from reward_kit.agent.rollout import Rollout
+from reward_kit.agent.rollout.episode import Episode
 from reward_kit.cli import main
 from reward_kit.errors import ModelSetupError
 
@@ -62,8 +62,8 @@ async def test_every_command_calls_its_tool_on_the_rollouts_database(
         with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
             for name, arguments in calls.items():
                 with base.fork() as database:
-                    rollout = Rollout(task, 0, database=database)
-                    session = await factory.session(rollout)
+                    rollout = Episode(task, 0, database=database)
+                    session = await factory.session(rollout.rollout)
                     answer = await worker.ask(
                         "action", rollout=rollout.id, command=name, parameters=arguments
                     )
@@ -85,8 +85,8 @@ async def test_the_same_call_in_two_turns_is_made_twice(factory: FastWorkflow, t
             Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base,
             base.fork() as database,
         ):
-            rollout = Rollout(task, 0, database=database)
-            session = await factory.session(rollout)
+            rollout = Episode(task, 0, database=database)
+            session = await factory.session(rollout.rollout)
             for _ in range(2):
                 answer = await worker.ask(
                     "action", rollout=rollout.id, command="calculate", parameters={"expression": "1 + 1"}
@@ -107,8 +107,8 @@ async def test_a_turn_that_is_called_off_ends_before_its_next_model_call(
             Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base,
             base.fork() as database,
         ):
-            rollout = Rollout(task, 0, database=database)
-            await factory.session(rollout)
+            rollout = Episode(task, 0, database=database)
+            await factory.session(rollout.rollout)
             turn = asyncio.ensure_future(worker.ask("turn", rollout=rollout.id, text="Hello"))
             while not models.requests_for(AGENT):  # noqa: ASYNC110 - the server is in another thread
                 await asyncio.sleep(0.02)

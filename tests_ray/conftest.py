@@ -50,7 +50,7 @@ async def books(rollout):
 
 async def dies(rollout):
     """Takes its process with it in one rollout, always, at once."""
-    if (rollout.row.id, rollout.index) == ("row-1", 0):
+    if (rollout.row_id, rollout.index) == ("row-1", 0):
         os._exit(7)
     await asyncio.sleep(0.05)
     return "Hello"
@@ -66,7 +66,7 @@ async def dies_once(rollout):
 
 async def blocks(rollout):
     """Never gives up control, in one rollout."""
-    if (rollout.row.id, rollout.index) == ("row-0", 1):
+    if (rollout.row_id, rollout.index) == ("row-0", 1):
         time.sleep(600)
     return "Hello"
 
@@ -74,7 +74,7 @@ async def blocks(rollout):
 async def waits(rollout):
     """Goes on when it is told to."""
     if "RAY_RAYLET_PID" in os.environ:
-        mark("began", f"{rollout.row.id}-{rollout.index}")
+        mark("began", f"{rollout.row_id}-{rollout.index}")
     while rollout.index and not (MARKS / "go").exists():
         await asyncio.sleep(0.05)
     return "Hello"
@@ -82,7 +82,7 @@ async def waits(rollout):
 
 class Spends:
     async def respond(self, rollout):
-        from reward_kit.agent.completion import Usage
+        from reward_kit.agent import Usage
 
         rollout.count_usage(Usage(calls=1, input_tokens=10, cost=0.5), model="mine")
         await asyncio.sleep(0.3)

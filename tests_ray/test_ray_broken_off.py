@@ -13,15 +13,15 @@ from pathlib import Path
 from flight_bundle import Bundle
 from ray.cluster_utils import Cluster
 
-from reward_kit.agent.runs.stored_evaluation import load_evaluation
-from reward_kit.agent.runs.stored_result import stored_result
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
 PAYS = """
 import asyncio
 import os
 from pathlib import Path
 
-from reward_kit.agent.completion import Usage
+from reward_kit.agent.base.types import Usage
 
 
 class Pays:

@@ -51,7 +51,7 @@ class Agent:
 def graph_for(rollout, name):
     """model -> tools -> model, until an answer calls none."""
     model = ChatOpenAI(model=name, seed=rollout.seed).bind_tools(rollout.tools)
-    prompt = [("system", rollout.task.system_prompt)] if rollout.task.system_prompt else []
+    prompt = [("system", rollout.system_prompt)] if rollout.system_prompt else []
 
     async def think(state):
         rollout.step()

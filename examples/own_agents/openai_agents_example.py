@@ -40,7 +40,7 @@ class Agent:
             ]
         agent = agents.Agent(
             name="agent",
-            instructions=rollout.task.system_prompt,
+            instructions=rollout.system_prompt,
             model=agents.OpenAIChatCompletionsModel(self.model, self.client),
             model_settings=agents.ModelSettings(extra_args={"seed": rollout.seed}),
             tools=[tool_for(rollout, tool["function"]) for tool in rollout.tools],

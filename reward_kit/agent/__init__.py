@@ -1,103 +1,97 @@
-"""Agents on tools with a database: what bundles, agents, simulated users and scripts build on.
+"""Agents on tools with a database: the names that bundles, agents, simulated users and scripts build on.
 
-Names are imported when they are first used.
+Each name is imported when it is first used.
 """
+# ruff: noqa: F401
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.lazy_names import lazy_names
-
 if TYPE_CHECKING:
-    from reward_kit.agent.agents import Agent, load_agent
-    from reward_kit.agent.bundle import Task, TaskBundle
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.types import Completion, Model, ToolCall, Usage
+    from reward_kit.agent.bundles.bundle import Seed, Task
     from reward_kit.agent.bundles.task_row import Action, TaskRow
-    from reward_kit.agent.calls import ToolCall
-    from reward_kit.agent.completion import Completion, Model, Usage
+    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Changes, Database, ReadOnlyDatabase, Row, RowChange
-    from reward_kit.agent.evaluation import agent_eval, run_evaluation
-    from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.limits import RolloutLimits
-    from reward_kit.agent.llm import LiteLLMModel
-    from reward_kit.agent.models import StepData
-    from reward_kit.agent.orchestrator import FinishedRollout, run_rollout
-    from reward_kit.agent.results import EvaluationResult
-    from reward_kit.agent.rollout import Rollout, RolloutStopped
-    from reward_kit.agent.runs.rollout_record import RolloutRecord, load_rollout
-    from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.models.function import FunctionModel
+    from reward_kit.agent.models.litellm import LiteLLMModel
+    from reward_kit.agent.players.loading import load_agent, load_user
+    from reward_kit.agent.records.rollout_record import RolloutRecord, load_rollout
+    from reward_kit.agent.rollout.budgets import RolloutLimits
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.judge import judge, judge_sync
+    from reward_kit.agent.rollout.opening import TaskBundle
+    from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
+    from reward_kit.agent.rollout.rollout import Rollout, RolloutStopped, TaskView, UserRollout
+    from reward_kit.agent.runner.evaluation import agent_eval, evaluate, evaluate_async, run_evaluation
+    from reward_kit.agent.runner.progress import Progress
+    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.storage.stored_evaluation import load_evaluation
     from reward_kit.agent.tools.execution import ToolResult
-    from reward_kit.agent.users import User, load_user
+    from reward_kit.agent.tools.registry import ToolRegistry
+    from reward_kit.agent.users import User
     from reward_kit.agent.validation import validate
     from reward_kit.errors import ToolError
+    from reward_kit.models import StepData
 
-__all__ = [
-    "Action",
-    "Agent",
-    "Changes",
-    "Completion",
-    "Database",
-    "EvaluationConfig",
-    "EvaluationResult",
-    "FinishedRollout",
-    "LiteLLMModel",
-    "Model",
-    "ReadOnlyDatabase",
-    "Rollout",
-    "RolloutLimits",
-    "RolloutRecord",
-    "RolloutStopped",
-    "Row",
-    "RowChange",
-    "StepData",
-    "Task",
-    "TaskBundle",
-    "TaskRow",
-    "ToolCall",
-    "ToolError",
-    "ToolRegistry",
-    "ToolResult",
-    "Usage",
-    "User",
-    "agent_eval",
-    "load_agent",
-    "load_rollout",
-    "load_user",
-    "run_evaluation",
-    "run_rollout",
-    "validate",
-]
+_HOMES = {
+    "Action": "reward_kit.agent.bundles.task_row",
+    "Agent": "reward_kit.agent.agents",
+    "Changes": "reward_kit.agent.database",
+    "Completion": "reward_kit.agent.base.types",
+    "Database": "reward_kit.agent.database",
+    "Episode": "reward_kit.agent.rollout.episode",
+    "EvaluationConfig": "reward_kit.agent.config",
+    "EvaluationResult": "reward_kit.agent.scoring.results",
+    "FinishedRollout": "reward_kit.agent.rollout.orchestrator",
+    "FunctionModel": "reward_kit.agent.models.function",
+    "LiteLLMModel": "reward_kit.agent.models.litellm",
+    "Model": "reward_kit.agent.base.types",
+    "Progress": "reward_kit.agent.runner.progress",
+    "ReadOnlyDatabase": "reward_kit.agent.database",
+    "Rollout": "reward_kit.agent.rollout.rollout",
+    "RolloutLimits": "reward_kit.agent.rollout.budgets",
+    "RolloutRecord": "reward_kit.agent.records.rollout_record",
+    "RolloutStopped": "reward_kit.agent.rollout.rollout",
+    "Row": "reward_kit.agent.database",
+    "RowChange": "reward_kit.agent.database",
+    "Seed": "reward_kit.agent.bundles.bundle",
+    "StepData": "reward_kit.models",
+    "Task": "reward_kit.agent.bundles.bundle",
+    "TaskBundle": "reward_kit.agent.rollout.opening",
+    "TaskRow": "reward_kit.agent.bundles.task_row",
+    "TaskView": "reward_kit.agent.rollout.rollout",
+    "ToolCall": "reward_kit.agent.base.types",
+    "ToolError": "reward_kit.errors",
+    "ToolRegistry": "reward_kit.agent.tools.registry",
+    "ToolResult": "reward_kit.agent.tools.execution",
+    "Usage": "reward_kit.agent.base.types",
+    "User": "reward_kit.agent.users",
+    "UserRollout": "reward_kit.agent.rollout.rollout",
+    "agent_eval": "reward_kit.agent.runner.evaluation",
+    "evaluate": "reward_kit.agent.runner.evaluation",
+    "evaluate_async": "reward_kit.agent.runner.evaluation",
+    "judge": "reward_kit.agent.rollout.judge",
+    "judge_sync": "reward_kit.agent.rollout.judge",
+    "load_agent": "reward_kit.agent.players.loading",
+    "load_evaluation": "reward_kit.agent.storage.stored_evaluation",
+    "load_rollout": "reward_kit.agent.records.rollout_record",
+    "load_user": "reward_kit.agent.players.loading",
+    "run_evaluation": "reward_kit.agent.runner.evaluation",
+    "run_rollout": "reward_kit.agent.rollout.orchestrator",
+    "validate": "reward_kit.agent.validation",
+}
 
-_find = lazy_names(
-    __name__,
-    {
-        "reward_kit.agent.agents": ["Agent", "load_agent"],
-        "reward_kit.agent.bundle": ["Task", "TaskBundle"],
-        "reward_kit.agent.calls": ["ToolCall"],
-        "reward_kit.agent.completion": ["Completion", "Model", "Usage"],
-        "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
-        "reward_kit.agent.evaluation": ["agent_eval", "run_evaluation"],
-        "reward_kit.agent.evaluation_config": ["EvaluationConfig"],
-        "reward_kit.agent.limits": ["RolloutLimits"],
-        "reward_kit.agent.llm": ["LiteLLMModel"],
-        "reward_kit.agent.models": ["StepData"],
-        "reward_kit.agent.orchestrator": ["FinishedRollout", "run_rollout"],
-        "reward_kit.agent.results": ["EvaluationResult"],
-        "reward_kit.agent.rollout": ["Rollout", "RolloutStopped"],
-        "reward_kit.agent.runs.rollout_record": ["RolloutRecord", "load_rollout"],
-        "reward_kit.agent.bundles.task_row": ["Action", "TaskRow"],
-        "reward_kit.agent.tools.execution": ["ToolResult"],
-        "reward_kit.agent.tool_registry": ["ToolRegistry"],
-        "reward_kit.agent.users": ["User", "load_user"],
-        "reward_kit.agent.validation": ["validate"],
-        "reward_kit.errors": ["ToolError"],
-    },
-)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    value = _find(name)
-    globals()[name] = value
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 
 

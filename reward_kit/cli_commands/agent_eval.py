@@ -12,32 +12,28 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from reward_kit.agent.bundles.breakage import kept_process
-from reward_kit.agent.bundles.ground import KeptFunctions, kept_ground
-from reward_kit.agent.evaluation_config import DEFAULTS, EvaluationConfig
-from reward_kit.agent.event_loop import run_in_loop
-from reward_kit.agent.redaction import redact, secrets_in
-from reward_kit.cli import ended_by_ctrl_c, installed_first
+from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.redaction import redact, secrets_in
+from reward_kit.agent.config import DEFAULTS, EvaluationConfig
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
-from reward_kit.cli_commands.printing import say
 from reward_kit.cli_commands.report_output import (
     output_for_the_report,
     print_result,
     write_asked,
 )
-from reward_kit.errors import RewardKitError, UsageError
+from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.evaluation import Evaluation
-    from reward_kit.agent.results import EvaluationResult
-    from reward_kit.agent.tally import Progress
+    from reward_kit.agent.runner.evaluation import Evaluation
+    from reward_kit.agent.runner.progress import Progress
+    from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.validation import Finding
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = """\
 Exit codes: 0 done; 1 some rollouts could not be judged, explained or run, or the
-score is below --fail-under; 2 a fault in the command, the bundle, the model's
-set-up or the disk; 130 interrupted. What is finished is always kept."""
+score is below --fail-under; 2 an error in the command, the bundle, the model's
+set-up or the disk; 130 interrupted. Finished rollouts are always kept."""
 
 
 @click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
@@ -53,8 +49,7 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
     """
     given = given_options(context)
     try:
-        with installed_first():
-            return _run(given)
+        return _run(given)
     except RewardKitError:
         if given.get("debug"):
             say(redact(traceback.format_exc(), _secrets(given)), err=True)
@@ -65,7 +60,7 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
 
 
 def _secrets(given: dict[str, Any]) -> frozenset[str]:
-    """What in the options must not be shown, as far as they can be read."""
+    """The secrets among the options, as far as these can be read."""
     try:
         return EvaluationConfig(
             **{name: given[name] for name in ("model_args", "user_model_args", "agent") if name in given}
@@ -75,7 +70,7 @@ def _secrets(given: dict[str, Any]) -> frozenset[str]:
 
 
 def given_options(context: click.Context) -> dict[str, Any]:
-    """The options that were really said; for all others a resumed evaluation keeps its own."""
+    """The options that were typed; for all others a resumed evaluation keeps its own."""
     return {
         name: value
         for name, value in context.params.items()
@@ -84,11 +79,11 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 
 def _run(given: dict[str, Any]) -> int:
-    with ended_by_ctrl_c():
-        from reward_kit.agent.evaluation import Evaluation
-        from reward_kit.agent.given_options import make_config
-        from reward_kit.agent.local_models import shown_on
-        from reward_kit.agent.runs.output_file import check_target
+    from reward_kit.agent.base.files import check_target
+    from reward_kit.agent.models.local import shown_on
+    from reward_kit.agent.runner.evaluation import Evaluation
+    from reward_kit.agent.runner.options import make_config
+    from reward_kit.agent.runner.signals import run_in_loop
 
     config = make_config(given)
     check_target("--json", config.json)
@@ -98,12 +93,17 @@ def _run(given: dict[str, Any]) -> int:
     with output_for_the_report(config) as output:
         try:
             shown = nullcontext() if config.quiet else shown_on(sys.stderr)
-            with kept_ground(), kept_process(), shown, KeptFunctions():
-                result = run_in_loop(evaluation.run(killed=lambda: _resume_hint(evaluation)))
+            with shown:
+                result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
         except (RewardKitError, KeyboardInterrupt):
             if evaluation.result is not None and evaluation.result.outcomes:
                 say(_resume_hint(evaluation), err=True)
             raise
+        except SystemExit as error:
+            raise BundleError(
+                f"code of the bundle or of the agent called sys.exit({error.code!r})",
+                remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
+            ) from error
         if result.status in ("interrupted", "budget"):
             say(_resume_hint(evaluation), err=True)
         print_result(result, config)
@@ -117,21 +117,22 @@ def _warn(warning: str) -> None:
 
 
 def _validate(config: EvaluationConfig) -> int:
-    from reward_kit.agent.evaluation import open_bundle
-    from reward_kit.agent.schedule import chosen_tasks
+    from reward_kit.agent.runner.evaluation import open_bundle
+    from reward_kit.agent.runner.schedule import chosen_tasks
+    from reward_kit.agent.runner.signals import run_in_loop
     from reward_kit.agent.validation import validate
 
     with output_for_the_report(config) as output:
-        with kept_ground(), kept_process(), KeptFunctions(), open_bundle(config) as bundle:
+        with open_bundle(config) as bundle:
             tell = partial(_tell_finding, sys.stdout, config.quiet)
             report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
         if config.json is not None:
-            from reward_kit.agent.runs.atomic_file import json_bytes
-            from reward_kit.agent.runs.output_file import write_output
+            from reward_kit.agent.base.files import write_output
+            from reward_kit.agent.base.strict_json import json_bytes
 
             write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
         if not report.ok:
-            from reward_kit.agent.reports.wording import count
+            from reward_kit.agent.base.text import count
 
             say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
             return FAULT
@@ -140,14 +141,14 @@ def _validate(config: EvaluationConfig) -> int:
 
 
 def _tell_finding(output: IO[str], quiet: bool, finding: Finding) -> None:
-    """Print it to ``output``, even if a tool has put another stream in its place."""
+    """Print a finding to ``output``, or to stdout if that was closed."""
     if not quiet or finding.level == "error":
         say(str(finding), file=sys.stdout if output.closed else output)
 
 
 def _progress(config: EvaluationConfig) -> Progress:
     from reward_kit.agent.reports.progress import LiveProgress, PlainProgress
-    from reward_kit.agent.tally import NoProgress
+    from reward_kit.agent.runner.progress import NoProgress
 
     if config.quiet:
         return NoProgress()
@@ -155,7 +156,7 @@ def _progress(config: EvaluationConfig) -> Progress:
 
 
 def _resume_hint(evaluation: Evaluation) -> str:
-    """How much is done, and the command that continues; also while the evaluation runs."""
+    """The number of finished rollouts and the command that continues; also valid during the run."""
     config, tally, result = evaluation.config, evaluation.tally, evaluation.result
     command = ["reward-kit", "agent-eval", "--resume", str(config.eval_id)]
     if config.output_dir != DEFAULTS["output_dir"]:
@@ -163,10 +164,9 @@ def _resume_hint(evaluation: Evaluation) -> str:
     line = shlex.join(command)
     if result is not None and result.status == "budget":
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
-    done = len(result.outcomes) if result is not None else tally.done if tally is not None else 0
     planned = result.planned if result is not None else tally.planned if tally is not None else 0
     why = f"{result.reason}. " if config.quiet and result is not None and result.status == "budget" else ""
-    return f"{why}{done} of {planned} rollouts are done and kept. Continue with:\n  {line}"
+    return f"{why}{evaluation.finished} of {planned} rollouts are done and saved. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

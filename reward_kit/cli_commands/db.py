@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -17,21 +17,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.overlay import Overlay
 
 
-class _File(click.Path):
-    """The path of a file: of no folder, and of no pipe or device, which may never end."""
-
-    def __init__(self, *, exists: bool = False) -> None:
-        super().__init__(exists=exists, dir_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        assert isinstance(path, Path)
-        if path.exists() and not path.is_file():
-            self.fail(f"{str(path)!r} is not a file.", param, ctx)
-        return path
-
-
-_existing = _File(exists=True)
+_name = click.argument("name")
+_output_dir = click.option(
+    "--output-dir", "-o", default="runs", show_default=True, help="Folder of the evaluations."
+)
 
 
 class _Commands(click.Group):
@@ -53,12 +42,12 @@ class _Commands(click.Group):
 def db() -> None:
     """Open, export and compare databases of rollouts.
 
-    PATH is a base, a delta (roll_*.dbd) or a complete SQLite file.
+    NAME is a database file, the id of a rollout, or 'EVALUATION ROW#1'.
     """
 
 
 @db.command("open")
-@click.argument("path", type=_existing)
+@_name
 @click.argument("sql", nargs=-1)
 @click.option(
     "--readonly/--writable",
@@ -66,15 +55,16 @@ def db() -> None:
     show_default=True,
     help="With --writable, changes are kept in memory and are gone at the end.",
 )
-def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
-    """SQL shell on the database at PATH; with SQL (or commands such as .schema), run that and leave.
+@_output_dir
+def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: str) -> None:
+    """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and leave.
 
     The file itself is never written.  `.help` lists the shell's commands.
     The exit code is 1 after an error in SQL, or in a script on standard input (the rest of it still runs).
     """
     import apsw.shell
 
-    connection = _fork(path).connect()
+    connection = _fork(name, output_dir)[0].connect()
     if readonly:
         connection.pragma("query_only", True)
     failed = False
@@ -103,27 +93,31 @@ def open_database(path: Path, sql: tuple[str, ...], readonly: bool) -> None:
 
 
 @db.command()
-@click.argument("path", type=_existing)
-@click.argument("out", type=_File())
+@_name
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-def export(path: Path, out: Path, force: bool) -> None:
-    """Write the database at PATH to OUT as a complete SQLite file."""
+@_output_dir
+def export(name: str, out: Path, force: bool, output_dir: str) -> None:
+    """Write the database NAME to OUT as a complete SQLite file."""
     from reward_kit.agent.database.delta import export
 
+    if out.exists() and not out.is_file():
+        raise click.UsageError(f"{str(out)!r} is not a file.")
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it.")
-    export(_fork(path), out)
+    export(_fork(name, output_dir)[0], out)
     say(f"{out}  {out.stat().st_size} bytes")
 
 
 @db.command()
-@click.argument("path", type=_existing)
-@click.option("--base", type=_existing, help="Compare with this database; default: base.db beside PATH.")
+@_name
+@click.option("--base", help="Compare with this database; default: the base of the rollout.")
 @click.option("--full", is_flag=True, help="Show long values whole.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes, with whole values.")
-def changes(path: Path, base: Path | None, full: bool, as_json: bool) -> None:
-    """Show the rows in which the database at PATH differs from its base."""
-    found = _changes(path, base)
+@_output_dir
+def changes(name: str, base: str | None, full: bool, as_json: bool, output_dir: str) -> None:
+    """Show the rows in which the database NAME differs from its base."""
+    found = _changes(name, base, output_dir)
     if as_json:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
         say(f"[{rows}]")
@@ -137,26 +131,31 @@ def changes(path: Path, base: Path | None, full: bool, as_json: bool) -> None:
         say("long values are cut; --full shows them whole", err=True)
 
 
-def _fork(path: Path) -> Overlay:
+def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
+    """The database that ``name`` means, and the file that it comes from."""
     from reward_kit.agent.database.base_image import BaseImage
-    from reward_kit.agent.database.delta import is_delta, load_delta
+    from reward_kit.agent.database.delta import unpack_delta
     from reward_kit.agent.database.overlay import Overlay
+    from reward_kit.agent.records.states import find_state
 
-    return load_delta(path) if is_delta(path) else Overlay(BaseImage.open(path))
+    path, delta = find_state(name, output_dir)
+    base = BaseImage.open(path)
+    return (Overlay(base) if delta is None else unpack_delta(delta, base, name)), path
 
 
-def _changes(path: Path, base: Path | None) -> Changes:
-    from reward_kit.agent.database.overlay_diff import overlay_changes
+def _changes(name: str, base: str | None, output_dir: str) -> Changes:
+    from reward_kit.agent.database.recorder import overlay_changes
     from reward_kit.agent.database.table_diff import diff_databases
 
-    overlay = _fork(path)
+    overlay, path = _fork(name, output_dir)
     if base is None and not overlay.pristine:
         return overlay_changes(overlay)
     if base is None:
-        base = path.parent / "base.db"
-        if not base.exists():
+        beside = path.parent / "base.db"
+        if not beside.exists():
             raise click.UsageError(
-                f"{path} is a complete database and there is no base.db beside it: give --base."
+                f"{name} is a complete database and there is no base.db beside it: give --base."
             )
-    before, after = _fork(base).connect(), overlay.connect()
+        base = str(beside)
+    before, after = _fork(base, output_dir)[0].connect(), overlay.connect()
     return diff_databases(before.execute, after.execute)

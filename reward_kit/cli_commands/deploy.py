@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reward_kit.agent.base.printing import say
 from reward_kit.cli_commands.preview import FolderListCommand, folders_option
-from reward_kit.cli_commands.printing import say
+from reward_kit.compat.evaluation import create_evaluation
 from reward_kit.errors import RewardKitError
-from reward_kit.evaluation import create_evaluation
 
 if TYPE_CHECKING:
     import argparse

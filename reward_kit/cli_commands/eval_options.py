@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.evaluation_config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
-from reward_kit.agent.option_values import OTHER_NAMES
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.option_values import OTHER_NAMES
+from reward_kit.agent.base.printing import say
+from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class GroupedCommand(click.Command):
-    """Lists its options under the headings that the configuration gives them."""
+    """A command that lists its options under the headings of the configuration."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
@@ -31,32 +31,32 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            taken = as_click_takes_it(args)
-            self._tell_repeated(ctx, taken)
-            return super().parse_args(ctx, taken)
+            parsed = as_click_parses(args)
+            self._warn_of_repeated(ctx, parsed)
+            return super().parse_args(ctx, parsed)
         except click.NoSuchOption as error:
             meant = OTHER_NAMES.get(error.option_name.lstrip("-").replace("-", "_"))
             if meant is None:
                 raise
-            told = f"No such option {error.option_name!r}. Did you mean {flag_of(meant)!r}?"
-            raise click.UsageError(told, ctx) from error
+            text = f"No such option {error.option_name!r}. Did you mean {flag_of(meant)!r}?"
+            raise click.UsageError(text, ctx) from error
         except click.UsageError as error:
             if not error.message.startswith("Got unexpected extra argument"):
                 raise
-            told = f"{error.message}. This command takes options alone; the dataset is --dataset PATH."
-            raise click.UsageError(told, ctx) from error
+            text = f"{error.message}. This command takes only options; the dataset is --dataset PATH."
+            raise click.UsageError(text, ctx) from error
 
-    def _tell_repeated(self, ctx: click.Context, args: list[str]) -> None:
-        """Say that of several values of an option the last counts: two models are not two evaluations."""
+    def _warn_of_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """Warn that only the last of several values of an option counts."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for parameter, times in Counter(order).items():
             option = OPTIONS.get(parameter.name or "")
             if times > 1 and option is not None and option.kind not in (bool, dict):
-                say(f"{option.flag} is given {times} times: the last counts, one run takes one", err=True)
+                say(f"warning: {option.flag} is given {times} times; only the last counts", err=True)
 
 
-def as_click_takes_it(args: list[str]) -> list[str]:
-    """``args`` with the two forms of tau-bench's flags that click does not know put into its own.
+def as_click_parses(args: list[str]) -> list[str]:
+    """Translate the two forms of tau-bench's flags that click does not know.
 
     ``--task-ids 2 4 6`` becomes ``--task-ids 2,4,6``; after ``--shuffle``, ``1`` is dropped, and ``0`` with
     the flag. The command takes no arguments besides its options, so nothing else can be meant.
@@ -78,7 +78,7 @@ def as_click_takes_it(args: list[str]) -> list[str]:
 
 
 def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every field of the configuration as an option."""
+    """Add every field of the configuration as an option."""
     for name, option in reversed(list(OPTIONS.items())):
         command = click.option(*option.flags, name, default=None, help=_help(name, option), **_kind(option))(
             command
@@ -96,7 +96,7 @@ def _help(name: str, option: Option) -> str:
 
 
 def _kind(option: Option) -> dict[str, Any]:
-    """The options' values are checked where the configuration is made: click only parses."""
+    """The type of an option for click, which only parses: the configuration checks the values."""
     if option.kind is bool:
         return {} if "/" in option.flags[0] else {"is_flag": True}
     if option.kind is dict:

@@ -1,4 +1,4 @@
-"""``reward-kit export``: the rollouts of an evaluation as training data, a line of JSON each."""
+"""``reward-kit export``: the rollouts of an evaluation as training data, or as files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.exporting import Export, Format
+    from reward_kit.agent.export import Export
 
 DONE, EMPTY = 0, 1
 
@@ -21,13 +21,14 @@ DONE, EMPTY = 0, 1
 @click.command("export")
 @click.argument("evaluation", metavar="EVALUATION")
 @runs_option
+@click.argument("folder", metavar="[DIR]", required=False)
 @click.option("--out", metavar="FILE", help="Write the lines to this file. Default: the output.")
 @click.option(
     "--format",
     "layout",
-    type=click.Choice(["full", "openai", "trl"]),
+    type=click.Choice(["full", "openai", "trl", "rollouts"]),
     default="full",
-    help="What the messages and columns are to fit. Default: full.",
+    help="Format of the messages and columns; rollouts writes a roll_ID.json each to DIR. Default: full.",
 )
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
 @click.option("--rows", metavar="IDS", help="Only these rows, separated by commas.")
@@ -38,9 +39,10 @@ DONE, EMPTY = 0, 1
 )
 def export(
     evaluation: str,
+    folder: str | None,
     output_dir: str,
     out: str | None,
-    layout: Format,
+    layout: str,
     columns: str | None,
     rows: str | None,
     min_reward: float | None,
@@ -49,18 +51,23 @@ def export(
 ) -> int:
     """Export the rollouts of an evaluation as training data: JSON lines.
 
-    EVALUATION is the name of an evaluation (latest: the last), or the path of its log or results. Each
-    line has the conversation, the tools and the reward of a rollout. Exit code 1 if there was none to
-    export, 2 for a fault.
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. Each line has
+    the conversation, the tools and the reward of a rollout. With --format rollouts DIR, each rollout
+    is written whole to a file in DIR instead. Exit code 1 if there was none to export, 2 for a fault.
     """
-    from reward_kit.agent.exporting import export as chosen
-    from reward_kit.agent.exporting.output import write_lines
-    from reward_kit.agent.runs.output_file import check_target
+    from reward_kit.agent.base.files import check_target
+    from reward_kit.agent.export import export as chosen
+    from reward_kit.agent.export.output import write_lines, write_rollouts
 
+    as_files = layout == "rollouts"
+    if as_files != (folder is not None):
+        raise click.UsageError("--format rollouts takes a folder DIR, other formats do not")
+    if as_files and (out is not None or columns is not None):
+        raise click.UsageError("--format rollouts does not go with --out or --columns")
     found = chosen(
         evaluation,
         output_dir,
-        format=layout,
+        format="full" if as_files else layout,  # type: ignore[arg-type]  # one of FORMATS
         columns=columns,
         min_reward=min_reward,
         max_reward=max_reward,
@@ -71,8 +78,12 @@ def export(
     if path is not None:
         check_target("--out", path)
         if path.resolve().parent == (found.evaluation.folder / "evals").resolve():
-            raise click.UsageError(f"--out {path} lies among the logs of evaluations")
-    number = write_lines(found, path)
+            raise click.UsageError(f"--out {path} is among the files of evaluations")
+    if folder is not None:
+        path = Path(folder)
+        number = write_rollouts(found, path)
+    else:
+        number = write_lines(found, path)
     for line in report_lines(found, number, path):
         say(line, err=True)
     return DONE if number else EMPTY
@@ -80,7 +91,7 @@ def export(
 
 def report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:
     """What was exported, what was not and why."""
-    from reward_kit.agent.reports.wording import count
+    from reward_kit.agent.base.text import count
 
     rows = len({outcome.row_id for outcome in found.outcomes})
     target = f" to {path}" if path is not None else ""
@@ -99,6 +110,6 @@ def report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]
         yield f"evaluation {found.evaluation.eval_id} still runs, {found.evaluation.reason}"
     if found.without_tools:
         yield (
-            f"warning: the log has no tools for {count(found.without_tools, 'rollout')}; "
+            f"warning: there are no tools for {count(found.without_tools, 'rollout')}; "
             f"reward-kit agent-eval --resume {found.evaluation.eval_id} adds them if the bundle is the same"
         )

@@ -1,4 +1,4 @@
-"""``reward-kit fastworkflow``: make, train and check what ``--agent fastworkflow`` runs in."""
+"""``reward-kit fastworkflow``: set up, train and check FastWorkflow's environment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.agent.agents.fastworkflow.environment import DEFAULT_WORKFLOW, HOME_VARIABLE, FastWorkflowHome
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.agents.fastworkflow.home import DEFAULT_WORKFLOW, HOME_VARIABLE, FastWorkflowHome
+from reward_kit.agent.base.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +21,13 @@ _folder = click.option(
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Where it lives, instead of {HOME_VARIABLE} or the user's cache.",
+    help=f"Its folder, instead of {HOME_VARIABLE} or the user's cache.",
 )
 
 
 @click.group()
 def fastworkflow() -> None:
-    """FastWorkflow's agent as the agent under test: its environment, its training, what is missing.
+    """Set up, train and check FastWorkflow as the agent under test.
 
     \b
       reward-kit fastworkflow setup
@@ -39,22 +39,22 @@ def fastworkflow() -> None:
 
 @fastworkflow.command()
 @_folder
-@click.option("--python", metavar="PY", help="The Python to make the environment with (3.11 to 3.13).")
+@click.option("--python", metavar="PY", help="Python for the environment (3.11 to 3.13).")
 @click.option(
     "--workflow",
     default=DEFAULT_WORKFLOW,
     show_default=True,
     metavar="NAME",
-    help="The example of the package that is prepared.",
+    help="Example workflow of the package to prepare.",
 )
 @click.argument("pip_arguments", nargs=-1, type=click.UNPROCESSED)
 def setup(folder: Path | None, python: str | None, workflow: str, pip_arguments: tuple[str, ...]) -> None:
     """Make the environment, install FastWorkflow and prepare its retail workflow.
 
-    What follows `--` is handed to `pip install`. An environment that is there is kept; the workflow is
-    prepared anew, and keeps what was trained.
+    Arguments after `--` are passed to `pip install`. An existing environment is kept; the workflow is
+    prepared again and keeps its training.
     """
-    from reward_kit.agent.agents.fastworkflow.installation import install
+    from reward_kit.agent.agents.fastworkflow.setup import install
 
     home = FastWorkflowHome.find(folder)
     prepared = install(home, python, workflow, pip_arguments)
@@ -67,18 +67,17 @@ def setup(folder: Path | None, python: str | None, workflow: str, pip_arguments:
 def train(folder: Path | None) -> None:
     """Train the workflow's intent models, with the model of LLM_SYNDATA_GEN.
 
-    Needs the models that FastWorkflow starts from (two small ones of the Hugging Face hub) and takes some
-    minutes.
+    Needs FastWorkflow's base models (two small ones from the Hugging Face hub) and takes some minutes.
     """
     from reward_kit.agent.agents.fastworkflow import preflight
-    from reward_kit.agent.agents.fastworkflow.installation import train as run_training
-    from reward_kit.agent.agents.fastworkflow.settings import TRAINING_ROLE, base_environment
+    from reward_kit.agent.agents.fastworkflow.preflight import TRAINING_ROLE, base_environment
+    from reward_kit.agent.agents.fastworkflow.setup import train as run_training
 
     home = FastWorkflowHome.find(folder)
     faults = preflight.faults_of_home(home)
     preflight.check([*faults, *preflight.faults_of_settings(base_environment(), (TRAINING_ROLE,))])
     workflow = home.workflow()
-    assert workflow is not None, "told by the preflight"
+    assert workflow is not None, "checked by the preflight"
     run_training(home, workflow)
 
 
@@ -89,9 +88,9 @@ def train(folder: Path | None) -> None:
 )
 @click.option("--model", metavar="NAME", help="As for agent-eval.")
 def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
-    """Say what is missing before a run, all of it at once; starts one worker to look."""
+    """List everything that is missing before a run; starts one worker."""
     from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-    from reward_kit.agent.evaluation_config import EvaluationConfig
+    from reward_kit.agent.config import EvaluationConfig
 
     config = EvaluationConfig(dataset=dataset, model=model, agent="fastworkflow")
     home = FastWorkflowHome.find(folder)
@@ -106,7 +105,7 @@ def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
     if dataset is None:
         asyncio.run(look([]))
     else:
-        from reward_kit.agent.bundle import TaskBundle
+        from reward_kit.agent.bundles.bundle import TaskBundle
 
         with TaskBundle.load(dataset) as bundle:
             asyncio.run(look(bundle.tasks))

@@ -1,21 +1,35 @@
-"""``reward-kit mcp``: serve a bundle's tools to MCP clients."""
+"""``reward-kit mcp``: serve a bundle's tools to MCP clients, on standard input and output or over HTTP."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
+import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.cli_commands.printing import say
-from reward_kit.errors import BundleError
+from reward_kit.agent.base.printing import say
+from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tool_registry import ToolRegistry
-    from reward_kit.agent.tools.mcp_server import McpServer
+    import socket
+    from collections.abc import Iterator
+
+    from mcp.server.lowlevel import Server
+
+    from reward_kit.agent.servers.mcp_server import McpServer
+    from reward_kit.agent.tools.registry import ToolRegistry
+
+PATH = "/mcp"
+TOKEN = "REWARD_KIT_MCP_TOKEN"  # noqa: S105 - the name of the variable
+"""Environment variable with the bearer token that clients over HTTP must send."""
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of a request's body that are received before the SDK sees it, which has the same limit."""
 
 
 @click.command()
@@ -32,31 +46,57 @@ if TYPE_CHECKING:
 def mcp(target: str, http: bool, host: str, port: int) -> None:
     """Serve a bundle's tools to MCP clients.
 
-    TARGET is the import path of a tools module (my_task.tools) or a bundle's folder.  Each session has a
-    database of its own: it begins with the bundle's seed, and its changes are gone when it ends.
+    TARGET is the import path of a tools module (my_task.tools) or a bundle's folder.  Each session has its
+    own database: it begins with the bundle's seed, and its changes are dropped when it ends.
 
     With --http, clients must send the bearer token of the environment variable REWARD_KIT_MCP_TOKEN if it is
-    set; it must be to listen elsewhere than on this machine.
+    set; it is required for listening on any other address than this machine's own.
     """
     if http:
         _over_http(target, host, port)
-    else:
-        _over_stdio(target)
-
-
-def _over_stdio(target: str) -> None:
+        return
     import asyncio
 
-    from reward_kit.agent.tools.mcp_serving import serve_stdio, wire
-
-    with wire() as (reader, writer):
+    with _protocol_streams() as (reader, writer):
         server = _server(target)
         _end_on_signals(server)
-        asyncio.run(serve_stdio(server.server, reader, writer))
+        asyncio.run(_serve_stdio(server.server, reader, writer))
+
+
+@contextlib.contextmanager
+def _protocol_streams() -> Iterator[tuple[TextIOWrapper, TextIOWrapper]]:
+    """Standard input and output for the protocol alone; anything else that is printed goes to stderr.
+
+    This holds for ``print``, C code and child processes, and from before the bundle is imported.
+    """
+    sys.stdout.flush()
+    given = os.dup(0), os.dup(1)
+    reader = TextIOWrapper(os.fdopen(os.dup(0), "rb"), encoding="utf-8", errors="replace")
+    writer = TextIOWrapper(os.fdopen(os.dup(1), "wb"), encoding="utf-8", newline="\n")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield reader, writer
+    finally:
+        for number, descriptor in enumerate(given):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+async def _serve_stdio(server: Server[Any], reader: TextIOWrapper, writer: TextIOWrapper) -> None:
+    """Serve one client until it closes its end."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 def _end_on_signals(server: McpServer) -> None:
-    """End at once: the thread that waits for input cannot be woken, and would keep the process."""
+    """End at once on a signal: the thread that waits for input would keep the process."""
 
     def end(number: int, _frame: object) -> None:
         server.sessions.close()
@@ -67,21 +107,46 @@ def _end_on_signals(server: McpServer) -> None:
 
 
 def _over_http(target: str, host: str, port: int) -> None:
-    from reward_kit.agent.listening import listen
-    from reward_kit.agent.tools.mcp_serving import PATH, check_host, serve_http
+    from reward_kit.agent.base.network import listen
+    from reward_kit.agent.servers.access import is_loopback, token_of
 
-    check_host(host)
+    if token_of(TOKEN) is None and not is_loopback(host):
+        raise RewardKitError(
+            f"anybody who reaches {host} could call the tools",
+            place="--host",
+            remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on 127.0.0.1.",
+        )
     server = _server(target)
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
         say(f"{server.server.name}: {address} (Ctrl-C ends it)", err=True)
-        serve_http(server.server, listener, host)
+        _serve_http(server.server, listener, host)
+
+
+def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None:
+    """Serve streamable HTTP at ``PATH`` until a signal ends it."""
+    import uvicorn
+
+    from reward_kit.agent.servers.access import LocalOrTrusted, received
+
+    # JSON, because the SDK's client takes no event of more than a megabyte
+    app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)
+
+    async def unless_gone(scope: Any, receive: Any, send: Any) -> None:
+        """Pass on complete requests only: the SDK logs a traceback for a client that hangs up in the body."""
+        whole = await received(receive, MAX_BODY) if scope["type"] == "http" else receive
+        if whole is not None:
+            await app(scope, whole, send)
+
+    guarded = LocalOrTrusted(unless_gone, variable=TOKEN)
+    config = uvicorn.Config(guarded, log_level="warning", ws="none", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def _server(target: str) -> McpServer:
-    """The server of ``target``, its base seeded; raises ``BundleError`` for a faulty bundle."""
-    from reward_kit.agent.tool_registry import mcp_server_of
+    """The server of ``target`` with its base seeded; raises ``BundleError`` for a faulty bundle."""
+    from reward_kit.agent.tools.registry import mcp_server_of
 
     server = mcp_server_of(_registry(target))
     server.sessions.open()

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from reward_kit.agent.faults import fault_line
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.printing import say
+from reward_kit.compat.evaluation import preview_evaluation
+from reward_kit.compat.evaluation_inputs import Sample, samples_from_hugging_face, samples_from_jsonl
 from reward_kit.errors import RewardKitError
-from reward_kit.evaluation import preview_evaluation
-from reward_kit.preview_samples import Sample, samples_from_hugging_face, samples_from_jsonl
 
 FOLDER_FLAGS = ("-m", "--metrics-folders")
 

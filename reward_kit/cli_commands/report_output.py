@@ -1,4 +1,4 @@
-"""What the command says and writes of an evaluation that is over."""
+"""The output of ``agent-eval`` at the end: the report, ``--json`` and ``--format``."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.text import count, from_here, tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.results import EvaluationResult
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.scoring.results import EvaluationResult
 
 
 @contextmanager
 def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]:
-    """Standard output for what ``--json -`` writes; whatever else is printed goes to stderr meanwhile.
+    """Standard output for ``--json -``; everything else that is printed goes to stderr meanwhile.
 
-    The file descriptor moves too, so that subprocesses of tools do not write into the document either.
+    The file descriptor is redirected too, so that subprocesses of tools do not write into the document.
     """
     if config.json != "-":
         yield None
@@ -31,7 +32,7 @@ def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]
     try:
         descriptor = stdout.fileno()
         kept = os.dup(descriptor)
-    except (OSError, ValueError):  # a stream in memory, as tests put there
+    except (OSError, ValueError):  # a stream in memory, as in tests
         with redirect_stdout(sys.stderr):
             yield stdout.buffer
         return
@@ -41,7 +42,7 @@ def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]
         with redirect_stdout(sys.stderr):
             yield output
     finally:
-        with suppress(OSError):  # a failed write has been raised where it happened
+        with suppress(OSError):  # a failed write was raised where it happened
             output.close()
         with suppress(OSError):
             stdout.flush()  # what was printed past the redirection
@@ -50,9 +51,10 @@ def output_for_the_report(config: EvaluationConfig) -> Iterator[BinaryIO | None]
 
 
 def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
-    """Print the report; raises ``StorageError`` where the output takes no more."""
-    from reward_kit.agent.reports.console import print_report, scores_line
-    from reward_kit.agent.reports.plain_console import plain_console
+    """Print the report, or with ``--quiet`` the scores; raises ``StorageError`` if the output fails."""
+    from reward_kit.agent.reports.console import print_report
+    from reward_kit.agent.reports.facts import scores_line
+    from reward_kit.agent.reports.tables import plain_console
 
     stream: Any = sys.stderr if config.json == "-" else sys.stdout
     try:
@@ -60,11 +62,11 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
             say(scores_line(result), file=stream)
             if result.unjudged:
                 say(_unjudged_line(result), err=True)
-            if result.explanations is not None and not result.explanations.complete:
-                explained = result.explanations
+            explained = result.explanations
+            if explained is not None and not explained.complete:
                 say(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
             return
-        # A stream that cannot write a character shows a substitute rather than fail after all the work.
+        # A stream that cannot encode a character shows a substitute instead of failing after all the work.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
         print_report(result, plain_console(stream))
@@ -74,17 +76,16 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise StorageError(
-            f"the report cannot be printed: {error.strerror or error}", remedy=_whereabouts(result)
-        ) from error
+        fault = f"the report cannot be printed: {error.strerror or error}"
+        raise StorageError(fault, remedy=_where_results_are(result)) from error
 
 
 def write_asked(
     result: EvaluationResult, config: EvaluationConfig, numbers: Mapping[str, int], output: BinaryIO | None
 ) -> bool:
-    """Write what ``--json`` and ``--format`` ask for; whether that worked."""
+    """Write the files of ``--json`` and ``--format``; returns False if one could not be written."""
+    from reward_kit.agent.base.files import write_output
     from reward_kit.agent.reports.json_report import report_parts
-    from reward_kit.agent.runs.output_file import write_output
     from reward_kit.agent.tau_bench.results_file import results_parts
 
     target = config.json
@@ -109,24 +110,17 @@ def write_asked(
 
 
 def _not_written(fault: str, result: EvaluationResult) -> bool:
-    say(f"Error: --json is not written: {fault}. {_whereabouts(result)}", err=True)
+    say(f"Error: --json is not written: {fault}. {_where_results_are(result)}", err=True)
     return False
 
 
-def _whereabouts(result: EvaluationResult) -> str:
-    from reward_kit.agent.reports.wording import from_here
-
-    state = "The evaluation is complete" if result.status == "complete" else "What is finished is kept"
+def _where_results_are(result: EvaluationResult) -> str:
+    state = "The evaluation is complete" if result.status == "complete" else "Finished rollouts are kept"
     return f"{state}; its results are in {from_here(result.results_path)}."
 
 
 def _unjudged_line(result: EvaluationResult) -> str:
-    from reward_kit.agent.reports.wording import count, tallied
-
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
-    number = result.unjudged.total()
-    line = (
-        f"{number} of {count(result.planned, 'rollout')} not judged: {tallied(result.unjudged)}; "
-        f"for instance {example.row_id} #{example.index + 1}: {example.trouble}"
-    )
-    return " ".join(line.split())
+    number = f"{result.unjudged.total()} of {count(result.planned, 'rollout')} not judged"
+    instance = f"{example.row_id} #{example.index + 1}: {example.trouble}"
+    return " ".join(f"{number}: {tallied(result.unjudged)}; for instance {instance}".split())

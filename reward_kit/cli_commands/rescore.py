@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.rescoring import Rejudged, Rescoring
+    from reward_kit.agent.rescore import Rejudged, Rescoring
 
 SHOWN = 40
 DONE, INCOMPLETE = 0, 1
@@ -49,16 +49,16 @@ def rescore(
 ) -> int:
     """Judge a finished evaluation again by a changed reward.
 
-    EVALUATION is the name of an evaluation (latest: the last), or the path of its log. The bundle's
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
     reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is
     run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
     """
-    from reward_kit.agent.event_loop import run_in_loop
-    from reward_kit.agent.rescoring import REWARD_TIMEOUT
-    from reward_kit.agent.rescoring import rescore as judge_again
-    from reward_kit.agent.runs.atomic_file import readable_json
-    from reward_kit.agent.runs.output_file import check_target, write_output
+    from reward_kit.agent.base.files import check_target, write_output
+    from reward_kit.agent.base.strict_json import readable_json
+    from reward_kit.agent.rescore import REWARD_TIMEOUT
+    from reward_kit.agent.rescore import rescore as judge_again
+    from reward_kit.agent.runner.signals import run_in_loop
 
     check_target("--json", json_path)
     done = run_in_loop(
@@ -81,7 +81,7 @@ def rescore(
 
 def report_lines(done: Rescoring) -> Iterator[str]:
     """The report for a person."""
-    from reward_kit.agent.reports.wording import count, score
+    from reward_kit.agent.base.text import count, from_here, score
 
     judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
     yield f"{done.log.stem}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
@@ -100,11 +100,11 @@ def report_lines(done: Rescoring) -> Iterator[str]:
         yield f"{count(len(done.failed), 'rollout')} could not be judged:"
         yield from _shown(done.failed)
     if done.written is not None:
-        yield f"results   {done.written.results_path}"
+        yield f"results   {from_here(done.written.results_path)}"
 
 
 def _shown(rollouts: list[Rejudged]) -> Iterator[str]:
-    from reward_kit.agent.reports.wording import one_line
+    from reward_kit.agent.base.text import one_line
 
     for rollout in rollouts[:SHOWN]:
         now, before = rollout.now, rollout.before

@@ -1,4 +1,4 @@
-"""The option that says where stored evaluations lie, for the commands that look for them by name."""
+"""The option that names the runs folder, for commands that take names of evaluations."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ runs_option = click.option(
     "--log-dir",
     metavar="DIR",
     default="runs",
-    help="The folder in which names are looked for. Default: runs.",
+    help="The folder in which names are searched. Default: runs.",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flight_bundle import GOLD, Bundle
+from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, Usage, agent_eval
 from reward_kit.agent.agents.gold import GoldAgent
@@ -22,7 +23,7 @@ class Planned(GoldAgent):
     async def respond(self, rollout: Any) -> str:
         if self.usage is not None:
             rollout.count_usage(Usage(**self.usage), model="stub/one")
-        if not self.plan[rollout.row.id][rollout.index]:
+        if not self.plan[rollout.row_id][rollout.index]:
             return "Sorry."
         return await super().respond(rollout)
 
@@ -52,8 +53,7 @@ def evaluate(
 
 
 def change_log(result: EvaluationResult, row_id: str, **fields: Any) -> None:
-    """Rewrite what the log says of a row's rollouts."""
-    path = Path(result.log_path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    changed = [{**line, **fields} if line.get("row_id") == row_id else line for line in lines]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in changed))
+    """Change columns of a row's rollouts in the evaluation's file."""
+    for name, given in fields.items():
+        value = json.dumps(given) if isinstance(given, dict | list) else given
+        edit(Path(result.log_path), f"UPDATE rollouts SET {name} = ? WHERE row_id = ?", value, row_id)

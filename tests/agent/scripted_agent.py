@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reward_kit.agent.bundle import Task
+from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.database import Database
-from reward_kit.agent.failures import Failure
-from reward_kit.agent.orchestrator import RolloutLimits, run_rollout
-from reward_kit.agent.record_keeping import find_failure, find_faults
-from reward_kit.agent.runs.gold_state import replay_row_gold
+from reward_kit.agent.rollout.orchestrator import RolloutLimits, run_rollout
+from reward_kit.agent.runner.row_states import replay_row_gold
+from reward_kit.agent.scoring.failures import Failure
+from reward_kit.agent.scoring.record_keeping import FinalData, classify, not_compared, record_of
 
 Turn = Sequence[Any]
 
@@ -47,5 +47,25 @@ async def failure_of(
         gold_database=gold.database if gold else None,
     )
     with finished.database, gold.database if gold else nullcontext():
-        faults = find_faults(finished, "llm" if user else "none")
-        return find_failure(finished, gold, faults or ())
+        record = record_of(
+            finished,
+            attempt=0,
+            eval_id="e",
+            agent="scripted",
+            user="llm" if user else "none",
+            models={},
+            database=None,
+            gold_database=None,
+        )
+        data = FinalData(
+            changes=finished.database.changes(),
+            gold=finished.gold,
+            expected=gold.expected if gold else (),
+            gold_fault=gold.fault if gold else None,
+            ignored=not_compared(task.reward),
+        )
+        classify(record, data)
+        if record.failure is None:
+            return None
+        plain = record.failure.items()
+        return Failure(**{name: tuple(item) if isinstance(item, list) else item for name, item in plain})

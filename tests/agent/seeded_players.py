@@ -15,12 +15,12 @@ import json
 import os
 import random
 
-from reward_kit.agent.completion import Usage
+from reward_kit.agent.base.types import Usage
 
 
 def note(rollout):
     descriptor = os.open("begun.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(descriptor, f"{rollout.row.id} {rollout.index}\\n".encode())
+    os.write(descriptor, f"{rollout.row_id} {rollout.index}\\n".encode())
     os.close(descriptor)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reward_kit.agent.bundle import Seed, Task
+from reward_kit.agent.base.types import Completion, Message, Usage
+from reward_kit.agent.bundles.bundle import Seed, Task
 from reward_kit.agent.bundles.task_row import TaskRow
-from reward_kit.agent.completion import Completion, Message, Usage
 from reward_kit.agent.database import Database
-from reward_kit.agent.orchestrator import FinishedRollout, RolloutLimits, run_rollout
-from reward_kit.agent.tool_registry import ToolError, ToolRegistry
+from reward_kit.agent.rollout.orchestrator import FinishedRollout, RolloutLimits, run_rollout
+from reward_kit.agent.tools.registry import ToolError, ToolRegistry
 
 SEED = """
 CREATE TABLE flights(id INTEGER PRIMARY KEY, origin TEXT, dest TEXT, seats INTEGER);
@@ -24,6 +24,17 @@ BOOKED = [
     {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
     {"name": "pay_booking", "arguments": {"booking_id": {"$result": [0, "booking_id"]}}},
 ]
+
+
+_written: list[asyncio.Event] = []
+
+
+async def hanging(call: Any) -> asyncio.Task[Any]:
+    """Begin a call of the tool ``hang``; returned is its task, once the tool has written."""
+    _written[:] = [asyncio.Event()]
+    task = asyncio.ensure_future(call)
+    await _written[0].wait()
+    return task
 
 
 def airline(**options: Any) -> ToolRegistry:
@@ -53,10 +64,10 @@ def airline(**options: Any) -> ToolRegistry:
         return {"ok": True}
 
     @registry.tool(description="Write, then hang", parameters={})
-    async def hang(db: Any, rollout: Any) -> str:
+    async def hang(db: Any) -> str:
         await db.execute("DELETE FROM flights")
-        if hasattr(rollout, "hanging"):
-            rollout.hanging.set()
+        for event in _written:
+            event.set()
         await asyncio.sleep(60)
         return "never"
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.agent.llm import LiteLLMModel, check_model, import_litellm
-from reward_kit.agent.model_clients.litellm_answer import read_answer
-from reward_kit.agent.model_clients.own_fields import sent_messages
-from reward_kit.agent.model_clients.remote import remote_model
+from reward_kit.agent.models.litellm import LiteLLMModel, check_model, import_litellm
+from reward_kit.agent.models.litellm_answer import read_answer
+from reward_kit.agent.models.own_fields import sent_messages
+from reward_kit.agent.models.remote import remote_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"
@@ -86,9 +86,8 @@ def test_a_price_of_nothing_is_none_unless_the_table_says_so(name: str, is_price
     provider, _, model = name.partition("/")
     usage = litellm.Usage(prompt_tokens=100, completion_tokens=10, total_tokens=110)
     answer = litellm.ModelResponse(model=model, usage=usage)
-    cost = litellm.completion_cost(answer, model=model, custom_llm_provider=provider)
-    answer._hidden_params.update(response_cost=cost, custom_llm_provider=provider)
-    used = read_answer(answer, name).usage
+    answer.choices = [litellm.Choices(message=litellm.Message(content="Hi"))]
+    used = read_answer(answer, model, provider).usage
     assert (used.unpriced_calls, used.cost > 0) == (0 if is_priced else 1, is_priced)
 
 
@@ -424,7 +423,8 @@ def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest
 
 def test_nothing_is_printed_and_the_library_waits_until_it_is_needed() -> None:
     program = (
-        "import sys; import reward_kit.agent.llm as llm; import reward_kit.agent.orchestrator\n"
+        "import sys; import reward_kit.agent.models.litellm as llm\n"
+        "import reward_kit.agent.rollout.orchestrator\n"
         "assert 'litellm' not in sys.modules\n"
         "try: llm.check_model('nonsense')\n"
         "except Exception as error: assert 'unknown model' in str(error)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
 
 
@@ -26,7 +26,7 @@ def pipe(path: Path) -> None:
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    "is a link to a file that is not there. Put the file there, or remove the link": dangling,
+    "is a link to a file that does not exist. Put the file there, or remove the link": dangling,
     "is a link that leads back to itself. Put the file there, or remove the link": loop,
     "is a folder, expected a file. Rename it": Path.mkdir,
     "is a named pipe, expected a file. Rename it": pipe,
@@ -59,7 +59,7 @@ def test_the_reward_of_a_dataset_in_the_working_directory_is_looked_for_there(
     (bundle.folder / "reward.py").unlink()
     dangling(bundle.folder / "reward.py")
     bundle.rows({"toolset": "tools_of_this_test"})
-    with pytest.raises(BundleError, match=r"reward\.py: is a link to a file that is not there"):
+    with pytest.raises(BundleError, match=r"reward\.py: is a link to a file that does not exist"):
         TaskBundle.load(bundle.folder)
 
 

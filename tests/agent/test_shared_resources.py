@@ -14,7 +14,7 @@ from reward_kit.errors import BundleError, RewardKitError
 PLAYERS = '''
 import asyncio
 
-from reward_kit.agent.completion import Usage
+from reward_kit.agent.base.types import Usage
 from reward_kit.errors import ModelSetupError
 
 
@@ -29,7 +29,7 @@ class Server:
     fault = None
 
     def __init__(self, config, tasks):
-        self.rows = [task.row.id for task in tasks]
+        self.rows = [task.id for task in tasks]
         self.steps = config.max_steps
 
     def __call__(self):
@@ -148,4 +148,4 @@ def test_what_cannot_be_opened_stops_the_run_before_it_begins(
         agent_eval(bundle.dataset, agent=player(kind), user="none")
     assert not any(event.startswith("respond") for event in events())
     if kind != "Misconfigured":
-        assert events()[-1] == "close"
+        assert "close" in events()[-2:]

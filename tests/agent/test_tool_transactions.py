@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.tool_registry import ToolRegistry
+from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import DatabaseError, ToolError
 
 
@@ -137,21 +137,6 @@ async def test_a_call_that_does_not_succeed_leaves_the_database_as_it_was(
     assert database.changes().equals(before)
 
 
-async def test_what_the_database_refuses_at_the_end_of_the_call_is_a_failed_call(database: Database) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def book(db):
-        await db.execute("INSERT INTO bookings(flight) VALUES (99)")
-        return "booked"
-
-    result = await registry.call("book", {}, db=database)
-
-    assert result.status == "failed"
-    assert "FOREIGN KEY" in result.content
-    assert await bookings(database) == 0
-
-
 async def test_a_thread_that_was_given_up_cannot_write_any_more(database: Database) -> None:
     registry = ToolRegistry("tools", tool_timeout=0.1)
     go_on, done = threading.Event(), threading.Event()
@@ -198,62 +183,6 @@ async def test_a_thread_inside_a_long_statement_is_stopped_with_the_call(databas
 
     assert result.content == "Error: tool 'run' did not finish within 0.1 s"
     assert await bookings(database) == 0
-
-
-async def test_a_task_that_a_tool_left_behind_cannot_write_after_the_call(database: Database) -> None:
-    registry = ToolRegistry("tools")
-    go_on = asyncio.Event()
-    left_behind: list[asyncio.Task[None]] = []
-
-    async def write_later(db: Database) -> None:
-        await go_on.wait()
-        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
-
-    @registry.tool
-    async def start(db):
-        left_behind.append(asyncio.create_task(write_later(db)))
-
-    assert (await registry.call("start", {}, db=database)).status == "ok"
-    go_on.set()
-
-    with pytest.raises(DatabaseError):
-        await left_behind[0]
-    assert await bookings(database) == 0
-
-
-async def test_cancelling_the_caller_undoes_what_the_call_wrote(database: Database) -> None:
-    registry = ToolRegistry("tools")
-    written = asyncio.Event()
-
-    @registry.tool
-    async def book(db):
-        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
-        written.set()
-        await asyncio.Event().wait()
-
-    call = asyncio.create_task(registry.call("book", {}, db=database))
-    await written.wait()
-    call.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert await bookings(database) == 0
-
-
-async def test_parallel_calls_take_turns_and_each_sees_whole_states(database: Database) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def book(db):
-        before = await db.fetch_val("SELECT count(*) FROM bookings")
-        await asyncio.sleep(0)
-        await db.execute("INSERT INTO bookings(flight) VALUES (1)")
-        return await db.fetch_val("SELECT count(*) FROM bookings") - before
-
-    results = await asyncio.gather(*(registry.execute_tool("book", {}, database) for _ in range(20)))
-
-    assert results == ["1"] * 20
-    assert await bookings(database) == 20
 
 
 async def write_in_a_pool(db: Any) -> None:
@@ -347,28 +276,3 @@ async def test_a_thread_that_an_async_tool_left_behind_cannot_write_after_the_ca
     assert await asyncio.to_thread(done.wait, 10)
     assert "has ended" in refused[0]
     assert await bookings(database) == 0
-
-
-async def test_threads_of_calls_that_run_at_the_same_time_write_in_their_own(database: Database) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def book(flight: int, fails: bool, db):
-        thread = threading.Thread(
-            target=db.sync.execute, args=["INSERT INTO bookings(flight) VALUES (?)", [flight]]
-        )
-        thread.start()
-        await asyncio.to_thread(thread.join)
-        if fails:
-            raise ToolError("refused after all")
-
-    await registry.call("book", {"flight": 1, "fails": False}, db=database)
-    await database.executemany("INSERT INTO flights VALUES (?)", [[number] for number in range(2, 9)])
-    calls = [
-        registry.call("book", {"flight": number, "fails": number % 2 == 0}, db=database)
-        for number in range(2, 9)
-    ]
-    results = await asyncio.gather(*calls)
-    assert [len(result.changes or ()) for result in results] == [0, 1, 0, 1, 0, 1, 0]
-    kept = await database.fetch_all("SELECT flight FROM bookings ORDER BY flight")
-    assert [row.flight for row in kept] == [1, 3, 5, 7]

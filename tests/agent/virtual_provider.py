@@ -11,9 +11,10 @@ from typing import Any
 
 from virtual_time import simulate
 
-from reward_kit.agent.completion import Completion, Usage
-from reward_kit.agent.model_clients.attempts import answered
-from reward_kit.agent.providers import Gate
+from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.models.attempts import ask
+from reward_kit.agent.models.caller import Caller
+from reward_kit.agent.models.limiter import Limiter
 from reward_kit.errors import ModelError
 
 
@@ -49,7 +50,7 @@ class Provider:
     under_way: int = 0
     peak: int = 0
 
-    async def attempt(self, gate: Gate | None = None) -> Completion | ModelError:
+    async def attempt(self, limiter: Limiter | None = None) -> Completion | ModelError:
         arrived = now()
         self.arrivals.append(arrived)
         self.under_way += 1
@@ -59,16 +60,25 @@ class Provider:
             await asyncio.sleep(self.refusal_latency if fault is not None and fault.status else self.latency)
         finally:
             self.under_way -= 1
-        if gate is not None and self.headers is not None:
-            gate.heed(self.headers())
+        if limiter is not None and self.headers is not None:
+            limiter.read_headers(self.headers())
         if fault is not None:
             self.refusals += 1
             return fault
         self.accepted.append(arrived)
         return answer()
 
-    async def ask(self, gate: Gate, *, retries: int = 3, size: int = 0) -> Completion:
-        return await answered(lambda: self.attempt(gate), retries=retries, backoff=1.0, gate=gate, size=size)
+    async def ask(
+        self, limiter: Limiter, *, retries: int = 3, size: int = 0, caller: Caller | None = None
+    ) -> Completion:
+        return await ask(
+            lambda: self.attempt(limiter),
+            retries=retries,
+            backoff=1.0,
+            limiter=limiter,
+            size=size,
+            caller=caller,
+        )
 
     def most_within(self, seconds: float) -> int:
         """The largest number of requests that came within any so many seconds."""
@@ -79,12 +89,12 @@ class Provider:
         )
 
 
-async def rollouts(provider: Provider, gate: Gate, count: int, calls: int, **options: Any) -> list[Any]:
+async def rollouts(provider: Provider, limiter: Limiter, count: int, calls: int, **options: Any) -> list[Any]:
     """So many rollouts side by side, each with some calls one after the other; exceptions are returned."""
 
     async def one() -> None:
         for _ in range(calls):
-            await provider.ask(gate, **options)
+            await provider.ask(limiter, **options)
 
     return await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
 
@@ -139,7 +149,7 @@ def played(provider: Provider, count: int, calls: int) -> float:
 
     async def main() -> float:
         begin = now()
-        results = await rollouts(provider, Gate("stub", ceiling=100), count, calls)
+        results = await rollouts(provider, Limiter("stub", ceiling=100), count, calls)
         assert results == [None] * count
         return now() - begin
 

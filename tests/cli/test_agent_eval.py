@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from command import Finished
 from flight_bundle import GOLD, Bundle
+from stored_rollouts import query
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import load_rollout
-from reward_kit.agent.evaluation_config import DEFAULTS, OPTIONS
+from reward_kit.agent.config import DEFAULTS, OPTIONS
 
 Command = Callable[..., Finished]
 MODELS = ("--model", "openai/gpt-4o-mini", "--sim-model", "openai/gpt-3.5-turbo")
@@ -120,9 +121,10 @@ def test_gold_needs_no_model_and_no_network(
     assert ran.code == 0, ran.err
     assert results()["score"] == 1.0
     assert results()["configuration"]["model"] is None
-    gold = json.loads((bundle.folder / "runs" / "flight.booking.001" / "gold.json").read_text())
-    assert [change["table"] for change in gold["changes"]] == ["bookings"]
-    assert [bool(action["changes"]) for action in gold["actions"]] == [True, True]
+    (evaluation,) = (bundle.folder / "runs" / "evals").glob("*.db")
+    (row,) = query(evaluation, "SELECT gold_calls, gold_changes FROM rows")
+    assert [change["table"] for change in json.loads(row["gold_changes"])] == ["bookings"]
+    assert [bool(call["changes"]) for call in json.loads(row["gold_calls"])] == [True, True]
 
 
 def test_it_runs_from_anywhere(agent_eval: Command, bundle: Bundle, tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_of_several_values_of_an_option_the_last_counts_and_that_is_said(
     bundle.rows({"actions": GOLD, "n_rollouts": 1})
     ran = agent_eval("-d", "task.jsonl", "--agent", "human", "--agent-strategy", "gold", "--quiet")
     assert (ran.code, ran.out.split()[0]) == (0, "gold")
-    assert ran.error == "--agent is given 2 times: the last counts, one run takes one\n"
+    assert ran.error == "warning: --agent is given 2 times; only the last counts\n"
 
 
 def test_help_lists_every_option_once_under_its_group(agent_eval: Command) -> None:

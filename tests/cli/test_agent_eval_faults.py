@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,7 @@ def test_no_model_for_the_user(agent_eval: Command) -> None:
         (["--fail-under", "2"], ["--fail-under must be at most 1"]),
         (["--eval-id", "../x"], ["--eval-id", "'../x'"]),
         (["--task-ids", "nobody"], ["nobody", "there is no row"]),
-        (["--task-ids", "0", "--end-index", "1"], ["--task-ids does not go together with"]),
+        (["--task-ids", "0", "--end-index", "1"], ["--task-ids cannot be combined with"]),
         (
             ["--agent", "unheard"],
             ["unheard", "tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH"],
@@ -230,7 +232,7 @@ def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
     assert "sk-test" not in ran.error
     assert len(stub_llm.requests) == 3
     assert (results()["status"], results()["finished"]) == ("stopped", 2)
-    assert "2 of 5 rollouts are done and kept" in ran.error
+    assert "2 of 5 rollouts are done and saved" in ran.error
     assert re.search(r"--resume [\d-]+\w{4}", ran.error)
 
 
@@ -252,7 +254,7 @@ def test_a_rollout_that_failed_through_no_fault_of_the_agent_is_run_again(
     stub_llm.fail("gpt-4o-mini", Answer(status=503, error="overloaded"), times=2)
     ran = agent_eval(*MODEL_RUN, "--retries", "1", **server_of(stub_llm))
     assert ran.code == 0, ran.err
-    assert "will be tried again" in ran.err
+    assert "will be retried" in ran.err
     (outcome,) = results()["rows"][0]["rollouts"]
     assert (outcome["attempt"], outcome["reward"]) == (1, 0.0)
     assert results()["usage"]["agent"]["calls"] == 1
@@ -312,12 +314,13 @@ def test_a_full_disk_leaves_whole_files_only(agent_eval: Command, bundle: Bundle
     assert "the disk is full" in ran.error
     assert ran.error.count("Error:") == 1
     assert list(small_disk.rglob("*.tmp")) == []
-    (log,) = small_disk.glob("evals/*.jsonl")
-    logged = [json.loads(line) for line in log.read_text().splitlines()]
-    outcomes = [line for line in logged if line["kind"] == "rollout"]
-    assert outcomes
-    for outcome in outcomes:
-        json.loads((small_disk / outcome["file"]).read_text())
+    (store,) = small_disk.glob("evals/*.db")
+    with closing(sqlite3.connect(store)) as stored:
+        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        (rollouts,) = stored.execute("SELECT count(*) FROM rollouts").fetchone()
+        trajectories = stored.execute("SELECT json FROM trajectories").fetchall()
+    assert 0 < len(trajectories) == rollouts < 200
+    assert all(json.loads(text) for (text,) in trajectories)
 
 
 def test_an_output_folder_that_is_a_file(agent_eval: Command, bundle: Bundle) -> None:
@@ -345,7 +348,7 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "2 of 5 rollouts are done and kept" in err
+    assert "2 of 5 rollouts are done and saved" in err
     command = re.search(r"reward-kit agent-eval (--resume \S+)", err)
     assert command is not None
     assert "(interrupted: by a signal)" in out

@@ -1,4 +1,4 @@
-"""Control characters of a bundle are shown, not sent to the terminal; what people write stays as it is."""
+"""Control characters of a bundle are shown, not sent to the terminal; other text stays as it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from command import Finished
 from flight_bundle import GOLD, SEED, TOOLS, Bundle
 
-from reward_kit.agent import terminal
-from reward_kit.agent.cut_text import tamed
+from reward_kit.agent.agents.human import show
+from reward_kit.agent.base.text import tamed
 
 FOREIGN = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\x7f\r"
 SHOWN = r"\u001b]0;title\u0007\u001b[2J\u202e\u009b31m\u007f\u000d"
@@ -40,7 +40,7 @@ def import_in_error(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("broken", [seed_in_error, goal_in_error, action_in_error, import_in_error])
-def test_faults_of_a_bundle_are_told_without_control_characters(
+def test_faults_of_a_bundle_are_shown_without_control_characters(
     bundle: Bundle, agent_eval: Callable[..., Finished], broken: Callable[[Bundle], None]
 ) -> None:
     broken(bundle)
@@ -102,6 +102,6 @@ def test_text_of_people_and_line_ends_stay() -> None:
     assert tamed("a\ud800") == r"a\ud800"
 
 
-def test_a_person_at_the_terminal_reads_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show(f"agent: {FOREIGN}")
+def test_a_person_who_plays_reads_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show(f"agent: {FOREIGN}")
     assert capsys.readouterr().out == f"agent: {SHOWN}\n"

@@ -25,11 +25,11 @@ def test_a_provider_that_stays_away_is_told_and_stops_the_run(
         *MODEL_RUN, "--patience", "2", OPENAI_API_BASE=stub_llm.url, OPENAI_API_KEY="sk-test-0123456789"
     )
     assert ran.code == 2
-    assert f"openai at {stub_llm.url} does not answer since" in ran.err
-    assert "trying again in" in ran.err
+    assert f"openai at {stub_llm.url} has not answered since" in ran.err
+    assert "retrying in" in ran.err
     assert "no good answer since" in ran.error
     assert "--patience" in ran.error
-    assert "3 of 8 rollouts are done and kept" in ran.err
+    assert "3 of 8 rollouts are done and saved" in ran.err
     assert "--resume" in ran.err
     assert (results()["status"], results()["finished"], results()["unjudged"]) == ("stopped", 3, {})
 

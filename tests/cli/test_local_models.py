@@ -119,7 +119,7 @@ def test_a_server_that_does_not_start_ends_the_command_with_its_words(
     record = installed(dies="RuntimeError: no GPU found")
     ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user")
     assert ran.code == 2
-    assert "model tiny-chat (vllm): its server has ended (exit code 1)" in ran.error
+    assert "model tiny-chat (vllm): its server has exited (exit code 1)" in ran.error
     assert "RuntimeError: no GPU found" in ran.error
     assert "Traceback" not in ran.error
     assert len(starts(record)) == 1
@@ -134,7 +134,7 @@ def test_a_server_that_dies_midway_leaves_rollouts_that_cannot_be_judged(
     assert ran.code == 1
     outcomes = results()["rows"][0]["rollouts"]
     assert {outcome["stop_reason"] for outcome in outcomes} == {"infrastructure_error"}
-    assert "its server has ended (exit code 3): CUDA error: out of memory" in ran.error
+    assert "its server has exited (exit code 3): CUDA error: out of memory" in ran.error
     assert len(starts(record)) == 1
 
 

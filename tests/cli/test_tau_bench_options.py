@@ -15,10 +15,10 @@ from flight_bundle import GOLD, Bundle
 from stub_server import StubServer
 from tau_bench_file import RETAIL, RunResult, crash, write
 
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli_commands.agent_eval import agent_eval as command
 from reward_kit.cli_commands.agent_eval import given_options
-from reward_kit.cli_commands.eval_options import as_click_takes_it
+from reward_kit.cli_commands.eval_options import as_click_parses
 
 Command = Callable[..., Finished]
 
@@ -112,7 +112,7 @@ def test_its_own_spellings_mean_the_same() -> None:
     ],
 )
 def test_forms_that_click_does_not_know(typed: str, taken: str) -> None:
-    assert as_click_takes_it(typed.split()) == taken.split()
+    assert as_click_parses(typed.split()) == taken.split()
 
 
 def test_other_bare_words_are_still_refused() -> None:
@@ -134,8 +134,7 @@ def test_a_dataset_without_its_option_is_told(agent_eval: Command) -> None:
     ran = agent_eval("task.jsonl", "--agent", "gold")
     assert (ran.code, ran.out) == (2, "")
     assert (
-        "unexpected extra argument (task.jsonl). This command takes options alone; the dataset is"
-        in ran.error
+        "unexpected extra argument (task.jsonl). This command takes only options; the dataset is" in ran.error
     )
 
 
@@ -176,8 +175,8 @@ def test_a_file_comes_back_as_a_report(agent_eval: Command, bundle: Bundle) -> N
 @pytest.mark.parametrize(
     ("entries", "fault"),
     [
-        ([{"task_id": 0}], "$[0].reward: expected a number, got nothing"),
-        ({"x": 1}, "$: expected a list of results"),
+        ([{"task_id": 0}], "$[0].reward: Field required"),
+        ({"x": 1}, "$: Input should be a valid array"),
         ([crash(7, "x", "")], "$[0].task_id: the dataset has no task 7"),
     ],
 )
@@ -196,4 +195,4 @@ def test_a_run_that_broke_down_leaves_the_exit_code_1(agent_eval: Command, bundl
     write(bundle.folder / "crashed.json", [crash(0, "rate limit", "")])
     ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench crashed.json"))
     assert (ran.code, ran.error.count("Error")) == (1, 0)
-    assert "rate limit" in ran.out
+    assert "rate limit" in " ".join(ran.out.split())

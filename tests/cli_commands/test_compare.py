@@ -14,13 +14,21 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
+from stored_rollouts import edit, keep_first
 
-from reward_kit.agent.comparing import compare, compare_with
-from reward_kit.agent.reports.comparison_report import baseline_lines
+from reward_kit.agent import EvaluationResult
+from reward_kit.agent.compare import compare, compare_with
+from reward_kit.agent.reports.comparison import baseline_lines
 
 Command = Callable[..., Finished]
 BASE = {f"row.{number}": [1, 1, number % 2, 0] for number in range(8)}
 BETTER = {row_id: [1, 1, 1, successes[2]] for row_id, successes in BASE.items()}
+
+
+def set_model(result: EvaluationResult, name: str) -> None:
+    """Let the evaluation have had this model."""
+    query = "UPDATE evaluation SET configuration = json_set(configuration, '$.model', ?)"
+    edit(result.log_path, query, name)
 
 
 @pytest.fixture
@@ -61,7 +69,8 @@ def test_a_better_evaluation_is_called_so_with_its_interval_and_rows(
     assert "\nCost, tokens, steps, turns and time are means per rollout.\n" in ran.out
     worse = ran.out.split("worse in B: 1 row\n")[1].splitlines()
     assert worse[1].split() == ["row.0", "2/4", "->", "1/4", "partially_completed", "3"]
-    assert Path(worse[2].strip()).is_file()
+    shown = run_command("show", worse[2].strip())
+    assert (shown.code, "\nreward 0" in shown.out) == (0, True), shown.out
     assert "better in B: 7 rows\n" in ran.out
     assert all(len(line) <= 80 for line in lines)
 
@@ -129,8 +138,7 @@ def test_an_unfinished_evaluation_is_compared_as_far_as_it_is(bundle: Bundle, co
     evaluate(bundle, "base", BASE)
     new = evaluate(bundle, "new", BETTER)
     change_log(new, "row.1", final=False)
-    lines = new.log_path.read_text().splitlines()
-    new.log_path.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:50])
+    keep_first(new.log_path, 31)
     ran = command("base", "new")
     assert (ran.code, ran.error) == (0, "")
     assert "interrupted, 8 rows, 27 of 32 rollouts" in ran.out
@@ -161,7 +169,10 @@ def test_json_holds_all_rows(bundle: Bundle, command: Command, tmp_path: Path) -
     assert (plain["format"], plain["verdict"]) == ("reward-kit.comparison/1", "better")
     (first,) = [row for row in plain["rows"] if row["id"] == "row.0"]
     assert (first["a"]["successes"], first["b"]["successes"], first["difference"]) == (2, 3, 0.25)
-    assert (tmp_path / "runs" / first["failed_rollout"]).is_file()
+    assert (
+        f"file: runs/evals/base.db/{first['failed_rollout']}\n"
+        in run_command("show", first["failed_rollout"]).out
+    )
     assert plain["measures"][0]["difference"]["rows"] == 8
     to_output = command("base", "new", "--json", "-")
     assert json.loads(to_output.out) == plain
@@ -184,7 +195,7 @@ def test_many_changed_rows_are_cut_and_long_names_and_values_fit(bundle: Bundle,
 def test_a_pipe_that_closes_early_and_a_stream_without_unicode_are_no_trouble(bundle: Bundle) -> None:
     evaluate(bundle, "base", {"a": [1], "b": [1]})
     new = evaluate(bundle, "new", {"a": [0], "b": [1]})
-    new.log_path.write_text(new.log_path.read_text().replace('"model": null', '"model": "modèle"'))
+    set_model(new, "modèle")
     line = f"{sys.executable} -m reward_kit compare base new"
     for rest in (" | head -n 1", " | cat > /dev/null"):
         done = subprocess.run(
@@ -198,12 +209,9 @@ def test_a_pipe_that_closes_early_and_a_stream_without_unicode_are_no_trouble(bu
     [
         ("nothing", "there is no evaluation 'nothing'. There are: base."),
         ("runs", "is a folder"),
-        ("runs/evals/none.jsonl", "there is no such file"),
-        ("none.json", "there is no such file"),
-        ("text.jsonl", "is no line of an evaluation's log"),
-        ("empty.jsonl", "not one whole line"),
-        ("text.json", "is not the results of an evaluation"),
-        ("half.json", "is incomplete: KeyError('configuration')"),
+        ("none.db", "there is no such file"),
+        ("text.db", "is damaged, or not the file of an evaluation"),
+        ("other.json", "is not the file of an evaluation, and has none beside it"),
         ("x" * 3000, "File name too long"),
     ],
 )
@@ -211,10 +219,8 @@ def test_what_is_no_evaluation_is_told_in_one_line(
     bundle: Bundle, command: Command, name: str, told: str
 ) -> None:
     evaluate(bundle, "base", {"a": [1]})
-    Path("text.jsonl").write_text("hello\nworld\n")
-    Path("empty.jsonl").write_text("")
-    Path("text.json").write_text("[]")
-    Path("half.json").write_text('{"format": "reward-kit.evaluation/1"}')
+    Path("text.db").write_text("hello\nworld\n")
+    Path("other.json").write_text("[]")
     ran = command("base", name)
     assert ran.code == 2
     assert told in ran.error
@@ -259,9 +265,7 @@ def test_of_several_a_table_comes_first_with_a_line_for_each(bundle: Bundle, com
     base = evaluate(bundle, "base", BASE, usage=priced)
     evaluate(bundle, "new", {row_id: successes[:2] for row_id, successes in BETTER.items()})
     short = evaluate(bundle, "short", {row_id: [0, 0, 0] for row_id in [*BASE][:3]})
-    lines = short.log_path.read_text().splitlines()
-    short.log_path.write_text("\n".join(lines[:-1]) + "\n")
-    short.results_path.unlink()
+    keep_first(short.log_path, 8)
     first = base.pass_power[1]
     assert first.interval is not None
     head, *table = command("base", "new", "short").out.split("\n\n")[0].splitlines()
@@ -298,7 +302,7 @@ def test_as_markdown_there_is_the_table_and_the_verdicts_and_nothing_else(
 ) -> None:
     evaluate(bundle, "base", BASE)
     new = evaluate(bundle, "new", BETTER)
-    new.log_path.write_text(new.log_path.read_text().replace('"model": null', '"model": "odd|`*model"'))
+    set_model(new, "odd|`*model")
     ran = command("base", "new", "--markdown")
     assert (ran.code, ran.error) == (0, "")
     head, rule, base, other, blank, verdict = ran.out.splitlines()

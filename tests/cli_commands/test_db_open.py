@@ -56,7 +56,8 @@ def test_a_pipe_is_neither_waited_for_nor_replaced(base: Path, arguments: tuple[
     command = [sys.executable, "-m", "reward_kit", "db", *arguments]
     done = subprocess.run(command, cwd=base.parent, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "'pipe' is not a file" in done.stderr
+    assert "pipe" in done.stderr
+    assert len(done.stderr.splitlines()) <= 4
     assert (base.parent / "pipe").is_fifo()
 
 

@@ -14,14 +14,16 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate
+from stored_rollouts import edit, keep_first
 
-from reward_kit.agent import EvaluationResult
-from reward_kit.agent.exporting import COLUMNS, FORMATS
-from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+from reward_kit.agent import EvaluationResult, load_rollout
+from reward_kit.agent.export import COLUMNS, FORMATS
+from reward_kit.agent.storage.store import Store
 from reward_kit.cli_commands.export import export as export_command
+from reward_kit.errors import StorageError
 
 Command = Callable[..., Finished]
-CHOICE = f"one of {', '.join(FORMATS)}"
+CHOICE = f"one of {', '.join(FORMATS)}, rollouts"
 PLAN = {"a": [1, 0], "b": [1, 1]}
 LINE = [sys.executable, "-m", "reward_kit", "export"]
 
@@ -85,45 +87,36 @@ def test_nothing_to_export_is_an_exit_code(finished: EvaluationResult, command: 
 def test_an_evaluation_that_runs_is_exported_as_far_as_it_is(
     finished: EvaluationResult, command: Command
 ) -> None:
-    lines = finished.log_path.read_text().splitlines()
-    finished.log_path.write_text("\n".join(lines[:-1]) + "\n")
-    lock = EvaluationLock(finished.log_path.with_suffix(".lock"))
-    ran = command("first", "--columns", "reward")
-    lock.release()
+    keep_first(finished.log_path, 3)
+    with Store(finished.log_path):
+        ran = command("first", "--columns", "reward")
     assert (ran.code, len(ran.out.splitlines())) == (0, 3)
     assert "; left out: 1 not run yet\n" in ran.error
     assert f"evaluation first still runs, by process {os.getpid()}" in ran.error
 
 
-def test_tools_that_the_log_has_not_are_warned_of(finished: EvaluationResult, command: Command) -> None:
-    lines = [json.loads(line) for line in finished.log_path.read_text().splitlines()]
-    del lines[0]["toolsets"]
-    finished.log_path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    warning = (
-        "warning: the log has no tools for 4 rollouts; "
-        "reward-kit agent-eval --resume first adds them if the bundle is the same\n"
-    )
-    ran = command("first", "--columns", "tools")
-    assert (ran.code, ran.out) == (0, '{"tools":null}\n' * 4)
-    assert ran.error.endswith(warning)
-    resumed = subprocess.run(
-        [sys.executable, "-m", "reward_kit", "agent-eval", "--resume", "first", "--quiet"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "agent")},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert resumed.returncode == 0, resumed.stderr
-    assert "warning" not in command("first", "--columns", "tools").error
+def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, command: Command) -> None:
+    ran = command("first", "files", "--format", "rollouts", "--rows", "a")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.error == "2 rollouts of 1 row exported to files; left out: 2 in other rows\n"
+    outcomes = {one.id: one for one in finished.outcomes if one.row_id == "a"}
+    records = [load_rollout(path) for path in Path("files").iterdir()]
+    assert {one.id: one.reward for one in records} == {name: one.reward for name, one in outcomes.items()}
+    with pytest.raises(StorageError, match="Load it from its evaluation"):
+        records[0].reward_arguments()
+    assert "--format rollouts takes a folder DIR" in command("first", "--format", "rollouts").error
+    assert "does not go with --out" in command("first", "d", "--format", "rollouts", "--out", "f").error
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (["second"], "there is no evaluation 'second'"),
-    (["runs/evals/no.jsonl"], "there is no such file"),
+    (["runs/evals/no.db"], "there is no such file"),
     (["first", "--rows", "c"], "there is no row 'c'"),
     (["first", "--columns", "prompt"], "there is no column 'prompt' in the format full"),
     (["first", "--format", "sft"], "'sft' is not one of"),
     (["first", "--out", "no/such/folder.jsonl"], "--out no/such/folder.jsonl lies in no folder"),
     (["first", "--out", "runs"], "--out runs is a folder"),
-    (["first", "--out", "runs/evals/first.jsonl"], "lies among the logs of evaluations"),
+    (["first", "--out", "runs/evals/first.db"], "is among the files of evaluations"),
 ])  # fmt: skip
 def test_faults_of_usage_are_told_in_one_line(
     finished: EvaluationResult, command: Command, arguments: list[str], told: str
@@ -136,22 +129,13 @@ def test_faults_of_usage_are_told_in_one_line(
     assert finished.log_path.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["missing", "torn", "other"])
 def test_a_lost_trajectory_is_told_in_one_line_and_no_file_is_left(
-    finished: EvaluationResult, command: Command, damage: str
+    finished: EvaluationResult, command: Command
 ) -> None:
-    path = finished.folder / finished.outcomes[-1].file
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:300] if damage == "torn" else b'{"format": "other"}')
+    edit(finished.log_path, "DELETE FROM trajectories WHERE rollout = ?", finished.outcomes[1].id)
     ran = command("first", "--out", "lines.jsonl")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.error.startswith(
-        f"Error: {path.relative_to(Path.cwd()) if not path.is_absolute() else path}: "
-    )
-    assert ran.error.count("\n") == 1
-    assert ran.error.endswith("reward-kit agent-eval --resume first plays a lost rollout again.\n")
+    assert (ran.code, ran.out, ran.error.count("\n")) == (2, "", 1)
+    assert f"there is no rollout '{finished.outcomes[1].id}'" in ran.error
     assert not list(Path().glob("*lines.jsonl*"))
 
 
@@ -170,7 +154,8 @@ def test_an_output_that_takes_no_more_is_told_in_one_line(finished: EvaluationRe
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*LINE, "first"], stdout=full, stderr=subprocess.PIPE, timeout=100, check=False)
     assert done.returncode == 2
-    assert done.stderr == b"Error: the output cannot be written: No space left on device\n"
+    assert done.stderr.endswith(b"No space left on device\n")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_a_reader_that_leaves_is_no_error(bundle: Bundle) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -116,10 +117,12 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
         assert found is not None
         yield found[0].replace("0.0.0.0", "127.0.0.1")
         process.send_signal(2)
-        assert process.wait(timeout=20) in (0, 130)
+        _, rest = process.communicate(timeout=20)
+        assert process.returncode in (0, 130)
+        assert "Traceback" not in rest
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 @asynccontextmanager
@@ -136,8 +139,10 @@ async def count(client: Client) -> str:
 
 
 class TestStdio:
-    @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    @pytest.mark.parametrize("target", ["office_notes.tools", "office_notes", "office_notes.tools:R"])
+    @pytest.mark.parametrize(
+        ("target", "mode"),
+        [("office_notes.tools", "auto"), ("office_notes", "legacy"), ("office_notes.tools:R", "auto")],
+    )
     async def test_tools_are_listed_and_called(self, folder, target, mode):
         async with over_stdio(folder, target, mode) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count", "long"]
@@ -145,8 +150,6 @@ class TestStdio:
             assert await count(client) == "2"
 
     async def test_from_inside_the_bundle(self, folder):
-        async with over_stdio(folder / "office_notes", "office_notes.tools") as client:
-            assert await count(client) == "1"
         async with over_stdio(folder / "office_notes", ".") as client:
             assert await count(client) == "1"
 
@@ -214,11 +217,6 @@ class TestStdio:
         assert process.wait(timeout=20) == 128 + 2
         process.communicate()
 
-    def test_ctrl_c_in_code_that_is_made_of_a_text_ends_it_in_the_same_way(self, folder):
-        pressed = "exec('import signal; signal.raise_signal(signal.SIGINT)')"  # as a dataclass is made
-        (folder / "office_notes/tools.py").write_text(pressed)
-        assert run(folder, "office_notes").returncode == 128 + 2
-
 
 class TestHttp:
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -229,20 +227,16 @@ class TestHttp:
                 assert (await count(one), await count(other)) == ("2", "1")
             async with over_http(url, mode) as later:
                 assert await count(later) == "1"
-
-    async def test_an_answer_longer_than_clients_take_as_an_event_arrives(self, folder):
-        with serving(folder) as url:
-            async with over_http(url) as client:
-                answer = await client.call_tool("long", {"letters": 800_000})
+                # longer than clients take as an event
+                answer = await later.call_tool("long", {"letters": 800_000})
                 assert answer.content[0].text == "é" * 800_000
-
-    def test_a_token_of_the_environment_is_asked_for(self, folder):
-        with serving(folder, REWARD_KIT_MCP_TOKEN="open-sesame") as url:
-            assert httpx.post(url, json={}).status_code == 401
-            assert httpx.post(url, json={}, headers={"Authorization": "Bearer wrong"}).status_code == 401
 
     async def test_with_a_token_it_may_listen_elsewhere(self, folder):
         with serving(folder, "--host", "0.0.0.0", REWARD_KIT_MCP_TOKEN="open-sesame") as url:
+            async with httpx.AsyncClient() as http:
+                assert (await http.post(url, json={})).status_code == 401
+                wrong = {"Authorization": "Bearer wrong"}
+                assert (await http.post(url, json={}, headers=wrong)).status_code == 401
             async with over_http(url, Authorization="Bearer open-sesame") as client:
                 assert await count(client) == "1"
 
@@ -250,7 +244,16 @@ class TestHttp:
         with serving(folder) as url:
             headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
             assert httpx.post(url, json={}, headers=headers).status_code == 403
-            assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 421
+            assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 403
+
+    def test_a_client_that_hangs_up_in_the_body_prints_nothing(self, folder):
+        with serving(folder) as url:
+            host = url.split("/")[2]
+            with socket.create_connection(("127.0.0.1", int(host.split(":")[1]))) as client:
+                head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+                client.sendall(f"{head}Accept: application/json, text/event-stream\r\n".encode())
+                client.sendall(b"Content-Length: 100\r\n\r\n{")
+            assert httpx.get(f"http://{host}/").status_code == 404
 
 
 class TestFaults:

@@ -13,13 +13,14 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
 from planned_agent import evaluate
+from stored_rollouts import change_trajectory, edit
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.evaluation_config import LONGEST_NAME
-from reward_kit.agent.event_loop import run_from_code
-from reward_kit.agent.rescoring import rescore
-from reward_kit.agent.runs.evaluation_log import EvaluationLog
-from reward_kit.agent.runs.stored_evaluation import load_evaluation
+from reward_kit.agent.config import LONGEST_NAME
+from reward_kit.agent.rescore import rescore
+from reward_kit.agent.runner.signals import run_from_code
+from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
 Command = Callable[..., Finished]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
@@ -140,7 +141,7 @@ def test_the_results_can_become_an_evaluation_of_their_own(
     assert plain.keys() == old.keys()
     assert plain["pass_power"]["1"]["value"] == 0.0
     assert plain["averages"]["reward"]["value"] == 0.25
-    assert plain["configuration"]["rescored_from"].endswith("first.jsonl")
+    assert plain["configuration"]["rescored_from"].endswith("first.db")
     assert [row["id"] for row in plain["rows"]] == ["a", "b"]
     outcome = plain["rows"][0]["rollouts"][0]
     assert (outcome["failure"], outcome["failure_detail"]) == ("other", "Judged strictly successfully")
@@ -156,7 +157,7 @@ def test_the_new_evaluation_can_be_continued_rescored_and_replayed(
 ) -> None:
     bundle.write("reward.py", STRICT)
     assert command(finished.log_path, "--eval-id", "strict").code == 0
-    log = finished.folder / "evals" / "strict.jsonl"
+    log = finished.folder / "evals" / "strict.db"
     more = agent_eval(resume="strict", n_rollouts=3)
     assert [outcome.reward for outcome in more.outcomes] == [0.25] * 6
     assert command(log).code == 0
@@ -271,7 +272,7 @@ def test_both_scores_are_those_of_the_rollouts_that_can_be_judged(bundle: Bundle
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1}, {"id": "b", "actions": [], "n_rollouts": 1})
     result = agent_eval(bundle.dataset, agent="gold", eval_id="first")
     (lost,) = (outcome for outcome in result.outcomes if outcome.row_id == "a")
-    (result.folder / lost.file).with_suffix(".db").unlink()
+    (result.folder / str(lost.database)).unlink()
     ran = command(result.log_path)
     assert ran.out.startswith("first: 1 of 2 rollouts judged again\n")
     assert "Pass^1     0.000   0.000" in ran.out
@@ -310,7 +311,6 @@ def test_a_faulty_reward_is_told_for_each_rollout(
     ("solved", "told"),
     [
         ("db.fetch_val(end_goal_sql)", "db.fetch_val"),
-        ("asyncio.create_task(db.fetch_val(end_goal_sql))", "the task of db.fetch_val"),
     ],
 )
 def test_a_forgotten_await_is_told_as_in_a_run(
@@ -379,13 +379,10 @@ def test_a_changed_seed_is_warned_of(bundle: Bundle, finished: EvaluationResult,
 
 
 def test_rollouts_that_nobody_could_judge_stay_so(bundle: Bundle, finished: EvaluationResult) -> None:
-    lines = finished.log_path.read_text().splitlines()
-    first = json.loads(lines[1])
-    broken: dict[str, Any] = {**first, "reward": None, "stop_reason": "infrastructure_error"}
-    finished.log_path.write_text("".join(f"{line}\n" for line in [lines[0], json.dumps(broken), *lines[2:]]))
-
-    import asyncio
-
+    edit(
+        finished.log_path,
+        "UPDATE rollouts SET reward = NULL, stop_reason = 'infrastructure_error' WHERE seq = 1",
+    )
     done = asyncio.run(rescore(finished.log_path))
     (left,) = [rollout for rollout in done.rollouts if not rollout.now.judged]
     assert (left.changed, done.failed) == (False, [])
@@ -422,23 +419,27 @@ def test_it_says_whose_rollouts_they_are_and_with_which_tools(bundle: Bundle) ->
     assert first.code != second.code  # the tools' own module, as it was when the reward was asked
 
 
-def test_a_log_is_there_when_it_is_whole(
+def test_a_new_evaluation_is_there_when_it_is_whole(
     bundle: Bundle, finished: EvaluationResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the midst, it leaves no log that could be continued as if models had to play the rest."""
-    log = finished.log_path.with_name("second.jsonl")
+    """Killed halfway, it leaves nothing that could be resumed as if models had to play the rest."""
+    path = finished.log_path.with_name("second.db")
     there = []
-    append = EvaluationLog.append
+    add = Store.add
 
-    def seen(self: EvaluationLog, line: Any) -> None:
-        append(self, line)
-        there.append(log.exists())
+    def seen(self: Store, played: Any) -> None:
+        add(self, played)
+        there.append(path.exists())
 
-    monkeypatch.setattr(EvaluationLog, "append", seen)
+    monkeypatch.setattr(Store, "add", seen)
     asyncio.run(rescore(finished.log_path, eval_id="second"))
-    assert there == [False] * 5
-    assert len(log.read_text().splitlines()) == 5
-    assert not [path for path in log.parent.iterdir() if path.name.endswith(".tmp")]
+    assert there == [False]
+    assert {one.name for one in path.parent.iterdir()} == {
+        "first.db",
+        "first.json",
+        "second.db",
+        "second.json",
+    }
 
 
 @pytest.mark.parametrize("changed", [{"fields": 5}, {"user_faults": [5]}])
@@ -446,7 +447,7 @@ def test_a_trajectory_whose_fields_are_of_other_kinds_costs_its_rollout(
     finished: EvaluationResult, changed: dict[str, Any]
 ) -> None:
     path = finished.folder / finished.outcomes[0].file
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    change_trajectory(path, lambda plain: plain.update(changed))
     done = asyncio.run(rescore(finished.log_path))
     assert [rejudged.now.judged for rejudged in done.rollouts] == [False, True, True, True]
     assert finished.outcomes[0].file in done.rollouts[0].reason
@@ -466,18 +467,17 @@ def test_the_documentation_lists_every_option() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("runs/evals/none.jsonl", "there is no such file"),
-        ("runs/evals/first.json", "is not the log of an evaluation"),
-        ("runs", "is not the log of an evaluation"),
-        ("empty.jsonl", "holds no rollouts to judge"),
-        ("text.jsonl", "is no line of an evaluation's log"),
+        ("runs/evals/none.db", "there is no such file"),
+        ("runs", "is a folder and is not the file of an evaluation"),
+        ("empty.db", "is not the file of an evaluation"),
+        ("text.db", "is damaged, or not the file of an evaluation"),
     ],
 )
 def test_what_is_no_log_is_told_in_one_line(
     finished: EvaluationResult, command: Command, name: str, told: str
 ) -> None:
-    Path("empty.jsonl").write_text("")
-    Path("text.jsonl").write_text("hello\nworld\n")
+    Path("empty.db").write_text("")
+    Path("text.db").write_text("hello\nworld\n" * 100)
     ran = command(name)
     assert ran.code == 2
     assert told in ran.error
@@ -487,8 +487,8 @@ def test_what_is_no_log_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--eval-id", "../q"), "--eval-id '../q' is no file name. Use letters"),
-        (("--eval-id", ""), "--eval-id '' is no file name. Use letters"),
+        (("--eval-id", "../q"), "--eval-id '../q' is not a valid file name. Use letters"),
+        (("--eval-id", ""), "--eval-id '' is not a valid file name. Use letters"),
         (("--eval-id", "q" * 250), "--eval-id has 250 characters, which is too long for the name of a file"),
         (("--timeout", "nan"), "--timeout must be more than 0, not nan"),
     ],

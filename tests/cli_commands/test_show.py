@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,9 +17,11 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate
+from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.runs.evaluation_lock import EvaluationLock
+from reward_kit.agent.records.evaluation_file import rollout_at
+from reward_kit.agent.storage.store import Store
 
 Command = Callable[..., Finished]
 PLAN = {"a": [1, 1], "b": [1, 0]}
@@ -73,24 +76,22 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
     finished: EvaluationResult, command: Command
 ) -> None:
     evals = finished.log_path.parent
-    lines = finished.log_path.read_text().splitlines()
     for name in ("running", "killed", "whole"):
-        kept = lines if name == "whole" else lines[:-1]
-        (evals / f"{name}.jsonl").write_text("\n".join(kept) + "\n")
-    lock = EvaluationLock(evals / "running.lock")
-    # a killed process leaves its lock behind, and its number may be another's by now
-    (evals / "killed.lock").write_text((evals / "running.lock").read_text())
-    (evals / "damaged.jsonl").write_text("hello\nworld\n")
-    (evals / "first.explanations.jsonl").write_text("{}\n")
-    ran = command()
-    found = {line.split()[0]: line for line in ran.out.splitlines()[1:]}
-    assert [*sorted(found)] == ["damaged:", "first", "killed", "running", "whole"]
-    assert " 3/4 " in found["running"]
-    for name, status in (("running", "running"), ("killed", "interrupted"), ("whole", "complete")):
-        assert f" {status} " in found[name]
-    assert "is no line of an evaluation's log" in found["damaged:"]
-    assert f"(still running, by process {os.getpid()} on" in " ".join(command("running").out.split())
-    lock.release()
+        shutil.copy(finished.log_path, evals / f"{name}.db")
+        edit(evals / f"{name}.db", "UPDATE evaluation SET status = 'running'")
+    for name in ("running", "killed"):
+        edit(evals / f"{name}.db", "DELETE FROM rollouts WHERE seq = 4")
+    (evals / "killed.lock").touch()  # a killed process leaves its lock behind
+    (evals / "damaged.db").write_text("hello\nworld\n" * 100)
+    with Store(evals / "running.db"):
+        ran = command()
+        found = {line.split()[0]: line for line in ran.out.splitlines()[1:]}
+        assert [*sorted(found)] == ["damaged:", "first", "killed", "running", "whole"]
+        assert " 3/4 " in found["running"]
+        for name, status in (("running", "running"), ("killed", "interrupted"), ("whole", "complete")):
+            assert f" {status} " in found[name]
+        assert "is damaged, or not the file of an evaluation" in found["damaged:"]
+        assert f"(still running, by process {os.getpid()} on" in " ".join(command("running").out.split())
     assert " interrupted " in next(line for line in command().out.splitlines() if "running" in line)
 
 
@@ -110,10 +111,11 @@ def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle,
         [*line, "--eval-id", "first"], capture_output=True, text=True, timeout=100, check=False
     )
     assert printed.returncode == 0, printed.stderr
-    for name in ("first", "latest", "runs/evals/first.jsonl", "runs/evals/first.json"):
+    for name in ("first", "latest", "runs/evals/first.db", "runs/evals/first.json"):
         ran = command(name)
         assert (ran.code, ran.error) == (0, "")
-        assert ran.out == printed.stdout
+        whole = re.compile(r"rows, [\d.]+ s")  # closing the file takes a moment that only the store counts
+        assert whole.sub("rows", ran.out) == whole.sub("rows", printed.stdout)
 
 
 def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
@@ -131,20 +133,22 @@ def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
 
 
 def test_an_id_that_several_rollouts_have_is_refused(finished: EvaluationResult, command: Command) -> None:
-    for number in range(7):
-        (finished.folder / "a" / f"roll_same{number}.json").write_text("{}")
+    for number in range(4):
+        edit(finished.log_path, "UPDATE rollouts SET id = ? WHERE seq = ?", f"same{number}", number + 1)
     ran = command("same")
     assert ran.code == 2
-    assert "7 rollouts have such an id: same0, same1, same2, same3, same4 and 2 more" in ran.error
+    assert "4 rollouts have such an id: same0, same1, same2, same3" in ran.error
 
 
 def test_what_models_and_tools_said_cannot_drive_the_terminal(
     finished: EvaluationResult, command: Command
 ) -> None:
     path = finished.folder / finished.outcomes[0].file
-    plain = json.loads(path.read_text())
+    plain = json.loads(rollout_at(path).trajectory)
     plain["messages"][-1]["content"] = "\x1b]0;title\x07\x1b[2Jall\tgone\r\x00\u202e"
-    path.write_text(json.dumps(plain))
+    edit(
+        finished.log_path, "UPDATE trajectories SET json = ? WHERE rollout = ?", json.dumps(plain), path.name
+    )
     ran = command(path)
     assert "all    gone" in ran.out
     assert all(line.isprintable() for line in ran.out.splitlines())
@@ -156,7 +160,7 @@ def test_what_models_and_tools_said_cannot_drive_the_terminal(
         (["nothing"], "there is no evaluation 'nothing'. There are: first."),
         (["runs/a"], "is a folder"),
         (["runs/a/roll_x.json"], "there is no such file"),
-        (["runs/a/base.db"], "is not the results of an evaluation"),
+        (["runs/a/base.db"], "is not the file of an evaluation"),
         (["half.json"], "is an incomplete record of a rollout"),
         (["bad.json"], "is a damaged record of a rollout"),
         (["x" * 3000], "File name too long"),
@@ -166,7 +170,7 @@ def test_what_models_and_tools_said_cannot_drive_the_terminal(
 def test_what_cannot_be_shown_is_told_in_one_line(
     finished: EvaluationResult, command: Command, what: list[str], told: str
 ) -> None:
-    record = json.loads((finished.folder / finished.outcomes[0].file).read_text())
+    record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trajectory)
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
     ran = command(*what)
@@ -181,9 +185,9 @@ def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
 ) -> None:
     change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
     assert "--resume first" in command("first").out
-    lock = EvaluationLock(finished.log_path.with_suffix(".lock"))
-    running = command("first").out
-    lock.release()
+    edit(finished.log_path, "UPDATE evaluation SET status = 'running'")
+    with Store(finished.log_path):
+        running = command("first").out
     assert "not judged" in running
     assert "--resume" not in running
 
@@ -191,10 +195,10 @@ def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
 def test_what_may_be_meant_is_offered_and_the_newest(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
-    log = finished.log_path.read_text()
+    log = finished.log_path.read_bytes()
     for age, name in enumerate(["zoo", "old", "begun", "fourth", "third", "second"]):
-        path = finished.log_path.with_name(f"{name}.jsonl")
-        path.write_text(log)
+        path = finished.log_path.with_name(f"{name}.db")
+        path.write_bytes(log)
         os.utime(path, (1_000_000 + age, 1_000_000 + age))
     evaluate(bundle, "booking", {"flight.book": [1]})
     told = "runs/evals: there is no evaluation 'thrd'. Did you mean 'third'? The newest of 8: booking, "
@@ -243,8 +247,9 @@ def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> Non
     import termios
 
     usage = {"calls": 1}
-    log = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage=usage).log_path
-    log.write_text(log.read_text().replace('"model": null', '"model": "openai/gpt-4o-mini-of-some-date"'))
+    path = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage=usage).log_path
+    model = "UPDATE evaluation SET configuration = json_set(configuration, '$.model', ?)"
+    edit(path, model, "openai/gpt-4o-mini-of-some-date")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
@@ -268,32 +273,30 @@ def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
     ran = command("b")
     assert (ran.code, ran.error) == (0, "")
     heading, *lines = (line.split() for line in ran.out.splitlines())
-    assert heading == ["evaluation", "number", "reward", "what", "came", "of", "it", "file"]
+    assert heading == ["evaluation", "number", "reward", "result", "id"]
     assert sorted(line[:4] for line in lines) == [
         ["a-later-one", "1", "1", "agent_done"],
         ["first", "1", "1", "agent_done"],
         ["first", "2", "0", "partially_completed"],
     ]
     assert lines[-1][0] == "a-later-one"
-    assert all(Path(line[4]).is_file() for line in lines)
+    assert {line[4] for line in lines} >= {one.id for one in finished.outcomes if one.row_id == "b"}
 
 
 def test_attempts_at_a_rollout_are_told_apart(finished: EvaluationResult, command: Command) -> None:
-    path = min(Path("runs/a").glob("roll_*.json"))
-    stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "attempt": 2}))
-    (line,) = (line for line in command("a").out.splitlines() if str(path) in line)
-    assert line.split()[1:4] == [f"{stored['index'] + 1},", "attempt", "3"]
+    edit(finished.log_path, "UPDATE rollouts SET attempt = 2 WHERE row_id = 'a' AND idx = 1")
+    assert [line.split()[1:4] for line in command("a").out.splitlines()[1:] if "attempt" in line] == [
+        ["2,", "attempt", "3"]
+    ]
 
 
-def test_a_damaged_rollout_does_not_hide_the_others_and_evaluations_go_before_rows(
+def test_a_damaged_file_does_not_hide_the_others_and_evaluations_go_before_rows(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
-    first, second = sorted(Path("runs/a").glob("roll_*.json"))
-    first.write_text("{}")
+    Path("runs/evals/bad.db").write_text("{}" * 100)
     ran = command("a")
     assert ran.code == 0
-    assert str(second) in ran.out
-    assert ran.out.splitlines()[-1].startswith(str(first))
+    assert len(ran.out.splitlines()) == 4
+    assert ran.out.splitlines()[-1].startswith("runs/evals/bad.db: is damaged")
     evaluate(bundle, "a", {"a": [1]})
     assert "planned_agent:Planned: 1 of 1 judged rollout passed" in command("a").out

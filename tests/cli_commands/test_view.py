@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from flight_bundle import Bundle, flight_bundle
-from planned_agent import evaluate
+from planned_agent import change_log, evaluate
+from stored_rollouts import edit
 
 VIEW = [sys.executable, "-m", "reward_kit", "view"]
 HREF = re.compile(r'href="([^"#]+)')
@@ -80,13 +81,23 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
         "",
     )
     written = {path for path in Path("pages").rglob("*") if path.is_file()}
-    assert {path.relative_to("pages").with_suffix(".json") for path in written} >= {
-        Path(one.file) for one in result.outcomes
-    }
+    assert {path.stem for path in written} >= {f"roll_{one.id}" for one in result.outcomes}
     for path in written:
         for link in HREF.findall(path.read_text()):
             assert (path.parent / unquote(link)).resolve() in {one.resolve() for one in written}
     assert run("--out", "pages").stdout.startswith("7 pages")
+
+
+def test_names_in_a_forged_evaluation_write_nothing_elsewhere(bundle: Bundle, tmp_path: Path) -> None:
+    result = evaluate(bundle, "first", {"a": [1]})
+    before = set(tmp_path.rglob("*"))
+    change_log(result, "a", file="../../elsewhere/x.db")
+    edit(result.log_path, "UPDATE rollouts SET row_id = ?", "../../elsewhere")
+    done = run("first", "--out", "pages")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: ")
+    written = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(tmp_path / "pages") or path.parent.name == "evals" for path in written)
 
 
 def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:

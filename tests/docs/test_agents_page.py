@@ -12,8 +12,8 @@ import pytest
 from pages import ROOT, follow
 from stub_server import StubServer, call
 
-from reward_kit.agent.agents import BUILT_IN
-from reward_kit.agent.agents.displays import read_displays
+from reward_kit.agent.agents.few_shot import read_displays
+from reward_kit.agent.players.names import AGENTS as BUILT_IN
 
 PAGE = ROOT / "docs" / "agents.md"
 

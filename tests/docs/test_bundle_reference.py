@@ -12,12 +12,11 @@ from pages import ROOT, blocks
 from stub_server import StubServer
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.bundles import packed_bundle, task_row
-from reward_kit.agent.bundles.default_reward import end_goal_reward
-from reward_kit.agent.bundles.row_check import check_row
+from reward_kit.agent.bundles import archive, task_row
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
-from reward_kit.agent.bundles.task_row import TaskRow
+from reward_kit.agent.bundles.task_row import TaskRow, check_row
+from reward_kit.agent.bundles.toolset import end_goal_reward
 from reward_kit.agent.database import Database
 
 PAGE = ROOT / "docs" / "bundle.md"
@@ -45,8 +44,8 @@ def test_the_table_of_fields_has_every_field_with_its_default() -> None:
 
 def test_the_limits_are_the_documented_ones() -> None:
     assert f"at most {task_row.MAX_ID_LENGTH}" in REFERENCE
-    assert f"{packed_bundle.MAX_FILES:,}".replace(",", " ") in REFERENCE
-    assert f"more than {packed_bundle.MAX_BYTES >> 30} GiB" in REFERENCE
+    assert f"{archive.MAX_FILES:,}".replace(",", " ") in REFERENCE
+    assert f"more than {archive.MAX_BYTES >> 30} GiB" in REFERENCE
 
 
 def test_the_row_with_a_reference_is_accepted() -> None:

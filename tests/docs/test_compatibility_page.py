@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, follow
 
-from reward_kit.agent.evaluation_config import OPTIONS
+from reward_kit.agent.config import OPTIONS
 
 PAGE = ROOT / "docs" / "compatibility.md"
 
@@ -40,7 +40,7 @@ def test_what_is_kept_can_be_imported(module: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for what, _ in table("## Not there") for path in quoted(what) if path.startswith("reward_kit.")],
+    [path for what, _ in table("## Removed") for path in quoted(what) if path.startswith("reward_kit.")],
 )
 def test_what_is_not_there_is_not(path: str) -> None:
     module, _, name = path.rpartition(".")
@@ -52,7 +52,7 @@ def test_what_is_not_there_is_not(path: str) -> None:
     "command",
     [
         command
-        for what, _ in table("## Not there")
+        for what, _ in table("## Removed")
         for command in quoted(what)
         if command.startswith("reward-kit ")
     ],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pages import ROOT, blocks
 
-from reward_kit.agent.agents.fastworkflow import environment, settings
+from reward_kit.agent.agents.fastworkflow import home, preflight, setup
 from reward_kit.agent.agents.fastworkflow.workers import Patience
-from reward_kit.agent.evaluation_config import OPTIONS
+from reward_kit.agent.config import OPTIONS
 from reward_kit.cli_commands.fastworkflow import fastworkflow
 
 PAGE = ROOT / "docs" / "fastworkflow.md"
@@ -31,16 +31,16 @@ def test_every_option_and_variable_is_explained() -> None:
         assert f"`{OPTIONS[option].flags[0]}" in TEXT
     for choice in OPTIONS["fastworkflow_policy"].choices:
         assert f"`{choice}`:" in TEXT
-    for role in (*settings.ROLES, settings.TRAINING_ROLE):
+    for role in (*preflight.ROLES, preflight.TRAINING_ROLE):
         assert f"| `LLM_{role}` |" in TEXT
-    assert environment.HOME_VARIABLE in TEXT
+    assert home.HOME_VARIABLE in TEXT
 
 
 def test_versions_and_limits_are_those_of_the_code() -> None:
-    oldest, newest = (".".join(map(str, version)) for version in environment.PYTHON)
+    oldest, newest = (".".join(map(str, version)) for version in setup.PYTHON)
     assert f"Python {oldest} to {newest}" in TEXT
-    assert f"FastWorkflow {environment.VERSION}" in TEXT
-    assert f"workflows/{environment.DEFAULT_WORKFLOW}/" in TEXT
+    assert f"FastWorkflow {home.VERSION}" in TEXT
+    assert f"workflows/{home.DEFAULT_WORKFLOW}/" in TEXT
     assert (Patience().silence, Patience().turn) == (60.0, 900.0)
-    assert "no sign of life for a minute" in TEXT
-    assert "15 minutes without finishing a call" in TEXT
+    assert "does not respond for a minute" in TEXT
+    assert "finishes no call for 15 minutes" in TEXT

@@ -12,12 +12,11 @@ from http_stub_agent import serving
 from pages import ROOT, follow
 from small_task import seeded, small_task
 
-from reward_kit.agent.agents import load_agent
-from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
-from reward_kit.agent.agents.http_protocol import PROTOCOL
-from reward_kit.agent.doors.admission import MAX_KEY
-from reward_kit.agent.doors.app import MAX_BODY
-from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.agent import load_agent
+from reward_kit.agent.agents.remote.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
+from reward_kit.agent.agents.remote.http_protocol import PROTOCOL
+from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.servers.endpoint_app import MAX_BODY, MAX_KEY
 
 PAGE = ROOT / "docs" / "http-agent.md"
 

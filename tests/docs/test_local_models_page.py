@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tests" / "agent" / "local_models"))
 from fake_server import Behaviour, all_gone, install, starts
 from model_files import model_folder
 
-from reward_kit.agent.local_models import LocalFile, backends, guard, recognise, server
+from reward_kit.agent.models.local import LocalFile, backends, guard, recognise, server
 
 PAGE = ROOT / "docs" / "local-models.md"
 SEATED = [
@@ -62,7 +62,7 @@ def test_every_variable_and_number_is_there() -> None:
     for variable in (backends.SERVER, backends.ARGUMENTS, server.TIMEOUT):
         assert f"| `{variable}` |" in text
     assert f"default {server.DEFAULT_TIMEOUT:g}" in text
-    assert f"a line every {server.SECONDS_BETWEEN_WORDS:g} seconds" in text
+    assert f"a line every {server.SECONDS_BETWEEN_NOTES:g} seconds" in text
     assert f"SIGKILL after {guard.GRACE:g} seconds" in text
     for sign, parser in backends.TOOL_CALLS_IN_TEMPLATE:
         assert f"`{sign}`: `{parser}`" in " ".join(text.split())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pages import ROOT, follow
 
-from reward_kit.agent.reports import spans
+from reward_kit.agent.telemetry import spans
 
 PAGE = ROOT / "docs" / "observability.md"
 

@@ -12,7 +12,7 @@ from stub_server import StubServer, call
 
 import reward_kit
 import reward_kit.agent
-from reward_kit.agent.evaluation_config import OPTIONS, flag_of
+from reward_kit.agent.config import OPTIONS, flag_of
 
 PAGE = ROOT / "docs" / "python.md"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pages import ROOT, follow
 
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
 
 BUNDLE = ROOT / "tau_retail_task"

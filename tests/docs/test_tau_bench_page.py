@@ -11,9 +11,8 @@ import pytest
 from pages import ROOT, follow
 from stub_server import StubServer
 
-from reward_kit.agent.agents import BUILT_IN as AGENTS
-from reward_kit.agent.evaluation_config import OPTIONS
-from reward_kit.agent.users import BUILT_IN as USERS
+from reward_kit.agent.config import OPTIONS
+from reward_kit.agent.players.names import AGENTS, USERS
 
 PAGE = ROOT / "docs" / "tau-bench.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 from pages import ROOT, follow, write_files
 from stub_server import Answer, StubServer, call
 
-from reward_kit.agent.bundles.user_prompts import PLACEHOLDERS
-from reward_kit.agent.user_faults import UserFaultKind
-from reward_kit.agent.users import BUILT_IN
+from reward_kit.agent.bundles.files import PLACEHOLDERS
+from reward_kit.agent.players.names import USERS as BUILT_IN
+from reward_kit.agent.scoring.user_faults import UserFaultKind
 
 PAGE = ROOT / "docs" / "users.md"
 

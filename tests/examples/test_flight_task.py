@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.bundle import Task, TaskBundle
+from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.validation import validate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flight_task"

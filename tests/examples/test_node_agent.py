@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +53,9 @@ def evaluate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def trajectories(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/roll_*.json"))]
+    (path,) = folder.glob("runs/evals/*.db")
+    with contextlib.closing(sqlite3.connect(path)) as store:
+        return [json.loads(text) for (text,) in store.execute("SELECT json FROM trajectories")]
 
 
 def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +41,14 @@ class Ran:
     def result(self) -> dict[str, Any]:
         (only,) = self.evaluations
         return only
+
+
+def trajectories(bundle: Bundle, row_id: str) -> list[dict[str, Any]]:
+    """The rollouts of a row, as they are stored."""
+    (path,) = bundle.folder.glob("runs/evals/*.db")
+    with contextlib.closing(sqlite3.connect(path)) as store:
+        query = "SELECT json FROM trajectories WHERE json_extract(json, '$.row_id') = ?"
+        return [json.loads(text) for (text,) in store.execute(query, (row_id,))]
 
 
 def indented(body: str) -> str:

@@ -40,7 +40,7 @@ def run(bundle: Bundle, *arguments: str, verbose: bool = False, **variables: str
 def assert_no_canary(folder: Path, said: str) -> None:
     encoded = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert any(path.suffix == ".jsonl" and path.parent.name == "evals" for path in files)
+    assert any(path.suffix == ".db" and path.parent.name == "evals" for path in files)
     for canary in (*CANARIES, encoded):
         assert canary not in said
         assert [str(path) for path in files if canary.encode() in path.read_bytes()] == [], canary

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.tally import NoProgress
+from reward_kit.agent.runner.progress import NoProgress
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flat_memory.py"
 FIRST, LAST = 60, 240

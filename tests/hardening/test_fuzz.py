@@ -12,16 +12,14 @@ import pytest
 from flight_bundle import ROW, Bundle, flight_bundle
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 from small_task import SEED, airline, play, seeded, small_task
 from stub_server import Answer, StubServer
 
-from reward_kit.agent.agents import load_agent
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent import load_agent
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.openai_http.endpoint import find_endpoint
-from reward_kit.agent.openai_http.model import OpenAIModel
-from reward_kit.agent.tool_registry import ToolRegistry
+from reward_kit.agent.models.openai_http.endpoint import find_endpoint
+from reward_kit.agent.models.openai_http.model import OpenAIModel
 from reward_kit.errors import BundleError
 
 BOUNDED = settings(
@@ -118,59 +116,6 @@ def test_a_call_answers_with_text_and_an_error_changes_nothing(
         assert len(content) < 5000
         if content.startswith("Error:"):
             assert not fork.changes()
-
-
-# -- schemas of tools
-
-SCHEMAS = st.recursive(
-    st.sampled_from([str, int, float, bool, list, dict, Any, None, object, "str", "nonsense", 3, Exception])
-    | st.fixed_dictionaries(
-        {},
-        optional={
-            "type": st.sampled_from(
-                ["string", "integer", "object", "array", "nothing", ["string", "null"], 7, None]
-            ),
-            "enum": st.lists(SCALARS, max_size=3) | st.just("abc"),
-            "minimum": SCALARS,
-            "pattern": st.sampled_from(["a+", "(", "(a+)+$", 3]),
-            "$ref": st.sampled_from(["#/x", "#", "http://127.0.0.1:9/x", 4]),
-            "description": SCALARS,
-            "default": SCALARS,
-        },
-    ),
-    lambda inner: (
-        st.fixed_dictionaries({"type": st.just("array"), "items": inner})
-        | st.fixed_dictionaries(
-            {"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("ab"), inner)}
-        )
-        | st.fixed_dictionaries({"anyOf": st.lists(inner, max_size=2)})
-    ),
-    max_leaves=4,
-)
-
-
-@settings(BOUNDED, max_examples=150)
-@given(parameters=st.dictionaries(st.sampled_from(["a", "b", "db"]) | TEXT, SCHEMAS, max_size=3))
-def test_a_tool_has_a_valid_schema_or_is_refused_with_its_place(parameters: dict[str, Any]) -> None:
-    registry = ToolRegistry("fuzz")
-
-    def tool(**anything: Any) -> str:
-        return "fine"
-
-    refusal = None
-    try:
-        registry.tool(name="tool", parameters=parameters)(tool)
-    except BundleError as error:
-        refusal = str(error)
-    if refusal is not None:
-        assert "test_fuzz.py" in refusal
-        assert "'tool'" in refusal
-        return
-    (offered,) = registry.get_openai_tools()
-    schema = offered["function"]["parameters"]
-    json.dumps(schema, allow_nan=False)
-    Draft202012Validator.check_schema(schema)
-    assert isinstance(asyncio.run(registry.execute_tool("tool", {"a": 1, "b": ["x"]})), str)
 
 
 # -- answers of models

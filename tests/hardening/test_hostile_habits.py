@@ -5,55 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flight_bundle import GOLD, ROW, SEED, Bundle
-from hostile import GOLD_RUN, VALIDATE, Ran, indented
+from hostile import GOLD_RUN, Ran, indented, trajectories
 
-from reward_kit.agent.bundle import TaskBundle
 from reward_kit.agent.bundles import seed
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.runs.rollout_record import load_rollout
-from reward_kit.errors import BundleError, StorageError
+from reward_kit.errors import BundleError
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
 
 IMPORTS = "import asyncio, os, threading, time\nKEPT = []"
-SHORT_GRACE = """\
-import importlib
-for _name in ("gold", "orchestrator", "rollout"):
-    importlib.import_module(f"reward_kit.agent.{_name}").CANCELLATION_GRACE = 0.3
-"""
 SLOW_TEXT = "class Slow:\n  def __str__(self): time.sleep(1.5)\nreturn Slow()"
-DEAF = (
-    "await db.execute('DELETE FROM flights')\nwhile True:\n  try: await asyncio.sleep(0.05)\n  except: pass"
-)
 
 # name: (what it is, what it does, the status of its call, what the model reads)
 TOOLS = {
     "closes": ("async def", "await db.close()", "failed", "cannot close its rollout's database. Leave that"),
-    "closes_with": ("async def", "with db: pass", "failed", "cannot close its rollout's database"),
     "slow_text": ("def", SLOW_TEXT, "failed", "did not finish within 0.5 s"),
     "task": (
         "async def",
         "return asyncio.ensure_future(db.fetch_val('SELECT 1'))",
         "failed",
-        "an await miss",
+        "an await is missing",
     ),
     "generates": ("def", "async def g(): yield 1\nreturn g()", "failed", "g: return a list"),
-    "refuses": ("def", "from reward_kit.agent import ToolError\nraise ToolError", "refused", "refuses"),
     "opens": ("async def", "await db.transaction().__aenter__()\nreturn 'fine'", "ok", "fine"),
     "leaves_task": ("async def", "async def f(): 1 / 0\nasyncio.ensure_future(f())", "ok", "null"),
-    "leaves_thread": ("def", "threading.Thread(target=lambda: {}['seat']).start()", "ok", "null"),
-    "no_files": ("def", "def broken(*_, **__): raise OSError('no')\nos.open = broken", "ok", "null"),
-    "deaf": ("async def", DEAF, "", ""),
 }
-
-
-def trajectories(bundle: Bundle, row_id: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in bundle.folder.glob(f"runs/{row_id}/roll_*.json")]
 
 
 def test_habits_of_tools_cost_their_call_and_no_traceback(
@@ -63,7 +44,7 @@ def test_habits_of_tools_cost_their_call_and_no_traceback(
         f"@R.tool(parameters={{}})\n{kind} {name}(db):\n{indented(body)}\n"
         for name, (kind, body, _, _) in TOOLS.items()
     ]
-    tools(before=f"{IMPORTS}\n{SHORT_GRACE}", after="R.tool_timeout = 0.5\n" + "\n".join(written))
+    tools(before=IMPORTS, after="R.tool_timeout = 0.5\n" + "\n".join(written))
     late = json.loads(json.dumps(GOLD).replace("[0, ", "[1, "))
     bundle.rows(
         *(
@@ -72,23 +53,17 @@ def test_habits_of_tools_cost_their_call_and_no_traceback(
         ),
         {"id": "sound", "actions": GOLD, "n_rollouts": 2},
     )
-    ran = agent_eval(*GOLD_RUN, "--timeout", "2")
+    ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["status"], ran.result["finished"]) == (0, "complete", len(TOOLS) + 2), (
         ran.err
     )
     for name, (_, _, status, part) in TOOLS.items():
         (record,) = trajectories(bundle, name)
-        if name == "deaf":
-            assert (record["stop_reason"], record["reward"], record["tool_calls"]) == ("timeout", 0.0, [])
-            continue
         call = record["tool_calls"][0]
         assert (call["status"], record["reward"]) == (status, 1.0), (name, record)
         assert part in call["content"], (name, call["content"])
-    warnings = [line for line in ran.err.splitlines() if "nobody waits for" in line]
-    assert len(warnings) == 2
-    assert "warning: a task that nobody waits for failed: tools.py" in ran.err
-    assert any("a thread" in line and "KeyError: 'seat'" in line for line in warnings)
+    assert "warning: exception in a background task: tools.py" in ran.err
 
 
 def test_a_database_kept_from_an_earlier_call_is_refused_in_another_rollout(
@@ -107,45 +82,6 @@ def test_a_database_kept_from_an_earlier_call_is_refused_in_another_rollout(
     assert len(calls) == 6
     for call in calls:
         assert call["content"].startswith("Error: this database is another rollout's. Use the `db`"), call
-
-
-PLAYERS = """\
-class Player:
-    async def respond(self, rollout):
-        await getattr(self, rollout.row.id)(rollout)
-        return "Done."
-
-    async def sound(self, rollout):
-        pass
-
-    async def keeps_a_transaction_open(self, rollout):
-        await rollout.database.transaction().__aenter__()
-        await rollout.database.execute("DELETE FROM flights")
-
-    async def calls_by_number(self, rollout):
-        await rollout.call_tool(5, {})
-"""
-JUDGE = """\
-import asyncio
-class Judge:
-    async def __call__(self, messages, *, db, **kwargs):
-        return {"score": float(await db.fetch_val("SELECT count(*) FROM flights")), "reason": ""}
-evaluate = Judge()
-"""
-
-
-def test_habits_of_agents_cost_their_rollout_and_a_judge_that_is_an_object_may_wait(
-    agent_eval: Command, bundle: Bundle
-) -> None:
-    bundle.write("own.py", PLAYERS)
-    bundle.write("reward.py", JUDGE)
-    ids = ("sound", "keeps_a_transaction_open", "calls_by_number")
-    bundle.rows(*({"id": name, "n_rollouts": 1} for name in ids))
-    ran = agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user", "--retries", "0")
-    ran.tidy()
-    assert (ran.code, ran.result["score"], ran.result["finished"]) == (0, 1.0, len(ids)), ran.err
-    (record,) = trajectories(bundle, "calls_by_number")
-    assert record["stop_detail"] == "own.py:14: TypeError: a tool is called by its name, a str, not by int"
 
 
 ROWS = "write each row as an object on a line of its own"
@@ -184,12 +120,6 @@ def test_a_module_of_the_bundle_imported_by_its_own_name_alone_is_told_how(
         TaskBundle.load(bundle.dataset)
 
 
-def test_a_method_as_reward_is_told_to_be_one(bundle: Bundle, reward: Writer) -> None:
-    bundle.write("reward.py", "class Judge:\n    def a(self, messages, **kwargs): ...\nevaluate = Judge.a\n")
-    with pytest.raises(BundleError, match=r"reward:evaluate is a method\. Name a function of the module\.$"):
-        TaskBundle.load(bundle.dataset)
-
-
 def test_a_command_of_the_program_sqlite3_in_a_seed_is_told_to_be_none_of_sql(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"seed.sql:5: .*: leave them out\.$"):
         Database.seed(tmp_path / "b.db", f"{SEED}.import flights.csv flights\n", origin="seed.sql")
@@ -202,19 +132,3 @@ def test_a_command_of_the_program_sqlite3_in_a_seed_is_told_to_be_none_of_sql(tm
 def test_every_way_to_the_clock_is_seen_in_a_seed(sql: str) -> None:
     assert seed.SeedSource.of(f"SELECT {sql};").reads_clock
     assert not seed.SeedSource.of("SELECT count(), date(day), 'snow', updated_at FROM t;").reads_clock
-
-
-def test_a_trajectory_nested_too_deeply_is_one_error(tmp_path: Path) -> None:
-    path = tmp_path / "roll_1.json"
-    path.write_text("[" * 100_000)
-    with pytest.raises(StorageError, match="cannot be read"):
-        load_rollout(path)
-
-
-def test_a_validation_keeps_to_the_chosen_rows(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows(*({"id": name, "actions": GOLD} for name in ("a", "b", "c")))
-    ran = agent_eval(*VALIDATE, "--task-ids", "c,0")
-    ran.tidy()
-    assert ran.code == 0
-    lines = [line.partition(":")[2] for line in ran.out.splitlines() if line.startswith("ok: task.jsonl")]
-    assert [line.split()[1].rstrip(":") for line in lines] == ["c", "a"]

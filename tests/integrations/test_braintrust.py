@@ -5,9 +5,9 @@ from __future__ import annotations
 import types
 
 import pytest
+from reward_kit.adapters import braintrust as older_name
 
 from reward_kit import EvaluateResult, Message, reward_fn_to_scorer, reward_function, scorer_to_reward_fn
-from reward_kit.adapters import braintrust as older_name
 
 MESSAGES = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
 

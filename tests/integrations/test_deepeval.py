@@ -6,9 +6,9 @@ import sys
 import types
 
 import pytest
+from reward_kit.integrations.deepeval import adapt_metric
 
 from reward_kit import MetricResult
-from reward_kit.integrations.deepeval import adapt_metric
 
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 

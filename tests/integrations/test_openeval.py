@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from reward_kit.integrations import adapt
 
 from reward_kit import MetricResult
-from reward_kit.integrations import adapt
 
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": {"a": 1}}]
 

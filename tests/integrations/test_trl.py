@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from reward_kit import EvaluateResult, RewardOutput, reward_function
 from reward_kit.adapters.trl import create_trl_adapter
+
+from reward_kit import EvaluateResult, RewardOutput, reward_function
 
 
 @reward_function

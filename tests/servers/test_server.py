@@ -7,9 +7,9 @@ import types
 
 import pytest
 import requests
+from reward_kit.server import RewardServer, create_app
 
 from reward_kit import EvaluateResult, Message, RewardFunction, RewardOutput, reward_function
-from reward_kit.server import RewardServer, create_app
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello", "mood": "good"}]
 

@@ -58,4 +58,4 @@ def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list(tmp_path.glob("runs/retail.cancel/roll_*.json"))
+    assert list(tmp_path.glob("runs/retail.cancel/roll_*.db"))

@@ -13,10 +13,10 @@ from reference import TOOLS, Data, run
 from task_rows import BUNDLE, DATASETS
 
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.orchestrator import run_rollout
-from reward_kit.agent.rollout import ToolCall
+from reward_kit.agent.rollout.orchestrator import run_rollout
 
 IDLE_IS_RIGHT = {
     "task.jsonl": {10, 12, 25, 50, 57, 65, 106},

@@ -272,12 +272,11 @@ async def test_a_stored_rollout_is_judged_as_the_live_one(base: Any, states: Any
             "modify_pending_order_payment", {"order_id": SHIRT, "payment_method_id": CARD}, db=gold
         )
         live = evaluate([], db=db.read_only(), gold_db=gold.read_only())
-        for keep, ending in (("full", "db"), ("delta", "dbd")):
-            files = [
-                state.save(tmp_path / f"{name}.{ending}", keep)
-                for name, state in (("roll", db), ("gold", gold))
-            ]
-            with Database.open(files[0]) as stored, Database.open(files[1]) as stored_gold:
+        for name, state in (("roll", db), ("gold", gold)):
+            state.export(tmp_path / f"{name}.db")
+        from_delta = Database.open(tmp_path / "base.db", delta=db.delta())
+        for stored in (from_delta, Database.open(tmp_path / "roll.db")):
+            with stored, Database.open(tmp_path / "gold.db") as stored_gold:
                 judged = evaluate([], db=stored.read_only(), gold_db=stored_gold.read_only())
                 assert (judged.score, judged.reason) == (live.score, live.reason)
                 same = evaluate([], db=stored.read_only(), gold_db=db.read_only())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from task_rows import BUNDLE, DATASETS, WRITING, Row, rows
 
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle
 
 PREFIX = {
     "task.jsonl": "retail.test",

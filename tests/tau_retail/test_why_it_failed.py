@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from scripted_agent import failure_of
 
-from reward_kit.agent.bundle import Task, TaskBundle
+from reward_kit.agent.bundles.bundle import Task, TaskBundle
+from reward_kit.agent.scoring.failures import Failure
 from tau_retail_task.tools import R
 
 EXCHANGE = "exchange_delivered_order_items"
@@ -35,38 +36,40 @@ def gold(task: Task, **changed: Any) -> list[Any]:
     ]
 
 
+async def failed(task: Task, base: Any, made: list[Any], **limits: Any) -> Failure:
+    """The failure of a rollout that makes these calls."""
+    failure = await failure_of(task, base, made, **limits)
+    assert failure is not None
+    return failure
+
+
 def writes(task: Task) -> list[Any]:
     return [call for call in gold(task) if not call[0].startswith(("get_", "find_", "list_", "calculate"))]
 
 
 async def test_a_wrong_item(tasks: list[Task], base: Any) -> None:
     made = gold(tasks[1], new_item_ids=["4953074738"])
-    failure = await failure_of(tasks[1], base, made)
-    assert failure is not None
+    failure = await failed(tasks[1], base, made)
     assert failure.kind == "wrong_arguments"
     assert (failure.step, failure.turn, failure.call) == (5, 1, 4)
     assert failure.arguments == (
         {"argument": "new_item_ids", "expected": ["7747408585"], "got": ["4953074738"]},
     )
-    assert failure.expected is not None
-    assert failure.expected["name"] == EXCHANGE
-    assert failure.made is not None
-    assert failure.made["arguments"]["new_item_ids"] == ["4953074738"]
+    assert (failure.expected or {})["name"] == EXCHANGE
+    assert (failure.made or {})["arguments"]["new_item_ids"] == ["4953074738"]
     assert any("7747408585" in str(row["expected"]) for row in failure.rows)
 
 
 async def test_a_wrong_payment_method_is_refused_and_never_corrected(tasks: list[Task], base: Any) -> None:
-    failure = await failure_of(tasks[1], base, gold(tasks[1], payment_method_id="credit_card_0"))
-    assert failure is not None
+    failure = await failed(tasks[1], base, gold(tasks[1], payment_method_id="credit_card_0"))
     assert (failure.kind, failure.call) == ("wrong_arguments", 4)
-    assert failure.made is not None
-    assert (failure.made["status"], failure.made["answer"]) == ("refused", "Error: payment method not found")
+    made = failure.made or {}
+    assert (made["status"], made["answer"]) == ("refused", "Error: payment method not found")
 
 
 async def test_a_refused_attempt_that_is_corrected_is_no_fault(tasks: list[Task], base: Any) -> None:
     wrong = [(RETURN, {**gold(tasks[2])[-1][1], "payment_method_id": "credit_card_0"})]
-    failure = await failure_of(tasks[2], base, [*wrong, *gold(tasks[2]), "I count 9 of them."])
-    assert failure is not None
+    failure = await failed(tasks[2], base, [*wrong, *gold(tasks[2]), "I count 9 of them."])
     assert (failure.kind, failure.unsaid, failure.rows) == ("missing_output", ("10",), ())
     assert (failure.step, failure.turn, failure.call) == (13, 1, None)
 
@@ -76,8 +79,7 @@ async def test_a_corrected_attempt_is_not_laid_beside_what_was_forgotten(
 ) -> None:
     first, second = writes(tasks[14])
     wrong = (RETURN, {**first[1], "payment_method_id": "credit_card_0"})
-    failure = await failure_of(tasks[14], base, [wrong, first])
-    assert failure is not None
+    failure = await failed(tasks[14], base, [wrong, first])
     assert (failure.kind, failure.call) == ("partially_completed", None)
     assert failure.expected == {"name": RETURN, "arguments": second[1]}
 
@@ -86,8 +88,7 @@ async def test_an_attempt_goes_with_the_call_that_it_is_most_like(tasks: list[Ta
     """A mistyped order, refused, and then the other order: the first is what went wrong."""
     first, second = writes(tasks[81])
     mistyped = (CANCEL, {**first[1], "order_id": first[1]["order_id"] + "0"})
-    failure = await failure_of(tasks[81], base, [mistyped, second])
-    assert failure is not None
+    failure = await failed(tasks[81], base, [mistyped, second])
     assert (failure.kind, failure.call) == ("wrong_arguments", 0)
     assert failure.expected == {"name": CANCEL, "arguments": first[1]}
 
@@ -103,8 +104,7 @@ async def test_extra_reads_and_another_order_of_independent_changes_are_no_fault
 async def test_another_order_is_cancelled(tasks: list[Task], base: Any) -> None:
     first, _ = writes(tasks[81])
     other = (CANCEL, {"order_id": "#W1840144", "reason": "no longer needed"})
-    failure = await failure_of(tasks[81], base, [first, (CANCEL, {**other[1], "order_id": "#W5056519"})])
-    assert failure is not None
+    failure = await failed(tasks[81], base, [first, (CANCEL, {**other[1], "order_id": "#W5056519"})])
     assert failure.kind == "wrong_arguments"
     assert failure.call == 1
     assert failure.arguments == ({"argument": "order_id", "expected": "#W9722559", "got": "#W5056519"},)
@@ -114,8 +114,7 @@ async def test_another_order_is_cancelled(tasks: list[Task], base: Any) -> None:
 
 async def test_another_order_is_cancelled_on_top(tasks: list[Task], base: Any) -> None:
     more = (CANCEL, {"order_id": "#W5056519", "reason": "no longer needed"})
-    failure = await failure_of(tasks[81], base, [*writes(tasks[81]), more])
-    assert failure is not None
+    failure = await failed(tasks[81], base, [*writes(tasks[81]), more])
     assert (failure.kind, failure.call, failure.expected) == ("unintended_action", 2, None)
     assert "#W5056519" in failure.detail
     keys = [next(iter(row["key"].values())) for row in failure.rows if row["key"]]
@@ -125,8 +124,7 @@ async def test_another_order_is_cancelled_on_top(tasks: list[Task], base: Any) -
 
 async def test_an_exchange_is_forgotten(tasks: list[Task], base: Any) -> None:
     first, second = writes(tasks[91])
-    failure = await failure_of(tasks[91], base, [first])
-    assert failure is not None
+    failure = await failed(tasks[91], base, [first])
     assert failure.kind == "partially_completed"
     assert failure.detail.startswith("1 of 2 changes made; missing exchange_delivered_order_items(")
     assert failure.expected == {"name": EXCHANGE, "arguments": second[1]}
@@ -136,43 +134,36 @@ async def test_an_exchange_is_forgotten(tasks: list[Task], base: Any) -> None:
 async def test_a_return_instead_of_an_exchange(tasks: list[Task], base: Any) -> None:
     first, (_, wanted) = writes(tasks[91])
     instead = {name: wanted[name] for name in ("order_id", "item_ids", "payment_method_id")}
-    failure = await failure_of(tasks[91], base, [first, (RETURN, instead)])
-    assert failure is not None
+    failure = await failed(tasks[91], base, [first, (RETURN, instead)])
     assert (failure.kind, failure.call) == ("wrong_tool", 1)
-    assert failure.expected is not None
-    assert failure.expected["name"] == EXCHANGE
+    assert (failure.expected or {})["name"] == EXCHANGE
 
 
 async def test_items_before_the_address_block_the_address(tasks: list[Task], base: Any) -> None:
     address, items = writes(tasks[71])
-    failure = await failure_of(tasks[71], base, [items, address])
-    assert failure is not None
+    failure = await failed(tasks[71], base, [items, address])
     assert failure.kind == "partially_completed"
     assert f"{ITEMS} came before {ADDRESS}" in failure.detail
     assert "non-pending order cannot be modified" in failure.detail
     assert failure.call == 0
-    assert failure.expected is not None
-    assert failure.expected["name"] == ADDRESS
+    assert (failure.expected or {})["name"] == ADDRESS
 
 
 async def test_a_handover_in_place_of_the_work(tasks: list[Task], base: Any) -> None:
-    failure = await failure_of(tasks[81], base, [writes(tasks[81])[0], TRANSFER])
-    assert failure is not None
+    failure = await failed(tasks[81], base, [writes(tasks[81])[0], TRANSFER])
     assert (failure.kind, failure.call) == ("unintended_action", 1)
     assert failure.detail.startswith("transfer_to_human_agents ended the conversation: 1 of 2 changes made")
 
 
 async def test_a_handover_that_belongs_to_the_task_but_comes_too_early(tasks: list[Task], base: Any) -> None:
-    failure = await failure_of(tasks[26], base, [TRANSFER])
-    assert failure is not None
+    failure = await failed(tasks[26], base, [TRANSFER])
     assert (failure.kind, failure.call) == ("partially_completed", 0)
     assert "came too early" in failure.detail
 
 
 async def test_work_where_none_was_to_be_done(tasks: list[Task], base: Any) -> None:
     cancel = (CANCEL, {"order_id": "#W5056519", "reason": "no longer needed"})
-    failure = await failure_of(tasks[10], base, [cancel, TRANSFER])
-    assert failure is not None
+    failure = await failed(tasks[10], base, [cancel, TRANSFER])
     assert (failure.kind, failure.call) == ("unintended_action", 0)
 
 
@@ -187,14 +178,11 @@ async def test_columns_that_the_reward_ignores_are_no_difference(tasks: list[Tas
         same = ("modify_user_address", {"user_id": user_id, **address})
         await R.execute_tool(*same, db=fork)
         assert len(fork.changes()) == 1
-    failure = await failure_of(task, base, [same, *writes(task)])
-    assert failure is not None
+    failure = await failed(task, base, [same, *writes(task)])
     assert (failure.kind, failure.rows) == ("missing_output", ())
 
 
 async def test_too_few_steps_name_the_fault_before(tasks: list[Task], base: Any) -> None:
-    failure = await failure_of(tasks[1], base, gold(tasks[1]), max_steps=3)
-    assert failure is not None
+    failure = await failed(tasks[1], base, gold(tasks[1]), max_steps=3)
     assert (failure.kind, failure.detail, failure.step) == ("max_steps", "3 steps are used up", 3)
-    assert failure.expected is not None
-    assert failure.expected["name"] == EXCHANGE
+    assert (failure.expected or {})["name"] == EXCHANGE

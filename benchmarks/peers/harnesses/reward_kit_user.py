@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from conversation import WISHES
 
 if TYPE_CHECKING:
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.rollout.rollout import Rollout
 
 
 async def second_wish(rollout: Rollout) -> str:

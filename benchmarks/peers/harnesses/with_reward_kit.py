@@ -14,8 +14,8 @@ from conversation import COUNTER, EXPECTED, INPUT_TOKENS, OUTPUT_TOKENS, STOCK, 
 from measuring import measure, parse_arguments
 
 from reward_kit.agent import EvaluationConfig
-from reward_kit.agent.completion import Completion, Usage
-from reward_kit.agent.evaluation import run_evaluation
+from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.runner.evaluation import run_evaluation
 
 if TYPE_CHECKING:
     from pathlib import Path

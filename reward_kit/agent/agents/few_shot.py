@@ -1,41 +1,55 @@
-"""Tool calling with example conversations in the system prompt."""
+"""Tool calling with example conversations in the system prompt.
+
+The conversations are in a ``.jsonl`` file, which is checked before anything runs.
+"""
 
 from __future__ import annotations
 
+import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.agents.displays import FORM, read_displays
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.history import text_of
-from reward_kit.errors import UsageError
+from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.agent.bundles.files import read_text
+from reward_kit.agent.bundles.message_check import message_faults, show
+from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.rollout import Rollout, TaskView
 
 EXAMPLES = 5
-"""So many example conversations are shown in a rollout."""
+"""Example conversations that are shown in a rollout."""
+
+FORM = (
+    'Each line is an object with "messages_display", a conversation as text, '
+    'or "messages", a list of messages in the OpenAI format.'
+)
 
 
 class FewShotAgent(ToolCallingAgent):
     """``tool-calling`` whose model also sees a few of the ``displays``, drawn by the rollout's seed.
 
-    They stand behind the system prompt for the model alone: the recorded history keeps the row's own.
+    They follow the system prompt for the model alone: the recorded history keeps the row's own.
     """
 
     def __init__(self, displays: Sequence[str]) -> None:
         self._displays = displays
 
     @classmethod
-    def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> Callable[[], FewShotAgent]:  # noqa: ARG003 - the hook's form
+    def configured(
+        cls,
+        config: EvaluationConfig,
+        tasks: Sequence[TaskView],  # noqa: ARG003 - the hook's form
+    ) -> Callable[[], FewShotAgent]:
         """A maker of agents with the displays of ``--few-shot-displays``, which are read once.
 
-        Raises ``UsageError`` where the option is missing, ``BundleError`` for a faulty file.
+        Raises ``UsageError`` if the option is missing, ``BundleError`` for a faulty file.
         """
         if config.few_shot_displays is None:
             raise UsageError(
@@ -46,15 +60,67 @@ class FewShotAgent(ToolCallingAgent):
         return lambda: cls(displays)
 
     def messages(self, rollout: Rollout) -> list[Message]:
-        """The rollout's messages, with the examples behind the system prompt."""
+        """The rollout's messages, with the examples after the system prompt."""
         drawn = self.drawn(rollout.seed)
         shown = "\n\n".join(f"Example {number}:\n{text}" for number, text in enumerate(drawn, 1))
-        first, *rest = rollout.messages or [{"role": "user", "content": ""}]
+        messages = rollout.messages
+        first, *rest = messages or [{"role": "user", "content": ""}]
         if first["role"] != "system":
-            return [{"role": "system", "content": shown}, *rollout.messages]
+            return [{"role": "system", "content": shown}, *messages]
         return [{**first, "content": f"{text_of(first['content'])}\n\n{shown}"}, *rest]
 
     def drawn(self, seed: int) -> list[str]:
-        """The examples for a rollout of this seed; all, in an order of its own, where there are no more."""
+        """The examples for a rollout of this seed; all of them, shuffled, if there are too few."""
         chance = random.Random(f"few-shot {seed}")  # noqa: S311 - repeatable is what it must be
         return chance.sample(self._displays, min(EXAMPLES, len(self._displays)))
+
+
+def read_displays(path: str | Path) -> list[str]:
+    """The conversations in a file, as text, in its order; blank lines are skipped.
+
+    Raises ``BundleError`` with the file and line of the first fault.
+    """
+    lines = read_text(Path(path)).split("\n")  # other line ends may be inside of a JSON string
+    displays = [_display(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not displays:
+        raise BundleError("holds no example conversation", place=str(path), remedy=FORM)
+    return displays
+
+
+def _display(line: str, place: str) -> str:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"is not valid JSON: {error}", place=place, remedy=FORM) from None
+    if not isinstance(value, dict):
+        raise BundleError(f"is {show(value)}, not an object", place=place, remedy=FORM)
+    if "messages_display" in value:
+        text = value["messages_display"]
+        if not isinstance(text, str) or not text.strip():
+            raise BundleError(f'"messages_display" is {show(text)}, not a text', place=place, remedy=FORM)
+        return encodable(text.strip())
+    if "messages" not in value:
+        raise BundleError('has neither "messages_display" nor "messages"', place=place, remedy=FORM)
+    messages = _checked(value["messages"], place)
+    return "\n".join(line for message in messages for line in _lines(message))
+
+
+def _checked(messages: Any, place: str) -> list[Message]:
+    if not isinstance(messages, list) or not any(
+        not isinstance(message, dict) or message.get("role") != "system" for message in messages
+    ):
+        raise BundleError(f'"messages" is {show(messages)}, not a conversation', place=place, remedy=FORM)
+    for way, fault in message_faults(messages):
+        where = "".join(f"[{key!r}]" for key in way)
+        raise BundleError(f"messages{where}: {fault}", place=place)
+    return messages
+
+
+def _lines(message: Message) -> Iterator[str]:
+    """A message as text; nothing of a system prompt, for the agent has that of its own row."""
+    text = text_of(message.get("content")).strip()
+    speaker = {"user": "User", "assistant": "Agent", "tool": "Tool result"}.get(message["role"])
+    if speaker and text:
+        yield f"{speaker}: {text}"
+    for call in message.get("tool_calls") or ():
+        yield f"Agent calls {call['function']['name']} with {call['function']['arguments']}"

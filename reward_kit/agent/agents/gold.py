@@ -8,18 +8,22 @@ from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import Action
-    from reward_kit.agent.calls import ToolCall
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.rollout import Rollout
 
 
 class GoldAgent:
     """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
 
-    Where the row has outputs, terminal tools are left out: they would end the rollout before these are said.
+    If the row has outputs, terminal tools are left out: they would end the rollout before these are said.
     ``made`` are its calls by the number of their action; tools may make others.
     """
+
+    sees_answers = True
+    episode: Episode
 
     def __init__(self) -> None:
         self.made: dict[int, ToolCall] = {}
@@ -40,22 +44,23 @@ class GoldAgent:
             rollout.stop("agent_done", "the gold agent has done and said all it knows")
             return ""
         self._said_all = True
+        task = self.episode.task
         results: list[str] = []
-        for number, action in enumerate(rollout.gold):
-            if leaves_out(rollout.task, action):
+        for number, action in enumerate(task.row.actions or ()):
+            if leaves_out(task, action):
                 results.append("")
                 continue
             arguments = resolve_references(action.arguments, results)
-            before = len(rollout.tool_calls)
+            before = len(self.episode.tool_calls)
             try:
                 results.append(await rollout.call_tool(action.name, arguments))
             finally:
-                if len(rollout.tool_calls) > before:
-                    self.made[number] = rollout.tool_calls[-1]  # written down after those of its tool
-        return "\n".join(rollout.outputs) or "Done."
+                if len(self.episode.tool_calls) > before:
+                    self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
+        return "\n".join(task.row.outputs or ()) or "Done."
 
 
 def leaves_out(task: Task, action: Action) -> bool:
-    """Whether the gold agent passes over this action, which would end it before the outputs are said."""
+    """True if the gold agent skips this action, which would end the rollout before the outputs are said."""
     tool = task.registry.tools.get(action.name)
     return tool is not None and tool.terminal and bool(task.row.outputs)

@@ -1,19 +1,20 @@
-"""An agent that does again what a recorded rollout shows, on the tools as they are now."""
+"""An agent and a user that do again what a recorded rollout shows, on the tools as they are now."""
 
 from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.history import INTERRUPTED, NOT_RUN, written_arguments
+from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.rollout import Rollout
-    from reward_kit.agent.runs.recording import Recording, Recordings
+    from reward_kit.agent.records.recording import Recording, Recordings
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.rollout import Rollout, TaskView, UserRollout
 
 
 class ReplayAgent:
@@ -23,18 +24,21 @@ class ReplayAgent:
     that were stopped or never run are not run now either.
     """
 
+    sees_answers = True
+    episode: Episode
+
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
         self._script: _Script | None = None
 
     def check(self, task: Task) -> None:
-        """Raise ``BundleError`` where no rollout of the row was recorded."""
+        """Raise ``BundleError`` if no rollout of the row was recorded."""
         self.recordings.check(task.row.id)
 
     async def respond(self, rollout: Rollout) -> str | Message:
-        """The next recorded reply; where the recording ends, the rollout ends as it did."""
+        """The next recorded reply; at the end of the recording the rollout ends as that did."""
         if self._script is None:
-            self._script = _Script(self.recordings.find(rollout.row.id, rollout.index), rollout)
+            self._script = _Script(self.recordings.find(rollout.row_id, rollout.index), self.episode)
         for message in self._script.messages:
             rollout.step()
             if not message.get("tool_calls"):
@@ -44,12 +48,38 @@ class ReplayAgent:
         return ""
 
 
+class ReplayUser:
+    """Says the recorded lines of the user in order, whatever the agent answers."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+        self._recorded: Iterator[str] | None = None
+
+    def check(self, task: TaskView) -> None:
+        """Raise ``BundleError`` if no rollout of the row was recorded."""
+        self.recordings.check(task.id)
+
+    async def respond(self, rollout: UserRollout) -> str:
+        """The next recorded line; at the end of the recording the rollout ends as that did."""
+        recording = self.recordings.find(rollout.row_id, rollout.index)
+        if self._recorded is None:
+            given = sum(message["role"] == "user" for message in rollout.messages)
+            said = [str(message["content"]) for message in recording.messages if message["role"] == "user"]
+            self._recorded = iter(said[given:])
+        line = next(self._recorded, None)
+        if line is None:
+            recording.end(rollout)
+            return ""
+        return line
+
+
 class _Script:
     """A recording's assistant messages, without those that the row begins with, and how to make its calls."""
 
-    def __init__(self, recording: Recording, rollout: Rollout) -> None:
+    def __init__(self, recording: Recording, episode: Episode) -> None:
         self.recording = recording
-        given = sum(message["role"] == "assistant" for message in rollout.messages)
+        self._episode = episode
+        given = sum(message["role"] == "assistant" for message in episode.messages)
         spoken = [message for message in recording.messages if message["role"] == "assistant"][given:]
         self.messages: Iterator[Message] = iter(spoken)
         self._ended = {
@@ -58,8 +88,8 @@ class _Script:
             if message["role"] == "tool"
         }
         self._made = {call["id"]: call for call in recording.tool_calls}
-        if rollout.max_steps == rollout.row.max_steps:  # the row's limit was met when it was recorded
-            rollout.max_steps = max(rollout.max_steps, len(spoken))
+        if episode.max_steps == episode.row.max_steps:  # the row's limit was met when it was recorded
+            episode.max_steps = max(episode.max_steps, len(spoken))
 
     async def make_calls(self, message: Message, rollout: Rollout) -> None:
         """Announce the calls of a recorded message, and make those that were made."""
@@ -69,7 +99,7 @@ class _Script:
         for recorded_id, call_id in sorted(pairs, key=lambda pair: self._place(pair[0])):
             _, content = self._ended.get(recorded_id, (0, None))
             if content == INTERRUPTED:
-                rollout.history.observe(call_id, INTERRUPTED)
+                self._episode.history.observe(call_id, INTERRUPTED)
             elif content != NOT_RUN:
                 name, arguments = self._call(recorded_id, functions[recorded_id])
                 await rollout.call_tool(name, arguments, call_id=call_id)
@@ -78,7 +108,7 @@ class _Script:
         return self._ended[recorded_id][0] if recorded_id in self._ended else float("inf")
 
     def _call(self, recorded_id: str, function: dict[str, Any]) -> tuple[str, dict[str, Any] | str]:
-        """What was called: the history holds names and arguments only in a form that providers accept."""
+        """The call as it was made: the history holds it only in a form that providers accept."""
         made = self._made.get(recorded_id)
         if made is not None:
             return made["name"], copy.deepcopy(made["arguments"])

@@ -1,4 +1,4 @@
-"""An agent whose model writes its actions as text: the loop that ``act`` and ``react`` share."""
+"""Agents whose model writes its actions as text, for models without tool calling: ``act`` and ``react``."""
 
 from __future__ import annotations
 
@@ -7,57 +7,68 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from reward_kit.agent.agents.text_actions import RESPOND, Action
-from reward_kit.agent.agents.text_protocol import Call, Reply, UnusableAnswerError, read_answer, step_of
-from reward_kit.agent.agents.text_transcript import answered, observed, opening, written
-from reward_kit.agent.cut_text import cut
-from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.agents.text_protocol import (
+    RESPOND,
+    Action,
+    Call,
+    Reply,
+    UnusableAnswerError,
+    read_answer,
+    step_of,
+)
+from reward_kit.agent.base.text import cut, encodable, text_of
+from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError, BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.completion import Completion, Message
-    from reward_kit.agent.rollout import Rollout
+    from collections.abc import Collection, Iterator, Sequence
+
+    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.rollout.rollout import Rollout, TaskView
 
 UNUSABLE_ANSWERS = 3
-"""So many unusable answers in a row are the agent's error; until then the model is told what was wrong."""
+"""Unusable answers in a row that are the agent's error; until then the model is asked to correct them."""
 
 SHOWN = 200
 """Characters of an unusable answer that the error shows."""
 
+NO_ANSWER = "(no answer)"
+"""The transcript's text for an empty answer: providers take no empty messages."""
+
 
 class TextAgent:
-    """Asks the model for one action at a time, and does it; ``respond`` ends the turn.
+    """Asks the model for one action at a time and runs it; the action ``respond`` ends the turn.
 
-    The model sees a transcript of its own, in which everything is text. The rollout's history stays in the
-    OpenAI format: a thought is the content beside a tool call, or the reasoning beside a reply.
+    The model sees a transcript in which everything is text. The rollout's history stays in the OpenAI format:
+    a thought is the content beside a tool call, or the reasoning beside a reply.
     """
 
     needs_model = True
     protocol: ClassVar[str]
-    """The file in ``prompts/`` that tells the model how to answer."""
+    """The file in ``prompts/`` with the form of the answers."""
 
     def __init__(self) -> None:
         self._transcript: list[Message] = []
         self._heard = 0
 
-    def check(self, task: Task) -> None:
-        """Raise ``BundleError`` where a tool has the name of the action that speaks to the user."""
-        if RESPOND in task.registry.tools:
+    def check(self, task: TaskView) -> None:
+        """Raise ``BundleError`` if a tool has the name of the action that speaks to the user."""
+        if RESPOND in _names(task.tools):
             raise BundleError(
                 f"the tool {RESPOND} has the name of the action with which this agent speaks to the user",
-                place=task.row.place,
+                place=task.place,
                 remedy="Rename the tool, or choose --agent tool-calling.",
             )
 
     async def respond(self, rollout: Rollout) -> Message:
-        """What is said to the user; ``AgentError`` after three unusable answers in a row."""
+        """The reply to the user; ``AgentError`` after three unusable answers in a row."""
         self._listen(rollout)
+        tools = _names(rollout.tools)
         unusable = 0
         while True:
             completion = await rollout.complete(list(self._transcript), tools=[])
             try:
-                step = _read(completion.message, rollout)
+                step = _read(completion.message, tools)
             except UnusableAnswerError as error:
                 unusable += 1
                 if unusable == UNUSABLE_ANSWERS:
@@ -71,9 +82,10 @@ class TextAgent:
             self._transcript.append(observed(await _run(rollout, completion.message, step)))
 
     def _listen(self, rollout: Rollout) -> None:
-        """Take over what was said since the last turn; at first, all that the rollout begins with."""
-        new = rollout.messages[self._heard :]
-        self._heard = len(rollout.messages)
+        """Append what was said since the last turn; at first, everything that the rollout begins with."""
+        messages = rollout.messages
+        new = messages[self._heard :]
+        self._heard = len(messages)
         if not self._transcript:
             self._transcript = opening(new, rollout.tools, instruction(self.protocol))
             return
@@ -92,15 +104,30 @@ class TextAgent:
         ]
 
 
+class ActAgent(TextAgent):
+    """Each answer of the model is an action: ``react`` without its thoughts."""
+
+    protocol = "act"
+
+
+class ReactAgent(TextAgent):
+    """Each answer of the model is a thought and an action (Yao et al. 2023, ReAct, arXiv 2210.03629)."""
+
+    protocol = "react"
+
+
 @functools.cache
 def instruction(protocol: str) -> str:
     """The text of ``prompts/NAME.txt``."""
     return (Path(__file__).parent / "prompts" / f"{protocol}.txt").read_text(encoding="utf-8").strip()
 
 
-def _read(message: Message, rollout: Rollout) -> Reply | Call:
+def _names(tools: Sequence[dict[str, Any]]) -> set[str]:
+    return {tool["function"]["name"] for tool in tools}
+
+
+def _read(message: Message, tools: Collection[str]) -> Reply | Call:
     """The step that an answer asks for; of native tool calls, which nobody offered, the first one."""
-    tools = rollout.task.registry.tools
     text = text_in(message)
     native = _native(message)
     if native is None:
@@ -120,7 +147,7 @@ def _native(message: Message) -> Action | None:
 
 
 async def _run(rollout: Rollout, message: Message, step: Call) -> str:
-    """Announce and make the call; what the provider gave beside the answer is kept with it."""
+    """Announce and make the call; the provider's other fields of the answer are kept with it."""
     call = {"type": "function", "function": {"name": step.name, "arguments": step.arguments}}
     recorded = rollout.record({**message, "content": step.thought or None, "tool_calls": [call]})
     return await rollout.call_tool(step.name, step.arguments, call_id=recorded["tool_calls"][0]["id"])
@@ -139,3 +166,53 @@ def _unusable(completion: Completion, error: UnusableAnswerError) -> AgentError:
         f"(finish reason {completion.finish_reason}, answer {shown})",
         place=f"model {completion.model}" if completion.model else None,
     )
+
+
+def opening(messages: Sequence[Message], tools: list[dict[str, Any]], instruction: str) -> list[Message]:
+    """The transcript at the start: policy, tools and the form of answers, then the conversation as text."""
+    roles = [message["role"] for message in messages] + [""]
+    begin = next(index for index, role in enumerate(roles) if role != "system")
+    policy = [text_of(message.get("content")) for message in messages[:begin]]
+    sections = [*policy, f"# Available tools\n\n{json.dumps(tools, ensure_ascii=False)}", instruction]
+    system = {"role": "system", "content": "\n\n".join(filter(None, map(str.strip, sections)))}
+    return [system, *_as_text(messages[begin:])]
+
+
+def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
+    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        if message["role"] == "tool":
+            continue
+        if message["role"] != "assistant":
+            yield {"role": message["role"], "content": message.get("content")}
+        elif not calls:
+            said = json.dumps({"content": text_of(message.get("content"))}, ensure_ascii=False)
+            yield answered(written(reasoning_of(message), RESPOND, said))
+        thought = joined(reasoning_of(message), text_of(message.get("content")))
+        for call in calls:
+            function = call["function"]
+            yield answered(written(thought, function["name"], function["arguments"]))
+            if call["id"] in results:
+                yield observed(text_of(results[call["id"]].get("content")))
+            thought = ""
+
+
+def written(thought: str, name: str, arguments: str) -> str:
+    """An action in the form of the protocol; ``arguments`` is JSON text, or a text in its place."""
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        given = arguments
+    action = f"Action:\n{json.dumps({'name': name, 'arguments': given}, ensure_ascii=False)}"
+    return f"Thought:\n{thought}\n{action}" if thought else action
+
+
+def answered(text: str) -> Message:
+    """A message of the model's."""
+    return {"role": "assistant", "content": encodable(text) or NO_ANSWER}
+
+
+def observed(result: str) -> Message:
+    """The message with the result of a tool."""
+    return {"role": "user", "content": f"API output: {encodable(result)}"}

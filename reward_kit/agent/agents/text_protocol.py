@@ -1,29 +1,38 @@
-"""What an answer in plain text asks for: a tool call, or words for the user.
+"""The text protocol of ``act`` and ``react``: an answer is a tool call, or words for the user.
 
 The form that is asked for is a thought (``Thought:``), then ``Action:`` and one JSON object with ``name`` and
-``arguments``; the action ``respond`` speaks to the user. What models make of it is taken as it is meant where
-that is beyond doubt: fences, text around the object, ``Action: NAME`` with ``Action Input: {...}``, and what
-``lenient_json`` reads. Of several actions the last counts, as long as the model has not made up a result.
+``arguments``; the action ``respond`` speaks to the user. Deviations whose meaning is beyond doubt are read as
+well: fences, text around the object, ``Action: NAME`` with ``Action Input: {...}``, and what ``lenient_json``
+reads. Of several actions the last counts, as long as the model has not made up a result.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.agents.lenient_json import read_object
-from reward_kit.agent.agents.text_actions import RESPOND, Action, action_of, said_in
-from reward_kit.agent.model_clients.answer_parts import joined, split_thoughts
+from reward_kit.agent.base.lenient_json import read_object
+from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.agent.models.answer_parts import joined, split_thoughts
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-MOST_ACTIONS = 30
-"""So many actions of one answer are looked at; each costs a pass over the text behind it."""
+RESPOND = "respond"
+"""The action that is no tool: it says something to the user."""
 
-# A label stands at the beginning of a line, perhaps as a heading, list item or in bold, perhaps numbered.
+_NAMES = ("name", "action", "tool", "tool_name", "function")
+_ARGUMENTS = ("arguments", "parameters", "args", "action_input", "tool_input", "input")
+_CONTENTS = ("content", "text", "message", "response", "reply")
+_ASIDES = frozenset({"thought", "thoughts", "reasoning"})
+
+MOST_ACTIONS = 30
+"""Actions of one answer that are looked at; each costs a pass over the text behind it."""
+
+# A label is at the beginning of a line, perhaps as a heading, list item or in bold, perhaps numbered.
 _BEGIN = r"^[ \t>#*_`-]*"
 _END = r"(?:[ \t]+\d+)?[*_` \t]*:[*_`]*"
 _FLAGS = re.IGNORECASE | re.MULTILINE
@@ -47,6 +56,19 @@ _OPEN_FENCE = re.compile(r"```\w*")
 _NOTHING = frozenset({"", "null", "none", "{}", "[]"})
 _EDGES = " \t\r\n*`#>"
 _MARKS = f"{_EDGES}(:\"'"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``arguments`` is JSON text, or the plain text that stands in its place."""
+
+    name: str
+    arguments: str
+
+    def __init__(self, name: str, arguments: Any) -> None:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        object.__setattr__(self, "name", encodable(name))
+        object.__setattr__(self, "arguments", encodable(text))
 
 
 class UnusableAnswerError(AgentError):
@@ -82,7 +104,7 @@ class _Found:
 
 
 def read_answer(text: str, tools: Collection[str]) -> Reply | Call:
-    """What ``text`` asks for, ``tools`` being the names of those that are there.
+    """The step that ``text`` asks for; ``tools`` are the names of those that there are.
 
     Without any action it is a reply as a whole. Raises ``UnusableAnswerError``.
     """
@@ -201,7 +223,7 @@ def _thought_in(text: str) -> str:
 
 
 def _without_thought(text: str) -> tuple[str, str]:
-    """What is said in ``text``, and what is thought: from ``Thought:`` to ``Response:`` or the end."""
+    """The words for the user in ``text``, and the thoughts: from ``Thought:`` to ``Response:`` or the end."""
     text = text.strip()
     if not THOUGHT.search(text) and not SPEECH.match(text):
         return text, ""
@@ -215,3 +237,47 @@ def _without_thought(text: str) -> tuple[str, str]:
         position = label.end()
     part.append(text[position:])
     return "\n".join(filter(None, (piece.strip() for piece in said))), joined(*thoughts)
+
+
+def action_of(value: dict[str, Any]) -> Action | None:
+    """The action that ``value`` is; None if it names none.
+
+    Besides ``{"name", "arguments"}`` it may be the object of a native tool call (``{"function": {...}}``) or
+    have the arguments beside the name.
+    """
+    for name in _NAMES:
+        inner = value.get(name)
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            return action_of(inner)
+    named = next((key for key in _NAMES if isinstance(value.get(key), str) and value[key].strip()), None)
+    if named is None:
+        return None
+    return Action(value[named].strip(), _arguments(value, named))
+
+
+def _arguments(value: dict[str, Any], named: str) -> Any:
+    if "arguments" in value:
+        return {} if value["arguments"] is None else value["arguments"]
+    for key in _ARGUMENTS:
+        if isinstance(value.get(key), dict):
+            return value[key]
+    return {key: inner for key, inner in value.items() if key != named and key not in _ASIDES}
+
+
+def said_in(arguments: str) -> str:
+    """The text of the action ``respond``: its ``content``, another name for it, or the whole text.
+
+    Empty if that cannot be known.
+    """
+    text = arguments.strip()
+    if not text.startswith("{"):
+        return text
+    try:
+        value, _ = read_object(text, 0)
+    except ValueError:
+        return ""
+    key = next((key for key in _CONTENTS if value.get(key)), None)
+    if key is None and len(value) == 1:
+        key = next(iter(value))
+    content = value.get(key) if key is not None else None
+    return str(content) if isinstance(content, int | float) else text_of(content)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.model_clients.answer_parts import joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.completion import Completion, Message
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.rollout.rollout import Rollout
 
 EMPTY_ANSWERS = 3
-"""So many empty answers in a row are unusable output; until then the model is asked again, a step each."""
+"""Empty answers in a row that are unusable output; until then the model is asked again, a step each."""
 
 
 class ToolCallingAgent:
     """Asks the model, runs the tools it calls, and asks again until an answer calls none: that is the reply.
 
     Text beside tool calls stays in the history and is not shown to the user, and neither are thoughts in
-    ``<think>`` blocks. Where parallel tool calls are not wanted, only the first call of an answer counts and
-    the history shows only that one.
+    ``<think>`` blocks. Without parallel tool calls only the first call of an answer counts, and the history
+    shows only that one.
     """
 
     needs_model = True
@@ -43,9 +43,9 @@ class ToolCallingAgent:
             if empty == EMPTY_ANSWERS:
                 raise _empty_answers(completion)
 
-    def messages(self, rollout: Rollout) -> list[Message]:
-        """What the model sees."""
-        return rollout.messages
+    def messages(self, _rollout: Rollout) -> list[Message] | None:
+        """The messages for the model; None for the rollout's own."""
+        return None
 
     async def _run_tools(self, rollout: Rollout, message: Message) -> None:
         asked = [_well_formed(call) for call in message["tool_calls"]]
@@ -60,8 +60,7 @@ class ToolCallingAgent:
 def _well_formed(call: Any) -> dict[str, Any]:
     """The call with a name and arguments that are text, whatever the model made of them.
 
-    A name that is missing is that of no tool, and arguments that are no object are refused by the tool: the
-    model is told of both.
+    The tool registry answers a missing name and arguments that are no object with an error for the model.
     """
     call = call if isinstance(call, dict) else {}
     function = call.get("function")
@@ -78,7 +77,7 @@ def _well_formed(call: Any) -> dict[str, Any]:
 
 
 def _reply(message: Message) -> Message:
-    """The message as it is said: without thoughts."""
+    """The message without thoughts."""
     said, thought = split_thoughts(text_in(message))
     reply = {**message, "content": said if said.strip() else ""}
     if thought:

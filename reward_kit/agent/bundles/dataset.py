@@ -1,7 +1,7 @@
 """Reading a dataset: JSON Lines, checked as a whole before anything runs.
 
-One JSON object per line. Blank lines and lines that begin with ``#`` are passed over. An object may be
-wrapped over several lines if the later ones are indented (or begin with a closing bracket).
+One JSON object per line. Blank lines and lines that begin with ``#`` are skipped. An object may be wrapped
+over several lines if the later ones are indented (or begin with a closing bracket).
 """
 
 from __future__ import annotations
@@ -9,25 +9,42 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import MAX_DEPTH, finite, is_too_deep
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.bundles.files import PREFIX, BundleFiles
-from reward_kit.agent.bundles.row_check import check_row, likely_misspelling
-from reward_kit.agent.bundles.task_row import FILE_FIELDS, MAX_ID_LENGTH, TaskRow
-from reward_kit.agent.cut_text import cut
-from reward_kit.agent.strict_json import MAX_DEPTH, finite, is_too_deep
+from reward_kit.agent.bundles.task_row import (
+    FILE_FIELDS,
+    MAX_ID_LENGTH,
+    TaskRow,
+    check_row,
+    likely_misspelling,
+)
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAX_FAULTS_SHOWN = 200
-
-_ONE_A_LINE = "write each row as an object on a line of its own, without commas between them"
-
 _CONTINUES = frozenset(" \t}]")
-"""What a line begins with that may go on with the row above it."""
+"""First characters of a line that may continue the row above it."""
+_SHARED_LENGTH = 64
+"""Characters; shorter texts that many rows repeat are kept once."""
+_LARGE_EXPONENT = re.compile(r"\d[eE]\+?\d{3}")
+"""1e999 is read as infinity, which JSON cannot hold."""
+
+_ELSEWHERE: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "system": (str, "did you mean 'system_prompt'?"),
+    "prompt": (str, "did you mean 'initial_messages', or 'sim_user_prompt'?"),
+    "messages": (list, "did you mean 'initial_messages'?"),
+    "seed": (int, "the random numbers of rollouts are set with --seed"),
+    "timeout": ((int, float), "the time of a rollout is --timeout"),
+    "model": (str, "the agent's model is --model"),
+}
+"""Names that other tools have for something that is called otherwise here, or is not set in a row."""
 
 
 class FaultyBundleError(BundleError):
@@ -41,54 +58,113 @@ class FaultyBundleError(BundleError):
         super().__init__("\n".join(shown))
 
 
+class RowFaults:
+    """Faults that rows share: one line each, with the first row and the number of others."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], tuple[TaskRow, int]] = {}
+
+    def add(self, row: TaskRow, name: str, fault: str) -> None:
+        """Note the fault of the field ``name``."""
+        first, count = self._rows.get((name, fault), (row, 0))
+        self._rows[name, fault] = first, count + 1
+
+    def lines(self) -> list[str]:
+        """``task.jsonl:3: row 'a', field 'toolset': … (also in 2 more rows)``."""
+        return [
+            f"{first.place}: row {first.id!r}, field {name!r}: {fault}{also_in_more_rows(count - 1)}"
+            for (name, fault), (first, count) in self._rows.items()
+        ]
+
+    def raise_if_any(self) -> None:
+        """Raise ``FaultyBundleError`` if there is a fault."""
+        if self._rows:
+            raise FaultyBundleError(self.lines())
+
+
+def also_in_more_rows(count: int) -> str:
+    """The end of a message about the first of several rows."""
+    return f" (also in {count} more {'row' if count == 1 else 'rows'})" if count else ""
+
+
 @dataclass(slots=True)
 class Dataset:
-    """The rows of a file, in its order, and what is odd about them without being wrong."""
+    """The rows of a file, in its order, and warnings about oddities that are no faults."""
 
     rows: list[TaskRow]
     warnings: list[str]
 
 
+def read_dataset(path: Path, files: BundleFiles) -> Dataset:
+    """The rows of ``path``; raises ``BundleError`` with every fault of every row, one line each."""
+    reader = _Reader(path.name, files)
+    try:
+        with path.open("rb") as stream:
+            for line, text in _chunks(reader.lines(stream)):
+                reader.read(line, text)
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    if reader.faults:
+        raise FaultyBundleError(reader.faults)
+    if not reader.rows:
+        raise BundleError("has no rows", place=str(path), remedy="Write one JSON object per line.")
+    return Dataset(reader.rows, reader.oddities.lines())
+
+
 @dataclass(slots=True)
 class _Reader:
-    """What is known so far while the file is read."""
+    """The state of reading one file."""
 
     name: str
     files: BundleFiles
     rows: list[TaskRow] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     lines_of_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
-    odd: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    oddities: RowFaults = field(default_factory=RowFaults)
+    texts: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
+
+    def lines(self, stream: Iterable[bytes]) -> Iterator[tuple[int, str]]:
+        """The lines as text, with their numbers from 1."""
+        for number, raw in enumerate(stream, 1):
+            data = raw
+            if number == 1:
+                if (kind := _other_kind(raw)) is not None:
+                    self.faults.append(f"{self.name}:1: {kind}")
+                    return
+                data = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                yield number, data.decode().rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                place = f"{self.name}:{number}:{error.start + 1}"
+                self.faults.append(f"{place}: is not UTF-8 text ({error.reason})")
 
     def read(self, line: int, text: str) -> None:
-        """Check one row."""
+        """Check one row, whose text begins in ``line``."""
         try:
             data = _parse(text)
         except json.JSONDecodeError as error:
             place = f"{self.name}:{line + error.lineno - 1}:{error.colno}"
-            self.faults.append(f"{place}: not valid JSON: {error.msg}{_mending(error)}")
+            self.faults.append(f"{place}: not valid JSON: {error.msg}{_json_remedy(error)}")
             return
         except (ValueError, RecursionError) as error:
             self.faults.append(f"{self.name}:{line}: not valid JSON: {error}")
             return
         row, faults = check_row(data)
         place = f"{self.name}:{line}"
-        named = data.get("id") if isinstance(data, dict) else None
-        self.faults.extend(_fault_line(place, named, name, fault) for name, fault in faults)
-        if isinstance(named, str):
-            self._check_unique(named, line)
+        row_id = data.get("id") if isinstance(data, dict) else None
+        self.faults.extend(_fault_line(place, row_id, name, fault) for name, fault in faults)
+        if isinstance(row_id, str):
+            self._check_unique(row_id, line)
         if row is not None:
             self._keep(row, place)
 
     def _check_unique(self, row_id: str, line: int) -> None:
-        earlier = self.lines_of_ids.setdefault(row_id.casefold(), (line, row_id))
-        if earlier[0] == line:
+        earlier, same = self.lines_of_ids.setdefault(row_id.casefold(), (line, row_id))
+        if earlier == line:
             return
-        fault = f"line {earlier[0]} has the same id"
-        if earlier[1] != row_id:
-            fault = (
-                f"line {earlier[0]} has the id {earlier[1]!r}, the same folder name where case does not count"
-            )
+        fault = f"line {earlier} has the same id"
+        if same != row_id:
+            fault = f"line {earlier} has the id {same!r}, the same folder name where case does not count"
         self.faults.append(_fault_line(f"{self.name}:{line}", row_id, "id", fault))
 
     def _keep(self, row: TaskRow, place: str) -> None:
@@ -101,47 +177,14 @@ class _Reader:
                 texts[name] = self.files.text(value)
             except BundleError as error:
                 self.faults.append(_fault_line(place, row.id, name, str(error)))
-        self.rows.append(row.located(place, texts))
-        for oddity in _oddities(row):
-            self.odd.setdefault(oddity, []).append(f"{place}: row {row.id!r}")
-
-
-def read_dataset(path: Path, files: BundleFiles) -> Dataset:
-    """The rows of ``path``; raises ``BundleError`` that tells every fault of every row, one line each."""
-    reader = _Reader(path.name, files)
-    try:
-        with path.open("rb") as stream:
-            for line, text in _chunks(_lines(stream, reader)):
-                reader.read(line, text)
-    except OSError as error:
-        raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    if reader.faults:
-        raise FaultyBundleError(reader.faults)
-    if not reader.rows:
-        raise BundleError("has no rows", place=str(path), remedy="Write one JSON object per line.")
-    return Dataset(reader.rows, [_warning(*item) for item in reader.odd.items()])
-
-
-def _lines(stream: Any, reader: _Reader) -> Iterator[tuple[int, str]]:
-    for number, raw in enumerate(stream, 1):
-        data = raw
-        if number == 1:
-            if (kind := _other_kind(raw)) is not None:
-                reader.faults.append(f"{reader.name}:1: {kind}")
-                return
-            data = raw.removeprefix(b"\xef\xbb\xbf")
-        try:
-            text = data.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            reader.faults.append(
-                f"{reader.name}:{number}:{error.start + 1}: is not UTF-8 text ({error.reason})"
-            )
-            continue
-        yield number, text
+        key = tuple(getattr(row, name) for name in texts)
+        self.rows.append(row.located(place, self.texts.setdefault((*texts, *key), texts)))
+        for name, fault in _oddities(row):
+            self.oddities.add(row, name, fault)
 
 
 def _other_kind(beginning: bytes) -> str | None:
-    """What a file is that is no JSON Lines, by how it begins."""
+    """The kind of a file that is not JSON Lines, by its first bytes."""
     if beginning.startswith((b"\x1f\x8b", b"PK\x03\x04")):
         return "is compressed; unpack it first"
     if beginning.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in beginning[:4]:
@@ -149,11 +192,11 @@ def _other_kind(beginning: bytes) -> str | None:
     return None
 
 
-def _mending(error: json.JSONDecodeError) -> str:
-    """How to mend what people write for JSON Lines."""
+def _json_remedy(error: json.JSONDecodeError) -> str:
+    """Advice for usual mistakes in JSON Lines."""
     rest = error.doc[error.pos : error.pos + 40].lstrip()
-    if error.msg == "Extra data":
-        return f"; {_ONE_A_LINE}" if rest[:1] in "{," else ""
+    if error.msg == "Extra data" and rest[:1] in ("{", ",", ""):
+        return "; write each row as an object on a line of its own, without commas between them"
     if error.msg.startswith("Expecting property name") and rest[:1] == "'":
         return "; JSON has double quotes"
     if error.pos == 0 and rest[:2] in ("//", "/*", "--"):
@@ -164,22 +207,18 @@ def _mending(error: json.JSONDecodeError) -> str:
 def _chunks(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Each row's text with the number of its first line."""
     start = 0
-    parts: list[str] = []
+    texts: list[str] = []
     for number, text in lines:
-        if (
-            parts
-            and text[:1] in _CONTINUES
-            and text.strip()
-            and not (len(parts) == 1 and _is_complete(parts[0]))
-        ):
-            parts.append(text)
+        continues = texts and text[:1] in _CONTINUES and text.strip()
+        if continues and not (len(texts) == 1 and _is_complete(texts[0])):
+            texts.append(text)
             continue
-        if parts:
-            yield start, "\n".join(parts)
+        if texts:
+            yield start, "\n".join(texts)
         is_row = text.strip() and not text.lstrip().startswith("#")
-        start, parts = number, [text] if is_row else []
-    if parts:
-        yield start, "\n".join(parts)
+        start, texts = number, [text] if is_row else []
+    if texts:
+        yield start, "\n".join(texts)
 
 
 def _is_complete(text: str) -> bool:
@@ -191,11 +230,11 @@ def _is_complete(text: str) -> bool:
 
 
 def _parse(text: str) -> Any:
-    """The JSON value of ``text``; ``ValueError`` for what JSON does not have or cannot be written again."""
-    data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=finite)
+    """The JSON value of ``text``; ``ValueError`` for a value that could not be written again."""
+    data = _decoder.decode(text)
     if is_too_deep(data, text):
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-    if _LARGE_EXPONENT.search(text):
+    if ("e" in text or "E" in text) and _LARGE_EXPONENT.search(text):
         try:
             json.dumps(data, allow_nan=False)
         except ValueError:
@@ -208,12 +247,12 @@ def _parse(text: str) -> Any:
     return data
 
 
-_LARGE_EXPONENT = re.compile(r"\d[eE]\+?\d{3}")
-"""1e999 is read as infinity, which JSON cannot hold."""
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; keys and short texts that repeat in many rows are the same ``str``."""
+    value = {
+        intern(name): intern(inner) if inner.__class__ is str and len(inner) < _SHARED_LENGTH else inner
+        for name, inner in pairs
+    }
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
@@ -221,26 +260,13 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=finite)
+
+
 def _fault_line(place: str, row_id: Any, name: str, fault: str) -> str:
-    where = [f"row {_shortened(row_id)!r}"] if isinstance(row_id, str) else []
+    where = [f"row {cut(row_id, 2 * MAX_ID_LENGTH)!r}"] if isinstance(row_id, str) else []
     where += [f"field {name!r}"] if name else []
     return f"{place}: {', '.join(where)}: {fault}" if where else f"{place}: {fault}"
-
-
-def _shortened(text: str) -> str:
-    """A text of any length as it is shown in messages."""
-    return cut(text, 2 * MAX_ID_LENGTH)
-
-
-_ELSEWHERE: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "system": (str, "did you mean 'system_prompt'?"),
-    "prompt": (str, "did you mean 'initial_messages', or 'sim_user_prompt'?"),
-    "messages": (list, "did you mean 'initial_messages'?"),
-    "seed": (int, "the random numbers of rollouts come of --seed"),
-    "timeout": ((int, float), "the time of a rollout is --timeout"),
-    "model": (str, "the agent's model is --model"),
-}
-"""Names that other tools have for what is called otherwise here, or is no matter of a row."""
 
 
 def _oddities(row: TaskRow) -> Iterator[tuple[str, str]]:
@@ -258,15 +284,3 @@ def _oddities(row: TaskRow) -> Iterator[tuple[str, str]]:
             "initial_messages",
             "there are none, and no 'sim_user_prompt': nobody tells the agent what to do",
         )
-
-
-def _warning(oddity: tuple[str, str], places: list[str]) -> str:
-    name, text = oddity
-    return f"{places[0]}, field {name!r}: {text}{also_in_more_rows(len(places) - 1)}"
-
-
-def also_in_more_rows(count: int) -> str:
-    """What follows a message that is told for the first of several rows."""
-    if count == 0:
-        return ""
-    return f" (also in {count} more {'row' if count == 1 else 'rows'})"

@@ -1,4 +1,4 @@
-"""The files that a bundle's rows refer to as ``file:NAME``."""
+"""The text files of a bundle: ``file:NAME`` references, prompts of simulated users, checked reading."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.base.text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "file:"
+PROMPTS = "prompts"
 LONGEST_SHOWN = 256
+"""Characters of a file name in a message."""
+
+PLACEHOLDERS: dict[str, tuple[str, ...]] = {
+    "user": ("instruction",),
+    "user_react": (),
+    "user_verify": ("conversation", "line"),
+    "user_reflect": ("conversation", "line"),
+    "user_again": ("line", "advice"),
+}
+"""The prompts of simulated users by name, each with the placeholders (``{instruction}``) that it needs."""
+
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
-
-
-_ELSEWHERE = "Where the bundle lies in another folder than its rows, --task-dir names it."
+_ELSEWHERE = "If the bundle is in another folder than its rows, name it with --task-dir."
 
 
 class BundleFiles:
@@ -26,11 +36,10 @@ class BundleFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._texts: dict[str, str] = {}
-        self._faults: dict[str, str] = {}
+        self._texts: dict[str, str | BundleError] = {}
 
     def resolve(self, reference: str) -> Path:
-        """The file that ``file:NAME`` stands for; ``BundleError`` where the folder has none."""
+        """The path of ``file:NAME``; raises ``BundleError`` if the folder has no such file."""
         name = reference.removeprefix(PREFIX)
         if not name.strip():
             raise BundleError(f'"{PREFIX}" names no file')
@@ -39,25 +48,22 @@ class BundleFiles:
             inside = path.is_relative_to(self.folder)
             exists = inside and path.exists()
             if inside and not exists and path.is_symlink():
-                path.stat()  # Python 3.13 takes a loop of links for nothing at all
+                path.stat()  # Python 3.13 resolves a loop of links without an error
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error
             raise BundleError(f"file {cut(name, LONGEST_SHOWN)!r} cannot be opened: {reason}") from None
         if not inside:
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
         if not exists:
-            elsewhere = (
-                None
-                if (self.folder / "tools.py").exists() or (self.folder / "tools").exists()
-                else _ELSEWHERE
-            )
-            raise BundleError(f"file {name!r} does not exist in {self.folder}", remedy=elsewhere)
+            is_bundle = (self.folder / "tools.py").exists() or (self.folder / "tools").exists()
+            remedy = None if is_bundle else _ELSEWHERE
+            raise BundleError(f"file {name!r} does not exist in {self.folder}", remedy=remedy)
         if not path.is_file():
             raise BundleError(f"{name!r} in {self.folder} is not a file")
         return path
 
     def has(self, text: str) -> bool:
-        """Whether ``text`` is the name of a file of the folder, rather than anything longer."""
+        """True if ``text`` is the name of a file of the folder, rather than anything longer."""
         if len(text) > LONGEST_SHOWN or len(text.split()) != 1:
             return False
         try:
@@ -66,15 +72,16 @@ class BundleFiles:
             return False
 
     def text(self, reference: str) -> str:
-        """The text of the file that ``file:NAME`` stands for; raises ``BundleError``."""
-        if reference not in self._texts and reference not in self._faults:
+        """The text of ``file:NAME``; raises ``BundleError``."""
+        if reference not in self._texts:
             try:
                 self._texts[reference] = read_text(self.resolve(reference))
             except BundleError as error:
-                self._faults[reference] = str(error)
-        if reference in self._faults:
-            raise BundleError(self._faults[reference])
-        return self._texts[reference]
+                self._texts[reference] = error
+        text = self._texts[reference]
+        if isinstance(text, BundleError):
+            raise BundleError(str(text))
+        return text
 
 
 def read_text(path: Path) -> str:
@@ -91,26 +98,56 @@ def read_text(path: Path) -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file ``path``; ``BundleError`` where what has its name is none: that is never meant
-    to count as nothing.
+    """True for a file, False if nothing has this name.
+
+    Raises ``BundleError`` for anything else (a folder, a dangling link): silently taking it for missing would
+    run the bundle without its file.
     """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # a NUL character in its name
         number = getattr(error, "errno", None)
-        is_link = os.path.islink(path)  # noqa: PTH114 - Path's own raises where a name is too long
+        is_link = os.path.islink(path)  # noqa: PTH114 - Path's own raises if a name is too long
         if not is_link and number != errno.EACCES:
             return False
         if number == errno.ENOENT:
-            fault = "is a link to a file that is not there"
+            fault = "is a link to a file that does not exist"
         elif number == errno.ELOOP:
             fault = "is a link that leads back to itself"
         else:
             fault = f"cannot be read: {getattr(error, 'strerror', error)}"
-        remedy = "Put the file there, or remove the link if the bundle is to have none."
+        remedy = "Put the file there, or remove the link."
         raise BundleError(fault, place=str(path), remedy=remedy) from None
     if stat.S_ISREG(mode):
         return True
     kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
-    remedy = "Rename it, or put the file in its place."
-    raise BundleError(f"is {kind}, expected a file", place=str(path), remedy=remedy)
+    raise BundleError(f"is {kind}, expected a file", place=str(path), remedy="Rename it.")
+
+
+def read_user_prompts(folder: Path) -> dict[str, str]:
+    """The texts of ``prompts/user*.txt`` in a bundle's folder, by name without ``.txt``.
+
+    Raises ``BundleError`` for a file that no user reads, cannot be read, or lacks a placeholder.
+    """
+    prompts = {}
+    for path in sorted((folder / PROMPTS).glob("user*.txt")):
+        place = f"{PROMPTS}/{path.name}"
+        if path.stem not in PLACEHOLDERS:
+            names = ", ".join(f"{name}.txt" for name in PLACEHOLDERS)
+            raise BundleError(
+                "no simulated user reads this prompt", place=place, remedy=f"Names that are read: {names}."
+            )
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BundleError("is a link to a file outside of the bundle's folder", place=place)
+        prompts[path.stem] = read_text(path)
+        if fault := placeholder_fault(prompts[path.stem], path.stem):
+            raise BundleError(fault, place=place)
+    return prompts
+
+
+def placeholder_fault(text: str, prompt: str = "user") -> str | None:
+    """The fault of a prompt that lacks placeholders, None if it has all of them."""
+    missing = [f"{{{name}}}" for name in PLACEHOLDERS[prompt] if f"{{{name}}}" not in text]
+    if not missing:
+        return None
+    return f"has no {' and no '.join(missing)}; write it where the text belongs that takes its place"

@@ -1,7 +1,7 @@
 """References in gold actions to the result of an earlier action.
 
-Some tools answer with an identifier that is made up on the spot (``hex(randomblob(4))``), so a ground-truth
-call that needs it cannot write it down. Instead it says where the value comes from::
+Some tools answer with an identifier that they make up (``hex(randomblob(4))``), so a ground-truth call that
+needs it cannot write it down. Instead it refers to it::
 
     "actions": [
         {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
@@ -9,9 +9,8 @@ call that needs it cannot write it down. Instead it says where the value comes f
     ]
 
 A reference is an object whose only key is ``$result``. Its value is a list: the position of an earlier action
-in ``actions`` (from 0), then the way into that action's JSON result: object keys (text) and array positions
-(whole numbers from 0). With the position alone, the reference stands for the whole result as the model sees
-it, a text.
+(from 0), then the path into that action's JSON result: object keys and array positions. The position alone
+refers to the whole result as the model sees it, a text.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.base.text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -33,21 +32,21 @@ class ToNothing(dict[str, Any]):
 
 
 def is_reference(value: Any) -> bool:
-    """Whether ``value`` is meant as a reference (it may still be faulty)."""
+    """True if ``value`` is meant as a reference (it may still be faulty)."""
     return isinstance(value, dict) and REFERENCE in value
 
 
 def resolve_references(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-    """``arguments`` with every reference replaced by the value it stands for.
+    """A copy of ``arguments`` with every reference replaced by its value.
 
-    ``results`` holds, for each earlier action, the text that the tool answered with. The arguments given are
-    not changed. Raises ``BundleError`` where a reference points to no value.
+    ``results`` are the texts with which the tools answered the earlier actions. Raises ``BundleError`` for a
+    reference to no value.
     """
     return {name: _resolve(value, results) for name, value in arguments.items()}
 
 
 def arguments_match(gold: Any, actual: Any) -> bool:
-    """Whether they are equal, where a reference in ``gold`` equals any value, and one ``ToNothing`` none."""
+    """True if they are equal; a reference in ``gold`` equals any value, a ``ToNothing`` none."""
     if is_reference(gold):
         return not isinstance(gold, ToNothing)
     if isinstance(gold, dict) and isinstance(actual, dict):
@@ -62,18 +61,15 @@ def arguments_match(gold: Any, actual: Any) -> bool:
 def reference_faults(
     arguments: Any, position: int, way: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with references in the arguments of action ``position``: (way to it, fault)."""
+    """The faults of references in the arguments of action ``position``: (path, fault)."""
     if is_reference(arguments):
         fault = _reference_fault(arguments, position)
         if fault:
             yield way, fault
-        return
-    if isinstance(arguments, dict):
-        for key, value in arguments.items():
-            yield from reference_faults(value, position, (*way, key))
-    elif isinstance(arguments, list):
-        for index, value in enumerate(arguments):
-            yield from reference_faults(value, position, (*way, index))
+    elif isinstance(arguments, dict | list):
+        for key, value in arguments.items() if isinstance(arguments, dict) else enumerate(arguments):
+            if isinstance(value, dict | list):
+                yield from reference_faults(value, position, (*way, key))
 
 
 def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
@@ -85,9 +81,9 @@ def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
     if not _is_whole(path[0]) or not 0 <= path[0] < position:
         which = f"0 to {position - 1}" if position else "there is none before the first"
         return f'"{REFERENCE}" begins with an earlier action\'s position ({which}), got {json.dumps(path[0])}'
-    for part in path[1:]:
-        if not isinstance(part, str) and not (_is_whole(part) and part >= 0):
-            return f'"{REFERENCE}" goes on with object keys and array positions, got {json.dumps(part)}'
+    for step in path[1:]:
+        if not isinstance(step, str) and not (_is_whole(step) and step >= 0):
+            return f'"{REFERENCE}" continues with object keys and array positions, got {json.dumps(step)}'
     return None
 
 
@@ -113,16 +109,10 @@ def _look_up(path: list[Any], results: Sequence[str]) -> Any:
     if not way:
         return text
     try:
-        return _walk(json.loads(text), way)
+        value: Any = json.loads(text)
+        for step in way:
+            value = value[step] if isinstance(value, dict | list) else {}[step]
     except (ValueError, LookupError, TypeError):
-        raise BundleError(
-            f"gold reference {json.dumps(path)}: action {position} answered {cut(text, 200)!r}"
-        ) from None
-
-
-def _walk(value: Any, way: list[Any]) -> Any:
-    for part in way:
-        if isinstance(value, str):
-            raise TypeError("a text has no parts")
-        value = value[part]
+        answer = f"action {position} answered {cut(text, 200)!r}"
+        raise BundleError(f"gold reference {json.dumps(path)}: {answer}") from None
     return value

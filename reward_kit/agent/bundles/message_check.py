@@ -5,26 +5,46 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.cut_text import cut
+from reward_kit.agent.base.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Way = tuple[str | int, ...]
-"""Where inside a value: object keys and list positions."""
+"""The path inside a value: object keys and list positions."""
 
 Fault = tuple[Way, str]
-"""What is wrong, and where inside the value that was checked."""
+"""A fault, and its path inside the value that was checked."""
 
 ROLES = ("system", "user", "assistant", "tool")
+_CALL = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "{…}"}}'
+_KINDS: dict[type, str] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def message_faults(messages: Sequence[Any]) -> Iterator[Fault]:
-    """What is wrong with a conversation: its messages first, then the order of tool calls and results."""
+    """The faults of a conversation: of its messages first, then of the order of tool calls and results."""
     single = [fault for index, message in enumerate(messages) for fault in _single_faults(message, (index,))]
     yield from single
     if not single:
         yield from _order_faults(messages)
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """A JSON value for a message: ``"four" (a string)``; long ones are cut."""
+    if value is None:
+        return "null"
+    text = cut(json.dumps(value, ensure_ascii=False, default=repr), limit)
+    if not text.isprintable():  # it is shown on terminals, where some characters do things
+        text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    kind = _KINDS.get(type(value))
+    return f"{text} ({kind})" if kind else text
 
 
 def _single_faults(message: Any, way: Way) -> Iterator[Fault]:
@@ -39,13 +59,12 @@ def _single_faults(message: Any, way: Way) -> Iterator[Fault]:
     yield from _content_faults(message, (*way, "content"))
     if role == "tool" and not _is_name(message.get("tool_call_id")):
         yield (*way, "tool_call_id"), "a tool message names the call it answers, as text"
-    if role != "assistant" and message.get("tool_calls"):
-        yield (
-            (*way, "tool_calls"),
-            f"only an assistant message can have tool calls, this one is from {role!r}",
-        )
-    if role == "assistant" and message.get("tool_calls") is not None:
-        yield from _tool_call_faults(message["tool_calls"], (*way, "tool_calls"))
+    calls = message.get("tool_calls")
+    if role == "assistant" and calls is not None:
+        yield from _tool_call_faults(calls, (*way, "tool_calls"))
+    elif calls:
+        fault = f"only an assistant message can have tool calls, this one is from {role!r}"
+        yield (*way, "tool_calls"), fault
 
 
 def _content_faults(message: dict[str, Any], way: Way) -> Iterator[Fault]:
@@ -77,30 +96,25 @@ def _tool_call_faults(calls: Any, way: Way) -> Iterator[Fault]:
             or not _is_name(call.get("id"))
             or call.get("type", "function") != "function"
         ):
-            form = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "{…}"}}'
-            yield (*way, index), f"expected a tool call of the form {form}, got {show(call)}"
+            yield (*way, index), f"expected a tool call of the form {_CALL}, got {show(call)}"
             continue
-        if not _is_name(function.get("name")):
-            yield (
-                (*way, index, "function", "name"),
-                f"expected a tool's name, got {show(function.get('name'))}",
-            )
-        if not _is_json_object(function.get("arguments")):
-            got = show(function.get("arguments"))
-            yield (*way, index, "function", "arguments"), f"expected the text of a JSON object, got {got}"
+        name, arguments = function.get("name"), function.get("arguments")
+        if not _is_name(name):
+            yield (*way, index, "function", "name"), f"expected a tool's name, got {show(name)}"
+        if not _is_json_object(arguments):
+            fault = f"expected the text of a JSON object, got {show(arguments)}"
+            yield (*way, index, "function", "arguments"), fault
 
 
 def _order_faults(messages: Sequence[dict[str, Any]]) -> Iterator[Fault]:
     open_calls: list[str] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
-            if message["tool_call_id"] not in open_calls:
-                yield (
-                    (index, "tool_call_id"),
-                    f"no tool call {message['tool_call_id']!r} is waiting for an answer here",
-                )
+            call = message["tool_call_id"]
+            if call in open_calls:
+                open_calls.remove(call)
             else:
-                open_calls.remove(message["tool_call_id"])
+                yield (index, "tool_call_id"), f"no tool call {call!r} is waiting for an answer here"
             continue
         if open_calls:
             yield (index,), f"the tool call {open_calls[0]!r} before it has no answer"
@@ -120,24 +134,3 @@ def _is_json_object(value: Any) -> bool:
         return isinstance(value, str) and isinstance(json.loads(value), dict)
     except (ValueError, RecursionError):
         return False
-
-
-_KINDS: dict[type, str] = {
-    str: "a string",
-    bool: "a boolean",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def show(value: Any, limit: int = 60) -> str:
-    """A JSON value for a message: ``"four" (a string)``; long ones are cut."""
-    if value is None:
-        return "null"
-    text = cut(json.dumps(value, ensure_ascii=False, default=repr), limit)
-    if not text.isprintable():  # it is shown on terminals, where some characters do things
-        text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-    kind = _KINDS.get(type(value))
-    return f"{text} ({kind})" if kind else text

@@ -12,9 +12,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.bundles.files import read_text
-from reward_kit.agent.bundles.ground import kept_ground
-from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ INPUTS = "SEED_FILES"
 class SeedScript:
     """``def seed(db)`` of a Python file; called with the open, empty database.
 
-    The file is read when the object is made, and run when it is called. ``BundleError`` on a file that is not
-    Python or has no such function, and on whatever the function raises.
+    The file is read when the object is made, and run when it is called. Raises ``BundleError`` for a file
+    that is not Python or has no such function, and for any exception of the function.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,25 +41,16 @@ class SeedScript:
         except SyntaxError as error:
             raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
         except (ValueError, MemoryError, RecursionError) as error:  # a NUL character, nested too deeply
-            raise BundleError(
-                f"is not Python: {str(error) or 'nested too deeply'}", place=str(path)
-            ) from None
+            fault = f"is not Python: {str(error) or 'nested too deeply'}"
+            raise BundleError(fault, place=str(path)) from None
         self._check()
 
     def _check(self) -> None:
         for node in self._tree.body:
             if isinstance(node, ast.AsyncFunctionDef) and node.name == ENTRY:
-                raise BundleError(
-                    f'"{ENTRY}" must be a plain "def", not "async def"', place=f"{self.path}:{node.lineno}"
-                )
-            names = (
-                (alias.asname or alias.name for alias in node.names)
-                if isinstance(node, ast.ImportFrom)
-                else ()
-            )
-            if isinstance(node, ast.FunctionDef) and node.name == ENTRY:
-                return
-            if ENTRY in names or ENTRY in _targets(node):
+                fault = f'"{ENTRY}" must be a plain "def", not "async def"'
+                raise BundleError(fault, place=f"{self.path}:{node.lineno}")
+            if ENTRY in _names(node):
                 return
         raise BundleError(f'has no "def {ENTRY}(db)"', place=str(self.path))
 
@@ -73,6 +63,20 @@ class SeedScript:
                 content = hashlib.sha256(file.read_bytes()).digest()
                 digest.update(file.relative_to(self.path.parent).as_posix().encode() + b"\0" + content)
         return digest.digest()
+
+    def _inputs(self) -> list[str]:
+        for node in self._tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or INPUTS not in _names(node):
+                continue
+            try:
+                value = ast.literal_eval(node.value) if node.value else None
+            except ValueError:
+                value = None
+            if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
+                return list(value)
+            fault = f'"{INPUTS}" must be a literal list of file names such as ["data/users.json"]'
+            raise BundleError(fault, place=f"{self.path}:{node.lineno}")
+        return []
 
     def _matching(self, pattern: str) -> list[Path]:
         """The files that ``pattern`` names, none outside of the folder."""
@@ -87,76 +91,54 @@ class SeedScript:
             raise BundleError(f"{fault}, which is outside of the bundle's folder", place=str(self.path))
         return files
 
-    def _inputs(self) -> list[str]:
-        for node in self._tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and INPUTS in _targets(node):
-                try:
-                    value = ast.literal_eval(node.value) if node.value else None
-                except ValueError:
-                    value = None
-                if isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value):
-                    return list(value)
-                fault = f'"{INPUTS}" must be a literal list of file names such as ["data/users.json"]'
-                raise BundleError(fault, place=f"{self.path}:{node.lineno}")
-        return []
-
     def __call__(self, db: Any) -> None:
         """Fill ``db``."""
         try:
-            with kept_ground(), _imported(self.path) as module:
-                _refuse_not_run(getattr(module, ENTRY)(db), self.place)
-        except (BundleError, KeyboardInterrupt):
+            with _imported(self.path) as module:
+                made = getattr(module, ENTRY)(db)
+        except BundleError:
             raise
-        except BaseException as error:  # the border to the bundle's own code
-            fault = code_fault(error)
+        except (Exception, SystemExit) as error:  # the border to the bundle's own code
+            fault = import_fault(error)
             if fault.startswith(f"{self.path.name}:"):  # the line is in the script itself
                 raise BundleError(f"{self.path.parent.name}/{fault}") from error
             raise BundleError(fault, place=self.place) from error
+        if inspect.isgenerator(made) or inspect.iscoroutine(made):
+            made.close()
+            fault = f'"{ENTRY}" is a {type(made).__name__}, which has not run'
+            raise BundleError(fault, place=self.place, remedy='Write a plain "def".')
 
 
-def _refuse_not_run(left: Any, place: str) -> None:
-    """Raise where calling a function has only prepared it to run."""
-    if inspect.isgenerator(left) or inspect.iscoroutine(left):
-        left.close()
-        kind = type(left).__name__
-        raise BundleError(
-            f'"{ENTRY}" is a {kind}, which has not run', place=place, remedy='Write a plain "def".'
-        )
-
-
-def _targets(node: ast.stmt) -> list[str]:
-    """The names that an assignment gives a value."""
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
+def _names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 @contextmanager
 def _imported(path: Path) -> Iterator[ModuleType]:
-    """The script as a module of a package of its own, so that relative imports work and nothing clashes."""
+    """The script as a module of a private package: relative imports work, and no name clashes."""
     package = f"_reward_kit_seed_{hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]}"
-    parent = str(path.parent.parent)
+    above = str(path.parent.parent)
     sys.modules[package] = ModuleType(package)
     sys.modules[package].__path__ = [str(path.parent)]
-    sys.path.append(parent)
+    sys.path.append(above)
     importlib.invalidate_caches()
+    name = f"{package}.{ENTRY}"
     try:
-        yield _module_from(path, f"{package}.{ENTRY}")
+        spec = spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
     finally:
         with suppress(ValueError):  # the script has removed it
-            sys.path.remove(parent)
-        for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
-            del sys.modules[name]
-
-
-def _module_from(path: Path, name: str) -> ModuleType:
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+            sys.path.remove(above)
+        for loaded in [one for one in sys.modules if one == package or one.startswith(f"{package}.")]:
+            del sys.modules[loaded]

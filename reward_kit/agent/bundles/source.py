@@ -1,4 +1,4 @@
-"""What names a bundle: a ``.jsonl`` file, a folder, a packed bundle, an installed one's import name."""
+"""Finding a bundle: a ``.jsonl`` file, a folder, a packed bundle, an installed one's import name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.bundles.archive import SUFFIXES, is_packed, unpack
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
-from reward_kit.agent.bundles.packed_bundle import SUFFIXES, is_packed, unpack
-from reward_kit.agent.cut_text import cut
 from reward_kit.errors import BundleError
 
 DATASET = "task.jsonl"
@@ -22,7 +23,7 @@ EXPECTED = "A dataset is a .jsonl file, a bundle's folder, or a bundle packed as
 
 @dataclass(frozen=True, slots=True)
 class BundleSource:
-    """Where a bundle's rows and files are; ``temporary`` is the folder to remove in the end."""
+    """The files of a bundle; ``temporary`` is the folder to remove in the end."""
 
     dataset: Path
     folder: Path
@@ -36,9 +37,9 @@ class BundleSource:
 
 
 def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -> BundleSource:
-    """The dataset and the folder that ``source`` names; raises ``BundleError`` where there is none.
+    """The dataset and the folder that ``source`` names; raises ``BundleError`` if there is none.
 
-    ``task_dir`` is the bundle's folder where the dataset lies elsewhere: its seed files, its ``file:``
+    ``task_dir`` is the bundle's folder if the dataset lies elsewhere: its seed files, its ``file:``
     references and the import path are then those of ``task_dir``. Without a ``source`` the dataset is its
     ``task.jsonl``.
     """
@@ -123,12 +124,12 @@ def _stem(archive: Path) -> str:
 
 
 def _named_in_rows(dataset: Path) -> str | None:
-    """The folder in the ``toolset`` of the first row; None where there is none to be read."""
+    """The folder in the ``toolset`` of the first row; None if it cannot be read."""
     try:
         with dataset.open(encoding="utf-8-sig") as lines:
             toolset = json.loads(next(line for line in lines if line.strip()))["toolset"]
     except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
-        return None  # what is wrong with the row is told when all are read
+        return None  # the fault of the row is reported when all are read
     folder = str(toolset).partition(".")[0]
     return folder if folder.isidentifier() else None
 
@@ -149,18 +150,21 @@ def _installed(name: str) -> BundleSource:
 
 
 def _package_folder(name: str) -> Path | None:
-    """The folder of an importable package, found without running its code (that of its parents runs)."""
+    """The folder of an importable package, found without running any code, also not that of its parents."""
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     importlib.invalidate_caches()
+    top, *inner = name.split(".")
+    if top in sys.builtin_module_names:
+        return None
     try:
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(top)
+        for part in inner:
+            if spec is None:
+                return None
+            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations or ()))
     except (ImportError, ValueError, AttributeError):
         return None
     locations = list(spec.submodule_search_locations or ()) if spec else []
-    folders = [
-        Path(location)
-        for location in locations
-        if Path(location).is_dir() and name not in sys.builtin_module_names
-    ]
+    folders = [Path(location) for location in locations if Path(location).is_dir()]
     return folders[0].resolve() if folders else None

@@ -1,17 +1,21 @@
-"""What a row of a bundle comes to: with its tools, its reward and its seed."""
+"""Tasks: rows with their tools, reward and seed; and the choice of some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reward_kit.agent.bundles.task_row import TaskRow
+from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from reward_kit.agent.bundles.seed import Seed
-    from reward_kit.agent.bundles.task_row import TaskRow
-    from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.tools.registry import ToolRegistry
 
 Reward = Callable[..., Any]
 
@@ -20,7 +24,7 @@ Reward = Callable[..., Any]
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
-    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``bundles.user_prompts``).
+    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``prompts/user*.txt``).
     """
 
     row: TaskRow
@@ -31,7 +35,7 @@ class Task:
     user_prompts: Mapping[str, str] = field(default_factory=dict)
 
     def copied(self) -> Task:
-        """This task for one rollout, whose agent, user and tools may do to the row what they like."""
+        """This task for one rollout, whose code may change the row."""
         return replace(self, row=self.row.copied())
 
     @property
@@ -41,10 +45,102 @@ class Task:
 
     @property
     def sim_user_prompt(self) -> str | None:
-        """The text that tells the simulated user who it is and what it wants."""
+        """The text that says to the simulated user who it is and what it wants."""
         return self.row.text("sim_user_prompt")
 
     @property
     def sim_user_template(self) -> str | None:
         """The row's own prompt of the user's model; ``{instruction}`` is its ``sim_user_prompt``."""
         return self.row.text("sim_user_template")
+
+
+_T = TypeVar("_T", Task, TaskRow)
+
+
+def select_tasks(
+    tasks: Sequence[_T],
+    *,
+    task_ids: str | Iterable[str | int] | None = None,
+    start_index: int | None = None,
+    end_index: int | None = None,
+    max_tasks: int | None = None,
+    called: Callable[[str], str] = str,
+) -> list[_T]:
+    """The tasks (or rows) named by ``task_ids``, or those of a range of positions; at most ``max_tasks``.
+
+    ``task_ids`` are row ids or positions from 0 (also as text, separated by commas); an id wins over a
+    position that looks the same. They come in the order given, each once. A range excludes ``end_index``;
+    None or -1 there means the end. ``called`` gives the name of a parameter in messages. Raises
+    ``BundleError`` for a task that does not exist, and if none is left.
+    """
+    if max_tasks is not None and max_tasks < 1:
+        raise BundleError(f"got {max_tasks}, expected a whole number >= 1", place=called("max_tasks"))
+    if task_ids is None:
+        chosen = _between(tasks, start_index, end_index, called)
+    elif start_index is not None or end_index is not None:
+        ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
+        raise BundleError(f"{ids} cannot be given together with {start} or {end}")
+    else:
+        names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
+        chosen = _named(tasks, names, called("task_ids"))
+    return chosen[:max_tasks]
+
+
+def _between(
+    tasks: Sequence[_T], start: int | None, end: int | None, called: Callable[[str], str]
+) -> list[_T]:
+    first = start or 0
+    last = len(tasks) if end is None or end == -1 else end
+    if not 0 <= first < len(tasks):
+        raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=called("start_index"))
+    if last <= first:
+        fault = f"got {last}, expected more than {called('start_index')} ({first})"
+        raise BundleError(fault, place=called("end_index"))
+    return list(tasks[first:last])
+
+
+def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list[_T]:
+    positions: dict[str, int] = {
+        (task.id if isinstance(task, TaskRow) else task.row.id): position
+        for position, task in enumerate(tasks)
+    }
+    chosen: dict[int, _T] = {}
+    unknown: list[str] = []
+    for item in names:
+        name = str(item).strip()
+        if not name:
+            continue
+        position = positions.get(name) if isinstance(item, str) else None
+        if position is None and name.isascii() and name.isdigit() and int(name) < len(tasks):
+            position = int(name)
+        if position is None:
+            unknown.append(f"{name!r}{did_you_mean(name, [*positions])}")
+        else:
+            chosen[position] = tasks[position]
+    if unknown:
+        rows = "1 row" if len(tasks) == 1 else f"{len(tasks)} rows"
+        remedy = f"The dataset has {rows}; give ids or positions from 0 to {len(tasks) - 1}."
+        raise BundleError(f"there is no row {', '.join(unknown)}", place=called, remedy=remedy)
+    if not chosen:
+        raise BundleError("names no row", place=called)
+    return list(chosen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The facts of a tool registry that an evaluation stores: its schemas in the OpenAI format."""
+
+    schemas: list[dict[str, Any]]
+    parallel_tool_calls: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A row that is to be played, with its seed and the facts of its tools, but none of its code."""
+
+    row: TaskRow
+    seed: Seed
+    folder: Path
+    user_prompts: Mapping[str, str]
+    toolset: Toolset
+    has_default_reward: bool

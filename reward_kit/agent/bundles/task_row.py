@@ -1,10 +1,12 @@
-"""The rows of a dataset: what one task says about itself."""
+"""The rows of a dataset: the fields of one task, checked."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
@@ -14,32 +16,37 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    StrictBool,
     StrictInt,
     StrictStr,
+    ValidationError,
 )
 from pydantic_core import PydanticCustomError
 
+from reward_kit.agent.base.option_values import MAX_ROLLOUTS
+from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.bundles.gold_reference import reference_faults
-from reward_kit.agent.bundles.message_check import Fault, message_faults
-from reward_kit.agent.option_values import MAX_ROLLOUTS
-from reward_kit.agent.strict_json import copied
+from reward_kit.agent.bundles.message_check import Fault, Way, message_faults, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-FILE_FIELDS = frozenset({"seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template"})
+FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template")
 """Fields whose text may be ``file:NAME``, a file beside the dataset."""
 
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
-"""What a reward gets from the rollout; a row cannot have fields of these names."""
+"""Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
 
 RESERVED_IDS = frozenset({"evals", ".bases", ".cache"})
 """Folders of the output directory that do not belong to a row."""
 
 MAX_ID_LENGTH = 128
 
+FieldFault = tuple[str, str]
+"""(field, fault): ``("actions[2].name", "got 3 (a whole number), expected …")``."""
+
 _ID = re.compile(r"[A-Za-z0-9._-]+")
-_DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")
+_DOTTED = re.compile(r"\.?[\w-]+(\.[\w-]+)*")
 _TIME = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)"
     r"(?:[T ](?P<clock>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?(?P<offset>[Zz]|[+-]\d\d:\d\d)?)?"
@@ -56,7 +63,7 @@ class Action:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     def to_json(self) -> dict[str, Any]:
-        """The action as it stands in the dataset."""
+        """The action as the dataset has it."""
         return {"name": self.name, "arguments": self.arguments}
 
 
@@ -74,7 +81,7 @@ def _checked(faults: Callable[[Any], Iterable[Fault]]) -> Callable[[Any], Any]:
 
 
 def _text(fault: Callable[[str], str | None]) -> AfterValidator:
-    """The validator of a text field, from a function that tells what is wrong with a text."""
+    """The validator of a text field, from a function that gives the fault of a text or None."""
 
     def faults(value: str) -> Iterable[Fault]:
         found = fault(value)
@@ -95,14 +102,15 @@ def _id_fault(value: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def _toolset_fault(value: str) -> str | None:
     module, _, attribute = value.partition(":")
     if "/" in value or "\\" in value or value.endswith(".py"):
         stem = re.sub(r"\.py$", "", value).replace("\\", "/").strip("./").replace("/", ".")
-        example = stem if "." in stem else f"my_task.{stem}"
+        example = stem if "." in stem else f".{stem}"
         return f"{value!r} is a path; write the import path of the tools module, such as {example!r}"
     if not _DOTTED.fullmatch(module) or (":" in value and not attribute.isidentifier()):
-        fault = f'{value!r} is not an import path; write one such as "my_task.tools" or "my_task.tools:R"'
+        fault = f'{value!r} is not an import path; write one such as ".tools" or "my_task.tools:R"'
         folder = module.rpartition(".")[0]
         importable = re.sub(r"[^\w.-]", "_", folder)
         if importable != folder:
@@ -115,7 +123,7 @@ def _reward_fault(value: str) -> str | None:
     module, _, function = value.partition(":")
     if _DOTTED.fullmatch(module) and function.isidentifier():
         return None
-    return f'{value!r} does not name a reward; write "module:function", such as "my_task.reward:evaluate"'
+    return f'{value!r} does not name a reward; write "module:function", such as ".reward:evaluate"'
 
 
 def _goal_fault(value: str) -> str | None:
@@ -124,6 +132,7 @@ def _goal_fault(value: str) -> str | None:
     return None if value.strip() else "is empty; write a query whose first value is true on success"
 
 
+@lru_cache(maxsize=1024)
 def _time_fault(value: str) -> str | None:
     try:
         parse_time(value)
@@ -133,8 +142,7 @@ def _time_fault(value: str) -> str | None:
 
 
 def _too_many(value: int) -> Iterable[Fault]:
-    if value > MAX_ROLLOUTS:
-        yield (), f"is more than {MAX_ROLLOUTS} rollouts"
+    return [((), f"is more than {MAX_ROLLOUTS} rollouts")] if value > MAX_ROLLOUTS else []
 
 
 def _conversation_faults(value: Any) -> Iterable[Fault]:
@@ -156,7 +164,9 @@ class TaskRow(BaseModel):
 
     id: Annotated[StrictStr, _text(_id_fault)]
     toolset: Annotated[StrictStr, _text(_toolset_fault)]
-    initial_messages: Annotated[list[dict[str, Any]], BeforeValidator(_checked(_conversation_faults))] = []
+    initial_messages: Annotated[list[dict[str, Any]], BeforeValidator(_checked(_conversation_faults))] = (
+        Field(default_factory=list)
+    )
     reward: Annotated[StrictStr, _text(_reward_fault)] | None = None
     seed_sql: StrictStr | None = None
     end_goal_sql: Annotated[StrictStr, _text(_goal_fault)] | None = None
@@ -165,27 +175,29 @@ class TaskRow(BaseModel):
     sim_user_template: StrictStr | None = None
     n_rollouts: Annotated[StrictInt, Field(ge=1), AfterValidator(_checked(_too_many))] = 1
     actions: Annotated[list[Action], AfterValidator(_checked(_action_faults))] | None = None
-    outputs: list[StrictStr] = []
+    outputs: list[StrictStr] = Field(default_factory=list)
     max_steps: Annotated[StrictInt, Field(ge=1)] = 30
     now: Annotated[StrictStr, _text(_time_fault)] | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    toolset_outside: StrictBool | None = None
 
     _place: str | None = PrivateAttr(default=None)
     _texts: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def place(self) -> str:
-        """Where the row stands, ``task.jsonl:3``; its id where it was not read from a file."""
+        """The line that the row was read from, ``task.jsonl:3``; its id if it was not read from a file."""
         return self._place or f"row {self.id!r}"
 
     def located(self, place: str, texts: Mapping[str, str]) -> TaskRow:
-        """This row, told the place that it was read from and the texts of its ``file:`` fields."""
+        """This row, with the place that it was read from and the texts of its ``file:`` fields."""
         self._place = place
         self._texts = texts
+        self.model_fields_set.clear()  # nothing asks for it, and in many rows it is a fifth of the memory
         return self
 
     def copied(self) -> TaskRow:
-        """A copy that has nothing in common with this row that could be changed."""
+        """A copy that shares no mutable value with this row."""
         copy = self.model_copy()
         copy.__dict__.update({name: copied(getattr(self, name)) for name in _CHANGEABLE})
         if self.actions is not None:
@@ -204,9 +216,7 @@ class TaskRow(BaseModel):
 
     def given_fields(self) -> set[str]:
         """The names of all fields that have a value."""
-        return {name for name in TaskRow.model_fields if getattr(self, name) is not None} | set(
-            self.model_extra or ()
-        )
+        return {name for name in _KNOWN if getattr(self, name) is not None} | set(self.model_extra or ())
 
     def reward_fields(self) -> dict[str, Any]:
         """The row as keyword arguments of a reward: plain JSON values, ``file:`` replaced by the text.
@@ -222,6 +232,7 @@ class TaskRow(BaseModel):
 
 
 _CHANGEABLE = ("initial_messages", "outputs", "metadata")
+_KNOWN = tuple(TaskRow.model_fields)
 
 
 def parse_time(text: str) -> datetime:
@@ -239,3 +250,84 @@ def parse_time(text: str) -> datetime:
     )
     fraction = (match["fraction"] or "0")[:6].ljust(6, "0")
     return moment.astimezone(timezone.utc).replace(microsecond=int(fraction))
+
+
+_FILE_TEXT = 'text, or "file:NAME" for a file beside the dataset'
+_EXPECTED: dict[Way, str] = {
+    ("id",): 'a string of letters, digits, ".", "_" and "-"',
+    ("toolset",): 'the import path of the tools module, such as "my_task.tools" or ".tools"',
+    ("toolset_outside",): "true if the tools lie outside of the bundle's folder",
+    ("initial_messages",): "a list of messages",
+    ("reward",): 'a string "module:function"',
+    ("seed_sql",): 'SQL text, or "file:NAME" for a file beside the dataset',
+    ("end_goal_sql",): "the text of a query whose first value is true on success",
+    ("system_prompt",): _FILE_TEXT,
+    ("sim_user_prompt",): _FILE_TEXT,
+    ("sim_user_template",): 'text with {instruction} in it, or "file:NAME" for a file beside the dataset',
+    ("n_rollouts",): "a whole number >= 1",
+    ("max_steps",): "a whole number >= 1",
+    ("now",): 'an ISO 8601 time such as "2025-05-19T09:00:00"',
+    ("metadata",): "an object",
+    ("outputs",): "a list of strings",
+    ("outputs", "*"): "a string",
+    ("actions",): 'a list of {"name", "arguments"} objects',
+    ("actions", "*"): 'an object {"name": "…", "arguments": {…}}',
+    ("actions", "*", "name"): "the name of a tool",
+    ("actions", "*", "arguments"): "an object with the tool's arguments",
+}
+_INSTEAD = {"messages": 'the start of the conversation is "initial_messages"'}
+
+
+def check_row(data: Any) -> tuple[TaskRow | None, list[FieldFault]]:
+    """The row that ``data`` (parsed JSON) describes, or every fault that it has.
+
+    ``null`` counts as leaving a field out.
+    """
+    if not isinstance(data, dict):
+        more = "; write each row on a line of its own, without [ and ]" if isinstance(data, list) else ""
+        return None, [("", f"expected a JSON object, got {show(data)}{more}")]
+    faults = [
+        (name, f"is a name that the rollout gives to the reward; {_INSTEAD.get(name, 'choose another')}")
+        for name in data
+        if name in INJECTED
+    ]
+    given = {name: value for name, value in data.items() if value is not None or name not in _KNOWN}
+    try:
+        row = TaskRow.model_validate(given)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            faults.extend(_explain(dict(item)))
+        return None, faults
+    return (None, faults) if faults else (row, [])
+
+
+def _explain(error: dict[str, Any]) -> list[FieldFault]:
+    way: Way = tuple(error["loc"])
+    if error["type"] == "faults":
+        return [(field_name((*way, *inner)), fault) for inner, fault in error["ctx"]["faults"]]
+    if error["type"] == "unexpected_keyword_argument":
+        is_arguments = way[-1] in {"kwargs", "args", "argument", "parameters", "input"}
+        remedy = 'write "arguments"' if is_arguments else "leave it out"
+        return [(field_name(way), f'an action has "name" and "arguments" only; {remedy}')]
+    expected = _EXPECTED.get(tuple("*" if isinstance(step, int) else step for step in way), error["msg"])
+    if error["type"] in {"missing", "missing_argument"}:
+        return [(field_name(way), f"is missing, expected {expected}")]
+    return [(field_name(way), f"got {show(error['input'])}, expected {expected}")]
+
+
+def field_name(way: Way) -> str:
+    """``("actions", 2, "name")`` as messages write it: ``actions[2].name``."""
+    text = ""
+    for step in way:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+@lru_cache(maxsize=1024)
+def likely_misspelling(name: str) -> str | None:
+    """The known field that ``name`` was probably meant to be."""
+    if name in _KNOWN:
+        return None
+    plain = name.lower().replace("-", "_").strip("_")
+    close = difflib.get_close_matches(plain, _KNOWN, n=1, cutoff=0.8)
+    return close[0] if close else None

@@ -1,15 +1,13 @@
-"""From the names in a row to what they stand for: a ``ToolRegistry``, and the reward beside it."""
+"""The tools and the reward that a row names: a ``ToolRegistry``, and the function beside it."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundles.footing import footing, put_back
-from reward_kit.agent.bundles.ground import kept_ground
+from reward_kit.agent.base.places import import_fault
+from reward_kit.agent.bundles.imports import absolute, place_outside, searched
 from reward_kit.agent.bundles.task_row import INJECTED
-from reward_kit.agent.bundles.user_code import code_fault
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -18,7 +16,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.bundles.imports import BundleImports
-    from reward_kit.agent.tool_registry import ToolRegistry
+    from reward_kit.agent.tools.registry import ToolRegistry
+    from reward_kit.models import EvaluateResult
 
 REGISTRY = "R"
 TOOLS = "tools"
@@ -28,14 +27,27 @@ EVALUATE = "evaluate"
 _MISSING = object()
 
 
+def outside_fault(folder: Path, name: str) -> str | None:
+    """The fault of a row whose toolset ``name`` lies outside of its bundle's folder; imports nothing."""
+    place = place_outside(folder, name.partition(":")[0])
+    if place is None:
+        return None
+    has_own = (folder / f"{TOOLS}.py").is_file() or (folder / TOOLS).is_dir()
+    own = f'write ".{TOOLS}" for the bundle\'s own tools, or ' if has_own else ""
+    return (
+        f"{name!r} is {place}, outside of the bundle's folder {folder}; "
+        f'{own}add "toolset_outside": true to the row to use it'
+    )
+
+
 def load_registry(imports: BundleImports, toolset: str) -> ToolRegistry:
     """The registry that ``module`` or ``module:attribute`` names; raises ``BundleError``.
 
     Without an attribute it is the module's ``R``, else the only ``ToolRegistry`` in the module.
     """
     name, _, attribute = toolset.partition(":")
-    module = _import(imports, name, "toolset")
-    from reward_kit.agent.tool_registry import ToolRegistry
+    module = _import(imports, name, TOOLS)
+    from reward_kit.agent.tools.registry import ToolRegistry
 
     found = _attribute(module, attribute or REGISTRY)
     if attribute or found is not _MISSING:
@@ -59,16 +71,16 @@ def load_registry(imports: BundleImports, toolset: str) -> ToolRegistry:
 def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Callable[..., Any] | None:
     """The reward ``module:function``; without one, ``evaluate`` in the tools' sibling ``reward``.
 
-    None where there is no such module. Raises ``BundleError`` where it is no reward.
+    None if there is no such module. Raises ``BundleError`` if it is not a reward.
     """
     if reward is None:
-        package = toolset.partition(":")[0].rpartition(".")[0]
+        package = absolute(imports.folder, toolset.partition(":")[0]).rpartition(".")[0]
         module_name, function_name = f"{package}.{REWARD}" if package else REWARD, EVALUATE
         if not imports.exists(module_name):
             return None
     else:
         module_name, _, function_name = reward.partition(":")
-    module = _import(imports, module_name, "reward")
+    module = _import(imports, module_name, REWARD)
     function = _attribute(module, function_name)
     place = f"{module_name}:{function_name}"
     if function is _MISSING or function is None:
@@ -80,33 +92,18 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Cal
     return checked
 
 
-def _attribute(module: ModuleType, name: str) -> Any:
-    """What the module has under a name, else ``_MISSING``; a module may have a ``__getattr__`` of its own."""
-    try:
-        return getattr(module, name, _MISSING)
-    except Exception as error:
-        raise BundleError(
-            f"{name!r} of module {module.__name__!r} cannot be read: {code_fault(error)}"
-        ) from error
+def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any) -> EvaluateResult:  # noqa: ARG001 - the form of every reward
+    """The reward of a bundle without ``reward.py``: 1.0 if the first value of ``end_goal_sql`` is true.
 
+    True is a value that is not 0, not empty and not NULL; else the reward is 0.0.
+    """
+    from reward_kit.models import EvaluateResult, MetricResult
 
-def _check_signature(reward: Callable[..., Any], place: str) -> None:
-    parameters = _parameters(reward)
-    remedy = 'Write "def evaluate(messages, *, db, **kwargs)".'
-    if parameters is None:
-        raise BundleError(f"{place} does not say what it takes: it is no function of Python's", remedy=remedy)
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        raise BundleError(
-            f"{place} does not take **kwargs, but a reward is called with all fields of its row",
-            remedy=remedy,
-        )
-    if next(iter(parameters), None) == "self":
-        raise BundleError(f"{place} is a method", remedy="Name a function of the module.")
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            raise BundleError(
-                f"{place} takes {name!r} by position only, but is called by keywords", remedy=remedy
-            )
+    reached = bool(db.execute(end_goal_sql).scalar())
+    score, reason = (1.0, "The end goal is reached") if reached else (0.0, "The end goal is not reached")
+    return EvaluateResult(
+        score=score, reason=reason, metrics={"end_goal": MetricResult(score=score, reason=reason)}
+    )
 
 
 def required_fields(reward: Callable[..., Any]) -> list[str]:
@@ -120,6 +117,33 @@ def required_fields(reward: Callable[..., Any]) -> list[str]:
     ]
 
 
+def _attribute(module: ModuleType, name: str) -> Any:
+    """The value of a name in the module, else ``_MISSING``; a module may have its own ``__getattr__``."""
+    try:
+        return getattr(module, name, _MISSING)
+    except Exception as error:  # the border to the bundle's own code
+        fault = f"{name!r} of module {module.__name__!r} cannot be read: {import_fault(error)}"
+        raise BundleError(fault) from error
+
+
+def _check_signature(reward: Callable[..., Any], place: str) -> None:
+    parameters = _parameters(reward)
+    remedy = 'Write "def evaluate(messages, *, db, **kwargs)".'
+    if parameters is None:
+        raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        raise BundleError(
+            f"{place} does not take **kwargs, but a reward is called with all fields of its row",
+            remedy=remedy,
+        )
+    if next(iter(parameters), None) == "self":
+        raise BundleError(f"{place} is a method", remedy="Name a function of the module.")
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            fault = f"{place} takes {name!r} by position only, but is called by keywords"
+            raise BundleError(fault, remedy=remedy)
+
+
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
     try:
         return dict(inspect.signature(function).parameters)
@@ -128,47 +152,35 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | 
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
-    before = footing("")
+    full = absolute(imports.folder, name)
     try:
-        with kept_ground():
-            try:
-                return imports.module(name)
-            finally:
-                put_back(before)
-    except (BundleError, KeyboardInterrupt):
+        return imports.module(name)
+    except BundleError:
         raise
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            fault = f"module {name!r} cannot be imported: {code_fault(error)}"
+        if error.name is None or not f"{full}.".startswith(f"{error.name}."):
+            fault = f"module {full!r} cannot be imported: {import_fault(error)}"
             raise BundleError(fault, remedy=_own_module(imports.folder, error.name)) from error
-        imports.refuse_no_file(error.name)
-        raise _not_found(imports, name, error.name, kind) from None
-    except BaseException as error:  # the border to the bundle's own code, which may exit or worse
-        raise BundleError(f"module {name!r} cannot be imported: {code_fault(error)}") from error
+        imports.check_file(error.name)
+        raise _not_found(imports.folder, error.name, kind) from None
+    except (Exception, SystemExit) as error:  # the border to the bundle's own code
+        raise BundleError(f"module {full!r} cannot be imported: {import_fault(error)}") from error
 
 
 def _own_module(folder: Path, missing: str | None) -> str | None:
-    """How to import a module of the bundle that was not found by its own name alone."""
+    """The way to import a module of the bundle that was not found by its own name alone."""
     top = (missing or "").partition(".")[0]
     if not top or not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()):
         return None
     return f'Modules of a bundle are imported by the name of its folder: "from {folder.name} import {top}".'
 
 
-def _not_found(imports: BundleImports, name: str, missing: str, kind: str) -> BundleError:
-    folder = imports.folder
-    stem = TOOLS if kind == "toolset" else REWARD
+def _not_found(folder: Path, missing: str, kind: str) -> BundleError:
     parent = missing.rpartition(".")[0]
-    looked = f"package {parent!r}" if parent else f"{', '.join(imports.searched())} or the installed packages"
+    looked = f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or the installed packages"
     remedy = None
-    if (folder / f"{stem}.py").is_file() or (folder / stem / "__init__.py").is_file():
-        importable = re.sub(r"[^\w-]", "_", folder.name)
-        if "." in folder.name:
-            remedy = f"A folder with a dot in its name, {folder.name!r}, cannot be imported: rename it."
-        elif importable != folder.name:
-            remedy = f"A folder named {folder.name!r} cannot be imported: rename it, to {importable!r} say."
-        elif name != f"{folder.name}.{stem}":
-            remedy = f"The bundle's folder is {folder.name!r}: did you mean {folder.name + '.' + stem!r}?"
+    if (folder / f"{kind}.py").is_file() or (folder / kind / "__init__.py").is_file():
+        remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
     elif parent == folder.name:
         remedy = f"Write {folder / missing.rpartition('.')[2]}.py."
     return BundleError(f"there is no module {missing!r} in {looked}", remedy=remedy)

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
-from reward_kit.agent.database.clock import frozen_clock, julian_day
-from reward_kit.agent.database.determinism import Randomness, read_moment
-from reward_kit.agent.database.publish import temporary_beside
+from reward_kit.agent.database.determinism import Randomness, frozen_clock, julian_day, read_moment
 from reward_kit.agent.database.seed_connection import SeedConnection
-from reward_kit.agent.database.seed_file import SeedFile, open_seed_file
-from reward_kit.agent.database.sql_script import ScriptStatement, split_statements
+from reward_kit.agent.database.sql_text import ScriptStatement, split_statements
 from reward_kit.errors import BundleError, DatabaseError, RewardKitError, StorageError, UsageError
 
 _RANDOM_SEED = 0
@@ -53,28 +51,31 @@ def seed_base(
     if not target.parent.is_dir():
         raise StorageError(f"there is no folder {target.parent}", place=str(target), remedy="Make it first.")
     moment = read_moment(now)
-    with temporary_beside(target) as temporary:
+    with draft_beside(target) as temporary:
         temporary.touch(
             exist_ok=False
         )  # what SQLite says of a folder that cannot be written in is less clear
-        file = open_seed_file(temporary, frozen_clock=moment is not None)
-        with contextlib.closing(file), frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
-            seed = SeedConnection(file, Randomness(_RANDOM_SEED))
-            _run_sql(seed, sql or "", origin)
-            ends_at = origin
-            if script is not None:
-                if not seed.is_left_open:
-                    ends_at = getattr(script, "place", origin)
-                _run_script(seed, script, origin)
-            with _faults_at(ends_at):
-                seed.finish()
-            with _faults_at(origin):
-                _finalise(file)
+        with frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
+            _write(SeedConnection(temporary, Randomness(_RANDOM_SEED)), sql or "", script, origin)
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o444)
         temporary.replace(target)
     return target
+
+
+def _write(seed: SeedConnection, sql: str, script: SeedScript | None, origin: str) -> None:
+    with contextlib.closing(seed):
+        _run_sql(seed, sql, origin)
+        ends_at = origin
+        if script is not None:
+            if not seed.is_left_open:
+                ends_at = getattr(script, "place", origin)
+            _run_script(seed, script, origin)
+        with _faults_at(ends_at):
+            seed.finish()
+        with _faults_at(origin):
+            _finalise(seed)
 
 
 def _check_kinds(sql: object, script: object) -> None:
@@ -144,38 +145,33 @@ def _place_in(script: SeedScript, error: Exception, origin: str) -> str:
     return f"{origin}:{lines[-1]}" if lines else origin
 
 
-def _finalise(file: SeedFile) -> None:
+def _finalise(seed: SeedConnection) -> None:
     """Leave the file as forks want it: no journal, no free pages, and the state of foreign keys written down.
 
     No ANALYZE: every fork would load the statistics when it opens, and their tables would show among the
     user's.  A seed that wants them runs ANALYZE itself.
     """
-    if _value(file, "PRAGMA foreign_keys"):
-        _check_foreign_keys(file)
-        if _value(file, "PRAGMA application_id"):
+    if seed.value("PRAGMA foreign_keys"):
+        _check_foreign_keys(seed)
+        if seed.value("PRAGMA application_id"):
             raise DatabaseError(
                 "foreign_keys=ON and an application_id of the seed's own exclude each other",
                 remedy="A base remembers in this field that foreign keys are on: leave it unset.",
             )
-        file.run(f"PRAGMA application_id={FOREIGN_KEYS_ON}")
+        seed.run(f"PRAGMA application_id={FOREIGN_KEYS_ON}")
     else:
         # writes page 1 even if the seed is empty: a file without pages is no database
-        file.run(f"PRAGMA user_version={_value(file, 'PRAGMA user_version')}")
+        seed.run(f"PRAGMA user_version={seed.value('PRAGMA user_version')}")
     # VACUUM may renumber rowids, by which a full-text index refers to the texts of another table
-    if not _value(file, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"):
-        file.run("VACUUM")
-    file.run("PRAGMA journal_mode=DELETE")
+    if not seed.value("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"):
+        seed.run("VACUUM")
+    seed.run("PRAGMA journal_mode=DELETE")
 
 
-def _check_foreign_keys(file: SeedFile) -> None:
-    violations = file.run("PRAGMA foreign_key_check").values
+def _check_foreign_keys(seed: SeedConnection) -> None:
+    violations = seed.run("PRAGMA foreign_key_check").values
     if violations:
         table, rowid, parent, _ = violations[0]
         row = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
         more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
         raise DatabaseError(f"{row} refers to a row of {parent} that does not exist{more}")
-
-
-def _value(file: SeedFile, sql: str) -> int:
-    value: int = file.run(sql).values[0][0]
-    return value

@@ -6,26 +6,24 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from reward_kit.agent.database.async_face import AsyncFace
-from reward_kit.agent.database.content import Content, same_file
+from reward_kit.agent.base.pending import PendingLog
+from reward_kit.agent.database.content import Content
 from reward_kit.agent.database.determinism import read_moment
+from reward_kit.agent.database.faces import AsyncFace, SyncFace
 from reward_kit.agent.database.guards import Limits
-from reward_kit.agent.database.scopes import ToolCall, break_off
-from reward_kit.agent.database.sync_face import SyncFace
-from reward_kit.agent.database.turns import enclosing_scope, scope_has_ended
+from reward_kit.agent.database.scopes import Scope, ToolCall, current_scope, scope_has_ended
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from datetime import datetime
     from types import TracebackType
 
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from reward_kit.agent.database.backend import Mode
     from reward_kit.agent.database.changes import Changes
-    from reward_kit.agent.database.content import Keep, Mode, State
-    from reward_kit.agent.database.turns import Scope
 
 StrPath = str | os.PathLike[str]
 
@@ -34,21 +32,21 @@ _VIEW_REFUSAL = "the database is read-only here"
 
 
 class View:
-    """What a database and each view of it have in common; ``content`` is what they share."""
+    """The members that a database and each view of it have in common; they share their ``content``."""
 
     content: Content
 
     @property
     def path(self) -> Path | None:
-        """In mode "file" the complete SQLite file that is this database alone, otherwise ``None``."""
-        return self.content.path
+        """In mode "file" the complete SQLite file that is this database alone, otherwise None."""
+        return self.content.connection.while_open(lambda backend: backend.path)
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
         return self.content.changes(since)
 
     def equals(self, other: View, ignore: Collection[str] = ()) -> bool:
-        """Whether both hold the same rows.
+        """True if both hold the same rows.
 
         ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.
         """
@@ -58,34 +56,34 @@ class View:
         return self.content.equals(other.content, ignore)
 
 
-class ReadOnlyDatabase(SyncFace, View):
-    """What ``def`` rewards hold: for reading only, on whichever thread; answers are SQLAlchemy's."""
+class _RewardView(View):
+    @property
+    def engine(self) -> NoReturn:
+        """There is none: it could be used to write."""
+        raise DatabaseError(
+            "a reward's database has no engine", remedy="Ask `db.execute(...)` with the SQL as text."
+        )
+
+
+class ReadOnlyDatabase(SyncFace, _RewardView):
+    """The database of ``def`` rewards: for reading only, in any thread; answers are SQLAlchemy's."""
 
     def __init__(self, content: Content) -> None:
         super().__init__(content.connection, _VIEW_REFUSAL)
         self.content = content
 
-    @property
-    def engine(self) -> NoReturn:
-        """There is none: whoever holds it could write."""
-        raise _no_engine_for_rewards()
 
-
-class ReadOnlyAsyncDatabase(AsyncFace, View):
-    """What ``async def`` rewards hold: for reading only."""
+class ReadOnlyAsyncDatabase(AsyncFace, _RewardView):
+    """The database of ``async def`` rewards: for reading only."""
 
     def __init__(self, content: Content) -> None:
         super().__init__(content.connection, _VIEW_REFUSAL)
         self.content = content
-
-    @property
-    def engine(self) -> NoReturn:
-        """There is none: whoever holds it could write."""
-        raise _no_engine_for_rewards()
+        self.pending_log = PendingLog()
 
 
 class SyncDatabase(SyncFace, View):
-    """What ``def`` tools hold: a database for the thread that they run in."""
+    """The database of ``def`` tools, for the thread that they run in."""
 
     def __init__(self, content: Content, refusal: str | None, call: Scope | None = None) -> None:
         super().__init__(content.connection, refusal, call)
@@ -96,7 +94,7 @@ class SyncDatabase(SyncFace, View):
         """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise, and after the call."""
         if self._call is not None and self._call.over:
             raise scope_has_ended()
-        return self.content.sync_engine
+        return self.content.connection.while_open(lambda backend: backend.sync_engine)
 
 
 class Database(AsyncFace, View):
@@ -129,76 +127,83 @@ class Database(AsyncFace, View):
         from it, also where a ``base.db`` is beside it.
         """
         from reward_kit.agent.database.base import seed_base
+        from reward_kit.agent.database.content import open_backend
 
-        state = _open_state(seed_base(path, sql, script=script, origin=origin, now=now), mode)
-        return cls(Content(state, limits or Limits()), writable=False)
+        base = seed_base(path, sql, script=script, origin=origin, now=now)
+        return cls(Content(open_backend(base, mode), limits or Limits()), writable=False)
 
     @classmethod
-    def open(cls, path: StrPath, *, mode: Mode = "overlay", limits: Limits | None = None) -> Database:
-        """Open a base, a complete SQLite file or a delta (``.dbd``), to be read and forked.
+    def open(
+        cls,
+        path: StrPath,
+        *,
+        delta: bytes | None = None,
+        mode: Mode = "overlay",
+        limits: Limits | None = None,
+    ) -> Database:
+        """Open a base, or a complete SQLite file, to be read and forked.
 
-        ``changes()`` of a complete file with a ``base.db`` beside it are those since that base.  Mode
-        "overlay" needs the package apsw; without it the mode is "file".  ``DatabaseError`` if the file is
-        missing or damaged.
+        With ``delta`` (bytes of ``delta()``) it is the state that these lead to from the base at ``path``, in
+        mode "overlay".
+        ``changes()`` of a complete file with a ``base.db`` beside it are those since that base.
+        ``DatabaseError`` if the file is missing or damaged.
         """
-        place = Path(path)
-        if "\0" in str(place):
-            raise DatabaseError("the path has a NUL character", place=repr(str(place)))
         limits = limits or Limits()
-        state = _open_state(place, mode)
-        base = place.with_name("base.db")
-        original = None
-        if place.name != base.name and base.is_file() and same_file(state.base_path, place):
-            original = Content(_open_state(base, mode), limits)
-        return cls(Content(state, limits, original), writable=False)
+        if delta is None:
+            return cls(Content.open(Path(path), mode, limits), writable=False)
+        from reward_kit.agent.database.base_image import BaseImage
+        from reward_kit.agent.database.delta import unpack_delta
+        from reward_kit.agent.database.overlay_backend import OverlayBackend
+
+        overlay = unpack_delta(delta, BaseImage.open(path), f"delta of {path}")
+        return cls(Content(OverlayBackend(overlay), limits), writable=False)
 
     def fork(self, *, seed: int | None = None, now: str | datetime | None = None) -> Database:
         """A private, writable copy of the committed state.
 
         With ``seed``, ``random()`` and ``randomblob()`` answer from it: the same statements get the same
         answers.  With ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.
-        A fork of a fork goes on with those of its origin where they are not given, and the changes of a fork
-        count from where those of its origin do.  ``DatabaseError`` inside
-        a transaction.
+        Without them a fork of a fork has those of its origin, and its changes count from where those of its
+        origin do.  ``DatabaseError`` inside a transaction.
         """
         return Database(self.content.fork(seed, read_moment(now)), writable=True)
 
     def reader(self) -> Database:
         """The same state over a connection of its own, for reading; to be closed before this database.
 
-        For a state that nobody writes to any more and many read at once.
+        For a state that is no longer written to and read by many at once.
         """
         return Database(self.content.reader(), writable=False)
 
     @property
     def mode(self) -> Mode:
-        """How the content is kept: "overlay" (changed pages in memory) or "file" (a complete file)."""
-        return self.content.state.mode
+        """The way the content is kept: "overlay" (changed pages in memory) or "file" (a complete file)."""
+        return self.content.backend.mode
 
     @property
     def base_size(self) -> int:
         """Bytes of the base."""
-        return self.content.state.base_size
+        return self.content.backend.base_size
 
     @property
     def is_idle(self) -> bool:
-        """Whether no statement runs and no tool call or transaction is under way."""
-        return self._connection.turns.are_free
+        """True if no statement runs and no tool call or transaction is under way."""
+        return self._connection.is_idle
 
     @property
     def draws(self) -> int:
-        """How many random numbers a fork with a seed has drawn; of calls that were rolled back, none."""
-        randomness = self.content.state.randomness
+        """Number of random numbers that a fork with a seed has drawn; of calls that were undone, none."""
+        randomness = self.content.backend.randomness
         return 0 if randomness is None else randomness.position
 
     def note_fault(self, error: BaseException) -> None:
-        """Heed what a tool raised: it may have come of the disk; see ``check``."""
-        self.content.state.note_fault(error)
+        """Look at an error that a tool raised: the disk may be the reason; see ``check``."""
+        self.content.backend.note_fault(error)
 
     def check(self) -> None:
         """Raise ``StorageError`` if what was written is lost: the disk of a file is full or broken."""
-        if self.content.state.lost is not None:
-            raise self.content.state.lost
+        if self.content.backend.lost is not None:
+            raise self.content.backend.lost
 
     @property
     def sync(self) -> SyncDatabase:
@@ -207,15 +212,18 @@ class Database(AsyncFace, View):
 
     @property
     def engine(self) -> AsyncEngine:
-        """In mode "file" a SQLAlchemy async engine on ``path``; ``DatabaseError`` otherwise."""
-        return self.content.engine
+        """In mode "file" a SQLAlchemy async engine on ``path``; ``DatabaseError`` otherwise.
+
+        A transaction that is committed through it stays, also if the tool call fails.
+        """
+        return self._connection.while_open(lambda backend: backend.engine)
 
     def read_only(self) -> ReadOnlyDatabase:
         """The view of ``def`` rewards."""
         return ReadOnlyDatabase(self.content)
 
     def read_only_async(self) -> ReadOnlyAsyncDatabase:
-        """The view of ``async def`` rewards."""
+        """The view of ``async def`` rewards, with a ``pending_log`` of its own."""
         return ReadOnlyAsyncDatabase(self.content)
 
     def tool_call(self) -> ToolCall:
@@ -223,43 +231,43 @@ class Database(AsyncFace, View):
         return ToolCall(self._connection, self._call)
 
     def of_call(self, call: ToolCall) -> Database:
-        """The same database for the tool of this call: what its threads do belongs to the call, too."""
-        return Database(self.content, writable=self._refusal is None, call=call.scope)
+        """The same database for the tool of this call, to which all its statements belong.
+
+        Its ``pending_log`` has the statements that the tool did not await.
+        """
+        database = Database(self.content, writable=self._refusal is None, call=call.scope)
+        database.pending_log = PendingLog()
+        return database
 
     async def break_off(self) -> None:
-        """Undo a tool call or transaction that is still under way, and let nobody go on in it.
+        """Undo a tool call or transaction that is still under way, and let nobody continue in it.
 
-        For calls that do not heed their end.
+        For calls that ignore their cancellation.
         """
-        await break_off(self._connection)
+        await self._connection.break_off()
 
-    def save(self, path: StrPath, keep: Keep = "full") -> Path:
-        """Write the committed state to ``path``, complete or as a delta; returns the path written.
+    def delta(self) -> bytes:
+        """Bytes that lead from the base to the committed state; ``open(base, delta=...)`` reads them.
 
-        A database in mode "file" has no delta: the complete file is written beside ``path`` as ``.db``.
+        ``DatabaseError`` inside a transaction.
+        """
+        return self.content.delta()
+
+    def export(self, path: StrPath) -> Path:
+        """Write the committed state to ``path`` as a complete SQLite file; returns the path.
+
         ``StorageError`` if it cannot be written (a former file stays), ``DatabaseError`` inside a
         transaction.
         """
-        return self.content.save(Path(path), keep)
-
-    def image(self, keep: Keep = "full") -> Sequence[bytes | memoryview] | None:
-        """The bytes, part by part, that ``save`` would write; None where they are not in memory.
-
-        They stay as they are when the database is closed.  Errors as for ``save``.
-        """
-        return self.content.image(keep)
-
-    def export(self, path: StrPath) -> Path:
-        """Write a complete SQLite file; see ``save``."""
-        return self.content.save(Path(path), "full")
+        return self.content.export(Path(path))
 
     def close(self) -> None:
-        """Stop what is running and let go of everything; an open transaction is lost.
+        """Stop what is running and release everything; an open transaction is lost.
 
-        A second time does nothing.  ``DatabaseError`` in a tool call on it, whose rollout goes on.
+        A second time does nothing.  ``DatabaseError`` in a tool call on it: its rollout still needs it.
         """
-        scope = enclosing_scope(self._connection)
-        if scope is not None and scope.root.recorded:
+        scope = current_scope.get()
+        if scope is not None and scope.connection is self._connection and scope.top.is_call:
             raise DatabaseError(
                 "a tool cannot close its rollout's database", remedy="Leave that out: it is done for you."
             )
@@ -272,25 +280,3 @@ class Database(AsyncFace, View):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _no_engine_for_rewards() -> DatabaseError:
-    return DatabaseError(
-        "a reward's database has no engine", remedy="Ask `db.execute(...)` with the SQL as text."
-    )
-
-
-def _open_state(path: Path, mode: Mode) -> State:
-    if mode == "overlay":
-        try:
-            from reward_kit.agent.database.overlay_state import OverlayState
-        except ModuleNotFoundError as error:
-            if error.name != "apsw":
-                raise
-        else:
-            return OverlayState.open(path)
-    elif mode != "file":
-        raise DatabaseError(f'the mode is "overlay" or "file", not {mode!r}')
-    from reward_kit.agent.database.file_state import FileState
-
-    return FileState.open(path)

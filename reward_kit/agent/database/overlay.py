@@ -8,20 +8,17 @@ as on a plain file.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+
+import apsw
 
 from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
 from reward_kit.agent.database.page_file import PageFile
 from reward_kit.agent.database.vfs import connect_overlay
 from reward_kit.errors import DatabaseError
 
-if TYPE_CHECKING:
-    import apsw
-
 _LARGE_BASE = 16 << 20
-_EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE;"
-"""Spares a lock, a look at the change counter and an unlock per statement."""
-_PRAGMAS = "PRAGMA journal_mode=MEMORY;PRAGMA synchronous=OFF;PRAGMA temp_store=MEMORY;"
+_PRAGMAS = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA cache_size=-%d"
+"""Exclusive locking spares locks and a look at the change counter per statement."""
 
 
 class Overlay:
@@ -46,16 +43,12 @@ class Overlay:
         if self._open_connection() is not None:
             raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
         connection = connect_overlay(self.file)
-        connection.execute(_EXCLUSIVE + self.settings()).fetchall()
+        cache = 2000 if self.base.size > _LARGE_BASE else 256
+        connection.execute(_PRAGMAS % cache).fetchall()
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(self.foreign_keys))
         connection.set_rollback_hook(self.file.prune_if_grown)
         self._connection = weakref.ref(connection)
         return connection
-
-    def settings(self) -> str:
-        """The PRAGMAs that every connection to this state needs."""
-        cache = 2000 if self.base.size > _LARGE_BASE else 256
-        foreign_keys = "PRAGMA foreign_keys=ON;" if self.foreign_keys else ""
-        return f"{_PRAGMAS}PRAGMA cache_size=-{cache};{foreign_keys}"
 
     def fork(self) -> Overlay:
         """A private copy of the committed state; costs time in proportion to the changed pages.
@@ -82,13 +75,18 @@ class Overlay:
 
     @property
     def pristine(self) -> bool:
-        """Whether the state is the base itself."""
+        """True if the state is the base itself."""
         self.file.prune()
         return not self.file.pages and self.file.size == self.base.size
 
     @property
+    def schema_cookie(self) -> int:
+        """The number that SQLite raises with every change of the schema."""
+        return int.from_bytes(self.file.pages.get(0, self.base.header)[40:44], "big")
+
+    @property
     def foreign_keys(self) -> bool:
-        """Whether the seed switched foreign keys on."""
+        """True if the seed switched foreign keys on."""
         return foreign_keys_on(self.file.pages.get(0, self.base.header))
 
     def _open_connection(self) -> apsw.Connection | None:

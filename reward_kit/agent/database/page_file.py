@@ -12,14 +12,12 @@ import apsw
 if TYPE_CHECKING:
     from reward_kit.agent.database.base_image import BaseImage
 
-_UNMARKED = (slice(0, 24), slice(28, 92), slice(100, None))
-"""The first page without the number of commits and, at 92, that number again with SQLite's version."""
 _PRUNE_GROWTH = 64
-"""A rollback that leaves this many more pages behind is worth a look for those that equal the base."""
+"""After a rollback that leaves this many more pages, those that equal the base are looked for."""
 
 
 class _QuietFile:
-    """What files that nobody shares and no disk holds have in common: locks and syncs do nothing."""
+    """A file that only one connection uses and no disk holds: locks and syncs do nothing."""
 
     __slots__ = ()
 
@@ -71,17 +69,29 @@ class MemoryFile(_QuietFile):
         return False
 
 
-class _MainFile(_QuietFile):
-    """A main database in memory, for one connection; ``journals`` are the files beside it."""
+class PageFile(_QuietFile):
+    """``base`` overlaid with ``pages`` (byte offset of a page -> its content).
 
-    __slots__ = ("__weakref__", "journals", "opened")
+    ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
+    a file that shrinks and grows again reads zeros there, not the base's old content.  A "page" is one of
+    the base's; a fork may change its own page size by VACUUM, which is why reads and writes of other shapes
+    are taken too.  ``journals`` are the files beside it.
+    """
 
+    __slots__ = (
+        "__weakref__", "base", "journals", "limit", "opened", "page_size", "pages", "settled", "size",
+    )  # fmt: skip
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
-    """Of the class: SQLite asks as Python ends too, when modules may have no contents any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: BaseImage) -> None:
         self.opened = False
         self.journals: dict[str, MemoryFile] = {}
+        self.base = base
+        self.page_size = base.page_size
+        self.pages: dict[int, bytes] = {}
+        self.size = base.size
+        self.limit = base.size
+        self.settled = 0
 
     def xDeviceCharacteristics(self) -> int:
         return self._CHARACTERISTICS
@@ -100,28 +110,6 @@ class _MainFile(_QuietFile):
     def xClose(self) -> None:
         self.opened = False
         self.journals.clear()
-
-
-class PageFile(_MainFile):
-    """``base`` overlaid with ``pages`` (byte offset of a page -> its content).
-
-    ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
-    a file that shrinks and grows again reads zeros there, not the base's old content.  A "page" is one of
-    the base's; a fork may change its own page size by VACUUM, which is why reads and writes of other shapes
-    are taken too.  ``stay`` is the number of the last stay at a pooled connection.
-    """
-
-    __slots__ = ("base", "limit", "page_size", "pages", "settled", "size", "stay")
-
-    def __init__(self, base: BaseImage) -> None:
-        super().__init__()
-        self.base = base
-        self.page_size = base.page_size
-        self.pages: dict[int, bytes] = {}
-        self.size = base.size
-        self.limit = base.size
-        self.settled = 0
-        self.stay = 0
 
     def copy(self) -> PageFile:
         """The same content in a file of its own."""
@@ -144,15 +132,6 @@ class PageFile(_MainFile):
         for offset in same:
             del self.pages[offset]
         self.settled = len(self.pages)
-
-    def forget_marks(self) -> None:
-        """Drop the first page if nothing but SQLite's marks of the last commit set it apart from the base."""
-        page = self.pages.get(0)
-        if page is None or self.page_size > self.limit:
-            return
-        base = self.base.read(0, self.page_size)
-        if all(page[part] == base[part] for part in _UNMARKED):
-            del self.pages[0]
 
     def prune_if_grown(self) -> None:
         """``prune`` when a rollback has left many pages; SQLite calls this once it has restored them."""
@@ -216,50 +195,3 @@ class PageFile(_MainFile):
 
     def xSectorSize(self) -> int:
         return self.page_size
-
-
-_CHANGE_MARKS = (16, 24)
-"""Amount and offset of what SQLite reads at the start of a transaction to see whether others have written."""
-_CHANGED = b"\xfe" * 16
-"""Marks that no database has; not 0xff, which SQLite itself notes after a failed read."""
-
-
-class SwitchedFile(_MainFile):
-    """A main database whose content can be exchanged between two transactions.
-
-    SQLite takes an exchange for the work of another process: it forgets the pages it has cached, and keeps
-    the schema and the statements it has prepared.
-    """
-
-    __slots__ = ("_exchanged", "content")
-
-    def __init__(self, content: PageFile) -> None:
-        super().__init__()
-        self.content: PageFile | None = content
-        self._exchanged = False
-
-    def exchange(self, content: PageFile) -> None:
-        """Show ``content`` from the next transaction on."""
-        self.content = content
-        self._exchanged = True
-
-    @property
-    def _shown(self) -> PageFile:
-        if self.content is None:
-            raise apsw.IOError("no database is shown here")
-        return self.content
-
-    def xRead(self, amount: int, offset: int) -> bytes:
-        if self._exchanged and (amount, offset) == _CHANGE_MARKS:
-            self._exchanged = False
-            return _CHANGED
-        return self._shown.xRead(amount, offset)
-
-    def xWrite(self, data: bytes, offset: int) -> None:
-        self._shown.xWrite(data, offset)
-
-    def xTruncate(self, size: int) -> None:
-        self._shown.xTruncate(size)
-
-    def xFileSize(self) -> int:
-        return self._shown.xFileSize()

@@ -11,11 +11,10 @@ Execute = Callable[..., Iterable[Sequence[Any]]]
 """``execute(sql, params=())`` gives rows as plain tuples, as ``sqlite3`` and ``apsw`` connections do."""
 
 _VIRTUAL_MODULE = re.compile(r"\bUSING\s+[\"'`\[]?(\w+)", re.IGNORECASE)
+_STORED, _VIRTUAL_COLUMN = 0, 2
+"""Kinds of columns in ``PRAGMA table_xinfo``: with a value of its own, computed when it is read."""
 _FULL_TEXT = frozenset({"fts3", "fts4", "fts5"})
 _KEYED_BY_ROWID = frozenset({"rtree", "rtree_i32", "geopoly"})
-_ROWID_NAMES = ("rowid", "_rowid_", "oid")
-_MOST_COLUMNS = 2000
-"""Of a query, unless SQLite was built for fewer (https://sqlite.org/limits.html)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +22,16 @@ class Table:
     """One table whose rows count.
 
     ``columns`` are those that hold values of their own: no generated and no hidden ones.  ``key`` are the
-    columns of the primary key (for an R-tree its rowid), empty if there is none.  ``nullable_key``: rows
-    may have NULL in the key.  ``recordable``: SQLite's session extension sees its changes (but for rows
-    with NULL in the key, for 0.0 becoming -0.0, and for a key of 1 becoming 1.0).  ``loose`` are the columns
-    that store any value as it is, those too. ``rowid`` is a name for the rowid that no column has taken, if
-    there is one.
+    columns of the primary key (for an R-tree its rowid), empty if there is none.  ``recordable``: SQLite's
+    pre-update hook gives its rows in full.  ``positions`` are the places of ``columns`` in them, None for all
+    in order.
     """
 
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
-    nullable_key: bool = False
     recordable: bool = True
-    loose: tuple[str, ...] = ()
-    rowid: str | None = None
+    positions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +71,9 @@ def read_schema(execute: Execute) -> Schema:
     kinds: dict[str, str] = {row[1]: row[2] for row in listed}
     tables: dict[str, Table] = {}
     shadows: dict[str, str] = {}
-    for _, name, kind, _, without_rowid, *_ in listed:
+    for _, name, kind, *_ in listed:
         if kind == "table" and not name.startswith("sqlite_"):
-            tables[name] = _read_table(execute, name, without_rowid=bool(without_rowid))
+            tables[name] = _read_table(execute, name)
         elif kind == "virtual":
             sql = objects["table", name]
             stored = _stored_texts(name, sql, kinds)
@@ -86,7 +81,7 @@ def read_schema(execute: Execute) -> Schema:
                 tables[name] = _read_virtual(execute, name, sql)
                 shadows.update({other: name for other in kinds if _is_shadow(other, name, kinds)})
             else:
-                tables[stored] = _read_table(execute, stored, without_rowid=False)
+                tables[stored] = _read_table(execute, stored)
     defined = {key: sql for key, sql in objects.items() if kinds.get(key[1]) != "shadow"}
     return Schema(tables, defined, shadows)
 
@@ -114,36 +109,14 @@ def _read_virtual(execute: Execute, name: str, sql: str) -> Table:
     return Table(name, columns, key, recordable=False)
 
 
-def _read_table(execute: Execute, name: str, *, without_rowid: bool) -> Table:
+def _read_table(execute: Execute, name: str) -> Table:
     info = list(execute(f"PRAGMA main.table_xinfo({quote_name(name)})"))
-    keys = sorted((row[5], row[1], row[3]) for row in info if row[5])
-    taken = {row[1].casefold() for row in info}
-    rowid = None if without_rowid else next((alias for alias in _ROWID_NAMES if alias not in taken), None)
-    indexes = [row[1] for row in execute(f"PRAGMA main.index_list({quote_name(name)})") if row[3] == "pk"]
-    collations = {
-        row[4]
-        for index in indexes
-        for row in execute(f"PRAGMA main.index_xinfo({quote_name(index)})")
-        if row[5]
-    }
-    # sessions look rows up by the key's collation but file them by its bytes, or by a column "_rowid_"; where
-    # there is no key they ask for the rowid besides all columns
-    recordable = bool(keys) or ("_rowid_" not in taken and len(info) < _MOST_COLUMNS)
+    stored = [place for place, row in enumerate(info) if row[6] == _STORED]
+    keys = sorted((row[5], row[1]) for row in info if row[5])
     return Table(
         name,
-        columns=tuple(row[1] for row in info if row[6] == 0),
+        columns=tuple(info[place][1] for place in stored),
         key=tuple(key[1] for key in keys),
-        # a key without an index of its own is the rowid, which is never NULL
-        nullable_key=not without_rowid and bool(indexes) and not all(key[2] for key in keys),
-        recordable=collations <= {"BINARY"} and recordable,
-        loose=tuple(row[1] for row in info if row[6] == 0 and _is_loose(row[2])),
-        rowid=rowid,
+        recordable=all(row[6] != _VIRTUAL_COLUMN for row in info),
+        positions=None if len(stored) == len(info) else tuple(stored),
     )
-
-
-def _is_loose(declared_type: str) -> bool:
-    """Whether SQLite derives no numeric and no text affinity from the declared type of a column."""
-    name = declared_type.upper()
-    if any(part in name for part in ("INT", "CHAR", "CLOB", "TEXT")):
-        return False
-    return not name or "BLOB" in name or name == "ANY"

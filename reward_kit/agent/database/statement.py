@@ -1,29 +1,31 @@
-"""One statement on its way to SQLite, what comes back, and the judgement whether and where it may run."""
+"""One statement on its way to SQLite, and the answer that comes back."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.database.guards import Authorizer, Limits, Watch
 from reward_kit.agent.database.row import Row, row_type
-from reward_kit.agent.database.statement_text import describe_statement, is_blank
-from reward_kit.errors import DatabaseError, QueryTimeoutError, ReadOnlyError
+from reward_kit.errors import DatabaseError, TooManyRowsError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.turns import Scope
+    from collections.abc import Iterator
+
+    from reward_kit.agent.database.guards import Limits
+    from reward_kit.agent.database.scopes import Scope
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
 
-_TRANSACTION = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK"})
-_SAVEPOINT = frozenset({"SAVEPOINT", "RELEASE", "ROLLBACK TO"})
-_LARGE_BASE = 64 << 20
+_FIRST_ROWS = 8
+_CHUNK_ROWS = 1024
+_CHUNK_BYTES = 16 << 20
 
 
 class Ticket:
-    """Stands for a statement that runs on a thread; whoever no longer wants its answer sets ``over``."""
+    """A statement that runs in a thread; whoever no longer wants its answer sets ``over``."""
 
     __slots__ = ("over",)
 
@@ -35,13 +37,16 @@ class Statement:
     """``first``: of a query, only the first row is wanted.
 
     ``many``, if given, are the parameters of several runs; they take the place of ``parameters``.
-    ``refusal`` is the text of the error if it writes, ``None`` where writing is allowed.  ``call`` is the
-    tool call, if any, that was given the database on which it is run.  The connection sets ``scope``, the
-    block that it belongs to, and ``ticket``, ``None`` while it holds up the event loop; the judge sets
-    ``writes``.
+    ``refusal`` is the text of the error if it writes, None where writing is allowed.  ``call`` is the tool
+    call, if any, that was given the database on which it is run.  The connection sets ``ticket`` (None while
+    it holds up the event loop), ``in_transaction`` and ``first_write`` (nothing was written in its
+    transaction so far); the guard sets ``writes``.
     """
 
-    __slots__ = ("call", "first", "many", "parameters", "refusal", "scope", "sql", "ticket", "writes")
+    __slots__ = (
+        "call", "first", "first_write", "in_transaction", "many", "parameters", "refusal", "sql", "ticket",
+        "writes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,13 +64,14 @@ class Statement:
         self.many = many
         self.refusal = refusal
         self.call = call
-        self.scope: Scope | None = None
         self.ticket: Ticket | None = None
+        self.in_transaction = False
+        self.first_write = True
         self.writes = False
 
 
 class Answer:
-    """What a statement gave: ``columns`` is ``None`` for one that returns no rows.
+    """The result of a statement: ``columns`` is None for one that returns no rows.
 
     ``rowcount`` is the number of rows changed, -1 for anything but INSERT, REPLACE, UPDATE and DELETE.
     """
@@ -86,84 +92,34 @@ class Answer:
 
 
 class NotNowError(Exception):
-    """A statement cannot be run at once on the event loop: it is not its turn, or it is ``slow``."""
-
-    def __init__(self, *, slow: bool) -> None:
-        super().__init__()
-        self.slow = slow
+    """A statement is too slow for the event loop's thread."""
 
 
-class Judge:
-    """Decides for one connection which statements may run, where, and when they have to stop.
+def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:
+    """All of ``rows``; ``TooManyRowsError`` if there are more than ``limits`` allow, or more bytes in them.
 
-    ``writes`` counts the statements that were let through and may have written.  ``changed_rows`` says
-    whether an INSERT, REPLACE, UPDATE or DELETE has ended since whoever uses the connection began to.
+    The bytes are estimated from one row in a thousand, or in fewer where rows are large.
     """
-
-    def __init__(self, limits: Limits, base_size: int) -> None:
-        self.limits = limits
-        self.watch = Watch(limits.timeout)
-        self.authorizer = Authorizer()
-        self.writes = 0
-        self.changed_rows = False
-        self._large = base_size > _LARGE_BASE
-
-    def admit(self, statement: Statement, *, reads: bool, returns_rows: bool) -> None:
-        """Called between preparing a statement and its first step; raises if it may not run (here)."""
-        if reads and returns_rows:
-            if statement.ticket is None:
-                self.watch.allow(self.limits.inline_seconds)
-            return
-        text = describe_statement(statement.sql)
-        if not text.verb and is_blank(statement.sql):
-            raise DatabaseError("the SQL holds no statement")
-        scope = statement.scope
-        if text.verb in _TRANSACTION or text.verb == "VACUUM":
-            raise _not_for_statements(text.verb)
-        if text.verb in _SAVEPOINT and scope is None:
-            raise DatabaseError(
-                f"{text.verb} needs a transaction around it", remedy="Use `async with db.transaction():`."
+    fetched = list(islice(rows, _FIRST_ROWS))
+    amount, wanted = len(fetched), _FIRST_ROWS
+    size = 0
+    while len(fetched) <= limits.max_rows:
+        if amount < wanted:
+            return fetched
+        width = sum([len(value) for value in fetched[-1] if isinstance(value, (str, bytes))])
+        size += width * amount
+        if size > limits.max_result_bytes:
+            raise TooManyRowsError(
+                f"the query returns more than {limits.max_result_bytes >> 20} MiB", remedy="Ask for less."
             )
-        if statement.refusal is not None:
-            raise ReadOnlyError(statement.refusal)
-        statement.writes = True
-        self.writes += 1
-        first_write = scope is None or not scope.root.wrote
-        if scope is not None and not scope.wrote:
-            for each in scope.chain():
-                each.wrote = True
-        if statement.ticket is not None:
-            return
-        # stopping a write takes its whole transaction back: harmless as long as nothing else was written
-        # in it
-        if first_write and text.verb not in _SAVEPOINT:
-            self.watch.allow(self.limits.inline_seconds)
-        elif text.compound or self._large:
-            raise NotNowError(slow=True)
-
-    def interrupted(self) -> Exception:
-        """The error for a statement that was stopped, by the reason for which it was."""
-        if self.watch.reason == "budget":
-            return NotNowError(slow=True)
-        if self.watch.reason == "timeout":
-            return QueryTimeoutError(
-                f"the statement was stopped after {self.limits.timeout:g} s",
-                remedy="Ask for less, or give the seed an index for it.",
-            )
-        self.watch.reason = "over"  # the interruption may have come before the watch looked
-        return DatabaseError("the statement was stopped because nobody waits for it any more")
-
-    def denied(self, message: str) -> DatabaseError:
-        """The error for a statement that SQLite refused, for which it or the authorizer gives the reason."""
-        refused, self.authorizer.refused = self.authorizer.refused, None
-        if refused:
-            return DatabaseError(f"{refused} is not allowed here")
-        # apsw adds a position that means nothing to whoever wrote the statement
-        return DatabaseError(" ".join(message.partition("Current offset is")[0].split()))
-
-    def several_statements(self) -> DatabaseError:
-        """The error for SQL that holds more than one statement."""
-        return DatabaseError("only one statement can be run at a time", remedy="Split the SQL.")
+        wanted = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // (width or 1)))
+        chunk = list(islice(rows, wanted))
+        fetched += chunk
+        amount = len(chunk)
+    raise TooManyRowsError(
+        f"the query returns more than {limits.max_rows} rows",
+        remedy="Add a LIMIT, or let SQL count or sum them up.",
+    )
 
 
 def storable_parameters(parameters: Parameters) -> Parameters:
@@ -188,7 +144,11 @@ def _storable(value: object, name: str) -> object:
     if value is None or isinstance(value, (float, bytes, bytearray, memoryview)):
         return value
     if isinstance(value, str):
-        return _encodable(value, name)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DatabaseError(f"parameter {name} is not valid text: {error}") from error
+        return value
     if isinstance(value, int):
         if -(1 << 63) <= value < 1 << 63:
             return value
@@ -200,21 +160,4 @@ def _storable(value: object, name: str) -> object:
     raise DatabaseError(
         f"parameter {name} is a {type(value).__name__}, which SQLite cannot store",
         remedy="Pass text, a number, bytes, a date or None.",
-    )
-
-
-def _encodable(text: str, name: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DatabaseError(f"parameter {name} is not valid text: {error}") from error
-    return text
-
-
-def _not_for_statements(verb: str) -> DatabaseError:
-    if verb == "VACUUM":
-        return DatabaseError("VACUUM is not allowed here", remedy="A database is vacuumed when it is seeded.")
-    return DatabaseError(
-        f"{verb} is not allowed here: a tool call is one transaction, which ends with it",
-        remedy="Use `async with db.transaction():` to group statements, or SAVEPOINT.",
     )

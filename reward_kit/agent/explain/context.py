@@ -7,14 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.calls import call_line, json_text
-from reward_kit.agent.history import shown_text
-from reward_kit.agent.record_keeping import opening_length
+from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.text import call_line, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
+    from reward_kit.agent.records.rollout_record import RolloutRecord
 
 PROMPTS = Path(__file__).parent / "prompts"
 
@@ -58,7 +57,7 @@ def _parts(record: RolloutRecord, longest_result: int | None) -> Iterator[tuple[
 
 def _conversation(record: RolloutRecord, longest_result: int | None) -> Iterator[str]:
     begin = 1 if record.fields.get("system_prompt") is not None else 0
-    opening = opening_length(record.fields)
+    opening = record.opening
     for number, message in enumerate(record.messages[begin:], start=begin):
         text = shown_text(message.get("content"))
         role = message["role"]

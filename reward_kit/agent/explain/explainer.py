@@ -7,26 +7,27 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.completion import Usage
-from reward_kit.agent.cut_text import excerpt
+from reward_kit.agent.base.text import excerpt
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.context import context_of, prompt, prompt_version
 from reward_kit.agent.explain.explanation import Explanation, Explanations
-from reward_kit.agent.explain.explanation_file import ExplanationFile
 from reward_kit.agent.explain.verdict import Verdict, read_verdict
-from reward_kit.agent.limits import spent_of
-from reward_kit.agent.model_clients.answer_parts import text_in
-from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.agent.models.answer_parts import text_in
+from reward_kit.agent.records.broken_off import BrokenOff
+from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.rollout.budgets import spent_of
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.completion import Message, Model
-    from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.providers import Gates
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
+    from reward_kit.agent.base.types import Message, Model
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.storage.store import Store
 
 ASKED = 2
 """So often a model is asked for an answer that can be used."""
@@ -39,31 +40,45 @@ LONGEST_SAID = 120
 SHORT_RESULT = 1000
 """Characters of a tool's result where the whole conversation does not fit into the model."""
 
+NOTE = "explanation"
+"""Kind of the notes in the evaluation's store that hold explanations."""
+
 logger = logging.getLogger(__name__)
 
 
-def make_explainer(config: EvaluationConfig, gates: Gates | None = None) -> Explainer | None:
+def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -> Explainer | None:
     """The explainer that ``--explain`` asks for; ``ModelSetupError`` where its model cannot be called.
 
-    Its calls go through ``gates``, those of the rollouts where these ask models, so that what the rollouts
-    have used of a limit counts; without, through gates of its own.
+    Its calls go through ``limiters``, those of the rollouts where these ask models, so that what the rollouts
+    have used of a limit counts; without, through limiters of its own.
     """
     if config.explain is None:
         return None
-    from reward_kit.agent.model_clients.remote import remote_model
-    from reward_kit.agent.providers import Gates
+    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.remote import remote_model
 
-    if gates is None or not gates.used:
-        gates = Gates(
+    if limiters is None or not limiters.used:
+        limiters = Limiters(
             ceiling=config.max_concurrency,
             rpm=config.rpm,
             tpm=config.tpm,
             patience=min(config.patience, LONGEST_PATIENCE),
         )
     model = remote_model(
-        config.explain, client=config.client, retries=config.retries, timeout=config.call_timeout, gates=gates
+        config.explain,
+        client=config.client,
+        retries=config.retries,
+        timeout=config.call_timeout,
+        limiters=limiters,
     )
     return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
+
+
+def _stored(store: Store) -> list[Explanation]:
+    try:
+        return [Explanation.from_json(note) for note in store.notes(NOTE)]
+    except (KeyError, TypeError) as error:
+        raise StorageError("holds a damaged explanation", place=str(store.path)) from error
 
 
 @dataclass(slots=True)
@@ -83,26 +98,23 @@ class Explainer:
     _unreachable: int = 0
     _reason: str | None = None
 
-    async def explain(
-        self, outcomes: Sequence[RolloutOutcome], *, folder: Path, eval_id: str, spent: float = 0.0
-    ) -> None:
+    async def explain(self, outcomes: Sequence[RolloutOutcome], store: Store, *, spent: float = 0.0) -> None:
         """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
 
-        ``folder`` is the runs folder, ``spent`` what the rollouts have cost. A model that does not answer is
-        told in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
+        ``store`` is that of the evaluation, ``spent`` what the rollouts have cost. A model that does not
+        answer is reported in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
         self._reason = None
         self._unreachable = 0
-        file = ExplanationFile(folder / "evals" / f"{eval_id}.explanations.jsonl")
+        kept = _stored(store)
         try:
-            self._spent = spent + sum(one.usage.cost for one in file.kept)
-            made = self._known(file)
+            self._spent = spent + sum(one.usage.cost for one in kept)
+            made = self._known(kept)
             waiting = iter([outcome for outcome in failed if outcome.id not in made])
-            await self._all(self._work(waiting, folder, file) for _ in range(self.concurrency))
+            await self._all(self._work(waiting, kept, store) for _ in range(self.concurrency))
         finally:
-            file.close()
-            self.result = self._summary(failed, file)
+            self.result = self._summary(failed, kept, store.path)
             closing = getattr(self.model, "close", None)
             if closing is not None:
                 await closing()
@@ -117,31 +129,33 @@ class Explainer:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    def _known(self, file: ExplanationFile) -> dict[str, Explanation]:
+    def _known(self, kept: Sequence[Explanation]) -> dict[str, Explanation]:
         return {
             one.rollout: one
-            for one in file.kept
+            for one in kept
             if one.model == self.model.name and one.prompt == prompt_version()
         }
 
-    def _summary(self, failed: Sequence[RolloutOutcome], file: ExplanationFile) -> Explanations:
+    def _summary(
+        self, failed: Sequence[RolloutOutcome], kept: Sequence[Explanation], path: Path
+    ) -> Explanations:
         """What there is on the ``failed`` rollouts."""
-        made = self._known(file)
+        made = self._known(kept)
         of_these = [made[outcome.id] for outcome in failed if outcome.id in made]
         return Explanations(
             model=self.model.name,
             made=of_these,
             missing=len(failed) - len(of_these),
             reason=self._reason,
-            path=file.path,
+            path=path,
         )
 
-    async def _work(self, waiting: Iterator[RolloutOutcome], folder: Path, file: ExplanationFile) -> None:
+    async def _work(self, waiting: Iterator[RolloutOutcome], kept: list[Explanation], store: Store) -> None:
         for outcome in waiting:
             if not self._may_start():
                 return
             try:
-                record = load_rollout(folder / outcome.file)
+                record = load_rollout(store.path / outcome.id)
             except StorageError as error:
                 self._not_judged(str(error))
                 continue
@@ -156,7 +170,10 @@ class Explainer:
                 self._unreachable += 1
             else:
                 self._unreachable = 0
-                file.append(explanation)  # not in a thread: a cancellation must not come in between
+                # not in a thread: a cancellation must not come in between
+                used = BrokenOff(1, {"explanation": explanation.usage})
+                store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
+                kept.append(explanation)
 
     def _may_start(self) -> bool:
         if self._unreachable >= GIVE_UP_AFTER:

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from reward_kit.agent.completion import Usage
-from reward_kit.agent.outcome import total_usage, usage_to_json
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.records.outcome import total_usage, usage_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

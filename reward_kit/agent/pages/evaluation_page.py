@@ -1,13 +1,11 @@
-"""An evaluation as a page: its scores, what went wrong, and every rollout; and the list of all there are."""
+"""The page of an evaluation, with scores, failures and rollouts; and the list of all evaluations."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.groups import metadata_groups
 from reward_kit.agent.pages.rendering import render
-from reward_kit.agent.reports.evaluations_table import HEADINGS, RIGHT, evaluation_cells
 from reward_kit.agent.reports.facts import (
     facts_of,
     left_out_lines,
@@ -17,44 +15,52 @@ from reward_kit.agent.reports.facts import (
     what_went_wrong,
 )
 from reward_kit.agent.reports.failed_rollouts import tool_faults
-from reward_kit.agent.reports.groups_table import group_notes, groups_table
-from reward_kit.agent.runs.stored_result import stored_result
+from reward_kit.agent.reports.listings import (
+    EVALUATION_HEADINGS,
+    EVALUATION_NUMBERS,
+    evaluation_cells,
+    group_notes,
+    groups_table,
+)
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.results import EvaluationResult, RowResult
-    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 REFRESH = 5
-"""Seconds between looks at an evaluation that is running."""
+"""Seconds after which the page of a running evaluation reloads."""
 MOST_OF_A_KIND = 50
-"""Failed rollouts of one class that are listed; all stand in the table of rows."""
+"""Failed rollouts of one class that are listed; the table of rows has all."""
 UNFOLDED = 10
-"""So many of a class are shown at once; of more there is the heading, to be unfolded."""
+"""A class of more than these is folded."""
 MOST_GROUP_LINES = 12
-"""Lines of the tables by group that are shown at once: the rows are not to be pushed out of sight."""
+"""Tables by group with more lines in all are folded, so that the rows stay in sight."""
 CHOICES = {
     "always": "passed always",
     "sometimes": "passed sometimes",
     "never": "never passed",
     "open": "not judged",
 }
-"""How a row came out; the table shows all rows or those of one kind (without a script: see style.css)."""
+"""Kinds of rows; the table shows all or one kind (without a script: see style.css)."""
 
 
 def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path) -> str:
-    """The evaluations of the runs folder ``folder``, the last first; ``faults`` tell what cannot be read."""
+    """The list of the evaluations in ``folder``, the last first; ``faults`` describe unreadable ones."""
     return render(
         "evaluations.html",
         title="Evaluations",
         root="",
         folder=folder,
-        headings=list(enumerate(HEADINGS)),
-        right=RIGHT,
+        headings=list(enumerate(EVALUATION_HEADINGS)),
+        right=EVALUATION_NUMBERS,
         evaluations=[(one, list(enumerate(evaluation_cells(one)))) for one in reversed(found)],
         faults=faults,
         refresh=REFRESH if any(one.status == "running" for one in found) else None,
@@ -62,9 +68,9 @@ def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], f
 
 
 def evaluation_page(stored: StoredEvaluation) -> str:
-    """Its report; raises ``StorageError`` where its results are damaged."""
+    """The page of an evaluation; raises ``StorageError`` if its results are damaged."""
     result = stored_result(stored)
-    rows = [(row, _came_out(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
+    rows = [(row, _kind(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
     groups = _groups(result)
     came_out = Counter(kind for _, kind, _, _ in rows)
     return render(
@@ -78,7 +84,7 @@ def evaluation_page(stored: StoredEvaluation) -> str:
         tool_faults=list(tool_faults(result)),
         groups=groups,
         show_groups=sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
-        notes=[*_brackets(result), *left_out_lines(result)],
+        notes=list(_notes(result)),
         rows=rows,
         choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},
         choice_names=CHOICES,
@@ -91,20 +97,19 @@ def evaluation_page(stored: StoredEvaluation) -> str:
     )
 
 
-def _brackets(result: EvaluationResult) -> Iterator[str]:
-    """What the brackets are, where there are any."""
+def _notes(result: EvaluationResult) -> Iterator[str]:
     if any(power.interval for power in result.pass_power.values()):
         yield "in brackets: 95 % interval by bootstrap over rows"
+    yield from left_out_lines(result)
 
 
 def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[str]]]:
-    """A table of the scores by each field of metadata that is fit for it, with notes."""
-    if result.status == "running":  # the page is read anew all the time; this reads a trajectory of each row
+    """A table of scores, with notes, by each metadata field that makes groups."""
+    if result.status == "running":  # the page reloads often
         return []
-    seed = result.configuration.get("seed", 0)
     try:
-        found = metadata_groups(result.rows, folder=result.folder, seed=seed)
-    except StorageError:  # shared without its trajectories: everything else is known all the same
+        found = metadata_groups(result.row_fields(), seed=result.configuration.get("seed", 0))
+    except StorageError:  # only the results were shared
         return []
     return [
         (groups_table(result, field, groups), list(group_notes(result, groups)))
@@ -112,15 +117,15 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
     ]
 
 
-def _came_out(row: RowResult) -> str:
+def _kind(row: RowResult) -> str:
     """One of ``CHOICES``."""
-    if row.n == 0:
+    if row.judged == 0:
         return "open"
-    return "never" if row.c == 0 else "always" if row.c == row.n else "sometimes"
+    return "never" if row.passed == 0 else "always" if row.passed == row.judged else "sometimes"
 
 
 def _failed(result: EvaluationResult) -> list[tuple[str, list[RolloutOutcome]]]:
-    """The rollouts that did not pass, by failure class or why they were not judged; most frequent first."""
+    """The rollouts that did not pass, by class or reason, the most frequent first."""
     kinds: defaultdict[str, list[RolloutOutcome]] = defaultdict(list)
     for outcome in result.outcomes:
         if not outcome.success:

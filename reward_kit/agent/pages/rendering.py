@@ -1,4 +1,4 @@
-"""Templates filled in; all text of models, tools and rows is escaped."""
+"""Pages from templates, in which all text of models, tools and rows is escaped."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ import json
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reward_kit.agent.calls import json_text
-from reward_kit.agent.reports.wording import (
+from reward_kit.agent.base.text import (
     count,
     duration,
     duration_with_waiting,
     estimate,
+    json_text,
     money,
     score,
     tokens,
 )
 
+if TYPE_CHECKING:
+    from reward_kit.agent.records.outcome import RolloutOutcome
+
 LONG_LINES = 14
-"""Lines of a value that are shown at once; longer ones are folded."""
+"""Lines of a text that is shown unfolded."""
 LONG_TEXT = 1600
-"""Characters of the same."""
+"""Characters of such a text."""
 ONE_LINE = 90
 """Characters of JSON that stays in one line."""
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that ``template`` makes of ``values``."""
+    """Fill in a template."""
     return _environment().get_template(template).render(values)
 
 
@@ -55,11 +58,17 @@ def _environment() -> Environment:
         "money": money,
         "moment": moment,
         "pretty": pretty,
+        "rollout_address": rollout_address,
         "score": score,
         "tokens": tokens,
         "value": json_text,
     }
     return environment
+
+
+def rollout_address(outcome: RolloutOutcome) -> str:
+    """The address of a rollout's page."""
+    return f"{outcome.row_id}/roll_{outcome.id}.html"
 
 
 def moment(seconds: float) -> str:
@@ -68,7 +77,7 @@ def moment(seconds: float) -> str:
 
 
 def pretty(text: str) -> str:
-    """Longer JSON with a line for each value, if nothing is lost by that; any other text as it is."""
+    """JSON with a line for each value, if the text is long and nothing is lost; else the text."""
     if len(text) <= ONE_LINE:
         return text
     try:
@@ -84,21 +93,21 @@ def pretty(text: str) -> str:
 
 
 def readable(value: Any) -> str:
-    """A value as JSON with a line for each part."""
+    """A value as JSON with a line for each inner value."""
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def beginning(text: str) -> str:
-    """The first words, in one line."""
+    """The first words in one line."""
     line = " ".join(text[: 2 * ONE_LINE].split())
     return f"{line[:ONE_LINE]}..."
 
 
 def characters(text: str) -> str:
-    """How long a text is: ``1 character``, ``978,997 characters``."""
+    """The length of a text: ``1 character``, ``978,997 characters``."""
     return f"{len(text):,} character{'' if len(text) == 1 else 's'}"
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is to be folded."""
+    """Return True for a text that is folded."""
     return len(text) > LONG_TEXT or text.count("\n") >= LONG_LINES

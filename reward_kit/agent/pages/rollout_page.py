@@ -1,26 +1,27 @@
-"""One rollout as a page: how it ended and why, the conversation with what each call changed, the costs."""
+"""The page of a rollout: its end and the reason, the conversation with changed rows, the costs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.calls import call_line
-from reward_kit.agent.metrics import is_success
-from reward_kit.agent.outcome import total_usage
-from reward_kit.agent.pages.conversation import conversation
-from reward_kit.agent.pages.rendering import readable, render
-from reward_kit.agent.reports.failed_rollouts import row_line
+from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.text import call_line
+from reward_kit.agent.pages.rendering import pretty, readable, render
+from reward_kit.agent.records.outcome import is_success, total_usage
+from reward_kit.agent.scoring.failures import row_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.explain import Explanation
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
 
 
 class Neighbours(NamedTuple):
-    """The rollouts of the same evaluation to go on with."""
+    """The rollouts of the same evaluation that a page links to."""
 
     before: RolloutOutcome | None = None
     after: RolloutOutcome | None = None
@@ -28,28 +29,43 @@ class Neighbours(NamedTuple):
     of_row: Sequence[RolloutOutcome] = ()
 
 
-ALONE = Neighbours()
+@dataclass(slots=True)
+class CallEntry:
+    """A tool call with its answer; ``made`` is the call as it ran, None if it did not run.
+
+    A call that ``is_given`` is in the row's ``initial_messages``.
+    """
+
+    name: str
+    arguments: str
+    answer: str | None = None
+    made: ToolCall | None = None
+    is_wrong: bool = False
+    is_given: bool = False
+
+    @property
+    def status(self) -> str:
+        """The status to show."""
+        if self.made is None:
+            return "given by the row" if self.is_given else "not run"
+        return self.made.status
 
 
-def neighbours(
-    outcomes: Sequence[RolloutOutcome], place: int, of_row: Sequence[RolloutOutcome]
-) -> Neighbours:
-    """Those of the rollout at ``place`` among all of its evaluation; ``of_row`` are those of its row."""
-    later = (outcomes[number] for number in range(place + 1, len(outcomes)))
-    return Neighbours(
-        before=outcomes[place - 1] if place else None,
-        after=outcomes[place + 1] if place + 1 < len(outcomes) else None,
-        next_failed=next((one for one in later if not one.success), None),
-        of_row=of_row,
-    )
+@dataclass(slots=True)
+class Entry:
+    """A message: its role, text and thought, and its tool calls."""
+
+    role: str
+    text: str
+    thought: str = ""
+    calls: list[CallEntry] = field(default_factory=list)
 
 
-def rollout_page(
-    record: RolloutRecord, around: Neighbours = ALONE, explanation: Explanation | None = None
-) -> str:
-    """The page; ``around`` are links to others."""
+def rollout_page(record: RolloutRecord, around: Neighbours, explanation: Explanation | None = None) -> str:
+    """The page; ``around`` are its links to other rollouts."""
     failure = record.failure or {}
-    parts = _parts(record.result)
+    metrics = (record.result or {}).get("metrics") or {}
+    parts = {name: part for name, part in metrics.items() if isinstance(part, dict)}
     return render(
         "rollout.html",
         title=f"{record.row_id} #{record.index + 1}",
@@ -71,20 +87,41 @@ def rollout_page(
     )
 
 
-def _parts(result: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """The metrics of a reward, by name."""
-    metrics = (result or {}).get("metrics")
-    return {name: part for name, part in metrics.items() if isinstance(part, dict)} if metrics else {}
+def conversation(record: RolloutRecord) -> Iterator[Entry]:
+    """The messages of a rollout, answers of tools with their calls; the first wrong call is marked."""
+    made = {call.id: call for call in record.tool_calls}
+    given = {
+        call["id"]
+        for message in record.fields.get("initial_messages") or ()
+        for call in message.get("tool_calls") or ()
+    }
+    wrong = (record.failure or {}).get("call")
+    unanswered: dict[str, CallEntry] = {}
+    for message in record.messages:
+        text = shown_text(message.get("content"))
+        answered = unanswered.pop(str(message.get("tool_call_id")), None)
+        if message["role"] == "tool" and answered is not None:
+            answered.answer = pretty(text)
+            continue
+        thought = message.get("reasoning_content")
+        entry = Entry(message["role"], text, thought if isinstance(thought, str) else "")
+        for call in message.get("tool_calls") or ():
+            found = made.get(call["id"])
+            shown = CallEntry(call["function"]["name"], pretty(call["function"]["arguments"]), made=found)
+            shown.is_given = call["id"] in given
+            shown.is_wrong = wrong is not None and found is not None and found.index == wrong
+            unanswered[call["id"]] = shown
+            entry.calls.append(shown)
+        yield entry
 
 
 def _reason(result: Mapping[str, Any] | None, parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The reason of a reward, unless the reasons of its ``parts`` say all of it."""
-    reason = str((result or {}).get("reason") or "")
-    rest = reason
-    for said in dict.fromkeys(str(part["reason"]) for part in parts.values() if part.get("reason")):
-        rest = rest.replace(said, " ")
+    """The reason of a reward, unless it repeats the reasons of its ``parts``."""
+    reason = rest = str((result or {}).get("reason") or "")
+    for part in parts.values():
+        rest = rest.replace(str(part.get("reason") or " "), " ")
     return reason if any(character.isalnum() for character in rest) else ""
 
 
 def _call(call: Mapping[str, Any] | None) -> str | None:
-    return None if not call else call_line(call["name"], call["arguments"])
+    return call_line(call["name"], call["arguments"]) if call else None

@@ -1,4 +1,4 @@
-"""The pages of a runs folder, each at the address of its file there with ``.html`` for its ending."""
+"""The pages of a runs folder: served over HTTP when they are asked for, or written as files."""
 
 from __future__ import annotations
 
@@ -8,32 +8,43 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import UndefinedError
 
-from reward_kit.agent.evaluation_config import NAME
+from reward_kit.agent.base.files import as_storage_error, write_file
+from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.config import NAME
 from reward_kit.agent.pages.evaluation_page import evaluation_page, evaluations_page
-from reward_kit.agent.pages.rendering import render
-from reward_kit.agent.pages.rollout_page import ALONE, neighbours, rollout_page
-from reward_kit.agent.reports.evaluations_table import read_evaluations
-from reward_kit.agent.runs.atomic_file import as_storage_error, write_file
-from reward_kit.agent.runs.rollout_record import load_rollout
-from reward_kit.agent.runs.stored_evaluation import load_evaluation
-from reward_kit.agent.runs.stored_result import stored_result
-from reward_kit.errors import RewardKitError, UsageError
+from reward_kit.agent.pages.rendering import render, rollout_address
+from reward_kit.agent.pages.rollout_page import Neighbours, rollout_page
+from reward_kit.agent.records.names import find_rollout
+from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.reports.listings import read_evaluations
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.explain import Explanation
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.pages.rollout_page import Neighbours
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
-    from reward_kit.agent.runs.stored_evaluation import StoredEvaluation
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
 
-_State = tuple[tuple[int, int], tuple[int, int]]
+    from reward_kit.agent.explain import Explanation
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 INDEX = "index.html"
-NO_FILE = (0, 0)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
 _ADDRESS = re.compile(r"(?P<folder>[^/\\\0]+)/(?P<name>[^/\\\0]+)\.html")
+_State = tuple[tuple[int, int], ...]
 
 
 class Page(NamedTuple):
@@ -44,61 +55,53 @@ class Page(NamedTuple):
 
 
 class Site:
-    """The pages of the runs folder ``folder``, made when they are asked for."""
+    """The pages of the runs folder ``folder``, rendered on demand; nothing outside of it is read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._last: _Read | None = None
 
     def page(self, address: str) -> Page:
-        """The page at an address such as ``evals/ID.html``; where there is none, one that tells why.
-
-        Nothing outside of the folder is read.
-        """
+        """The page at an address such as ``evals/ID.html``, or one that says why there is none."""
         if address in ("", INDEX):
-            return _told(lambda: evaluations_page(*read_evaluations(self._folder / "evals"), self._folder))
+            return _page(lambda: evaluations_page(*read_evaluations(self._folder / "evals"), self._folder))
         match = _ADDRESS.fullmatch(address)
         if match is None or match["folder"] in (".", ".."):
             return Page(_fault_page("There is no such page."), 404)
         folder, name = match["folder"], match["name"]
         if folder == "evals":
-            return _told(lambda: evaluation_page(self._evaluation(name).stored))
-        return _told(lambda: self._rollout_page(self._folder / folder / f"{name}.json"))
+            return _page(lambda: evaluation_page(self._evaluation(name).stored))
+        return _page(lambda: self._rollout_page(folder, name.removeprefix("roll_")))
 
     def write(self, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
-        """Write the pages of ``evaluations`` and of their rollouts into ``out``; gives each one's address.
+        """Write the pages of ``evaluations`` and of their rollouts into ``out``; yields the addresses.
 
-        Raises ``StorageError`` where a file cannot be written. A rollout that cannot be read has a page that
-        says so.
+        A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
+        written, or if a stored name would lead out of ``out``.
         """
-        yield _written(out, INDEX, evaluations_page(evaluations, [], self._folder))
+        yield _write(out, INDEX, evaluations_page(evaluations, [], self._folder))
         for stored in evaluations:
-            yield _written(out, f"evals/{stored.eval_id}.html", evaluation_page(stored))
+            yield _write(out, f"evals/{stored.eval_id}.html", evaluation_page(stored))
             for outcome in stored.outcomes:
-                address = address_of(outcome)
-                yield _written(out, address, self.page(address).html)
+                address = rollout_address(outcome)
+                yield _write(out, address, self.page(address).html)
 
-    def _rollout_page(self, path: Path) -> str:
-        if _state(path) == NO_FILE:
-            raise UsageError(f"there is no rollout {path.stem!r} of a row {path.parent.name!r}")
-        record = load_rollout(path)
-        try:
-            read = self._evaluation(record.eval_id)
-        except RewardKitError:  # the trajectory alone was shared
-            return rollout_page(record)
+    def _rollout_page(self, row_id: str, rollout_id: str) -> str:
+        found = find_rollout(rollout_id, self._folder)
+        if found is None or found.id != rollout_id:
+            raise UsageError(f"there is no rollout {rollout_id!r} of a row {row_id!r}")
+        record = load_rollout(found.address)
+        read = self._evaluation(found.file.stem)
         return rollout_page(record, read.around(record), read.explanations.get(record.id))
 
     def _evaluation(self, name: str) -> _Read:
-        """An evaluation as its files are now; the last one is kept, as its rollouts are read one by one."""
+        """An evaluation as its files are now; the last one is cached for the pages of its rollouts."""
         if not NAME.fullmatch(name):  # it may come from a file that somebody else has written
             raise UsageError(f"{name!r} is no name of an evaluation")
-        path = self._folder / "evals" / f"{name}.jsonl"
-        results = path.with_suffix(".json")
-        state = _state(path), _state(results)
-        if state == (NO_FILE, NO_FILE):
+        path = self._folder / "evals" / f"{name}.db"
+        state = tuple(map(_state, (path, path.with_name(f"{path.name}-wal"), path.with_suffix(".json"))))
+        if state[0] == (0, 0):
             raise UsageError(f"there is no evaluation {name!r}")
-        if state[0] == NO_FILE:
-            path = results
         last = self._last
         if last is None or (last.path, last.state) != (path, state):
             self._last = last = _Read(path, state, load_evaluation(path))
@@ -106,7 +109,7 @@ class Site:
 
 
 class _Read:
-    """What the pages of an evaluation's rollouts need of it."""
+    """An evaluation as it was read, with what the pages of its rollouts need."""
 
     def __init__(self, path: Path, state: _State, stored: StoredEvaluation) -> None:
         self.path = path
@@ -117,35 +120,63 @@ class _Read:
         self._rows = {row.row_id: row.outcomes for row in stored.rows}
 
     def around(self, record: RolloutRecord) -> Neighbours:
-        """The rollouts to go on with from this one."""
+        """The links of a rollout's page."""
         place = self._places.get(record.id)
-        return ALONE if place is None else neighbours(self._outcomes, place, self._rows[record.row_id])
+        if place is None:
+            return Neighbours()
+        later = self._outcomes[place + 1 :]
+        return Neighbours(
+            before=self._outcomes[place - 1] if place else None,
+            after=next(iter(later), None),
+            next_failed=next((one for one in later if not one.success), None),
+            of_row=self._rows[record.row_id],
+        )
 
     @cached_property
     def explanations(self) -> Mapping[str, Explanation]:
-        """What a model made of the failures, by rollout."""
+        """A model's judgements of the failures, by rollout."""
         if "explanations" not in self.stored.results:
             return {}
         explained = stored_result(self.stored).explanations
         return {one.rollout: one for one in explained.usable} if explained is not None else {}
 
 
-def address_of(outcome: RolloutOutcome) -> str:
-    """Where the page of a rollout is."""
-    return f"{outcome.file.removesuffix('.json')}.html"
+def page_app(site: Site) -> Starlette:
+    """The application that serves ``site``, to requests for this machine's own names alone."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse
+    from starlette.routing import Route
+
+    def page(request: Request) -> Response:
+        html, status = site.page(request.path_params["address"])
+        return HTMLResponse(html.encode(errors="replace"), status, HEADERS)
+
+    # Without this check another web site could read the pages by DNS rebinding.
+    names = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"], www_redirect=False)
+    return Starlette(routes=[Route("/{address:path}", page)], middleware=[names])
+
+
+def serve(site: Site, listener: socket.socket) -> None:
+    """Serve ``site`` until a signal ends it."""
+    import uvicorn
+
+    config = uvicorn.Config(page_app(site), log_level="warning", ws="none", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """What tells that a file has changed."""
+    """Time of change and size of a file; zeros without one."""
     try:
         facts = path.stat()
     except OSError:
-        return NO_FILE
+        return 0, 0
     return facts.st_mtime_ns, facts.st_size
 
 
-def _told(make: Callable[[], str]) -> Page:
-    """A page, or why it cannot be made: files may be missing, half written, or made by other hands."""
+def _page(make: Callable[[], str]) -> Page:
+    """A page, or the reason why it cannot be made: files may be missing, half written, or forged."""
     try:
         return Page(make())
     except UsageError as error:
@@ -157,12 +188,14 @@ def _told(make: Callable[[], str]) -> Page:
 
 
 def _fault_page(text: str) -> str:
-    """``text`` alone: why there is no other page. It may stand at any address, and so has no links."""
     return render("fault.html", title="Not shown", text=text)
 
 
-def _written(out: Path, address: str, html: str) -> str:
+def _write(out: Path, address: str, html: str) -> str:
     path = out / address
+    is_page = address == INDEX or _ADDRESS.fullmatch(address)
+    if not is_page or not path.resolve().is_relative_to(out.resolve()):  # a stored name leads elsewhere
+        raise StorageError(f"the page {address!r} would lie outside of the folder", place=str(out))
     with as_storage_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, html.encode(errors="replace"), durable=False)

@@ -1,1 +1,1 @@
-"""What a person or a program gets to see of an evaluation."""
+"""Reports of evaluations: text for people, JSON for programs."""

@@ -1,17 +1,13 @@
-"""What is known of an evaluation as a whole, fact by fact: name and text."""
+"""The numbers of an evaluation in words: (name, text) pairs and cells that console and pages share."""
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.evaluation_config import DEFAULTS
-from reward_kit.agent.metrics import LEADERBOARD_KS, mean
-from reward_kit.agent.outcome import REWARD_ERROR, total_usage
-from reward_kit.agent.reports.failed_rollouts import explanation_facts, user_fault_facts
-from reward_kit.agent.reports.leaderboard import strategy
-from reward_kit.agent.reports.wording import (
+from reward_kit.agent.base.text import (
     NOTABLE_WAITING,
+    NOTHING,
     count,
     decimal,
     dollars,
@@ -20,130 +16,137 @@ from reward_kit.agent.reports.wording import (
     mean_money,
     money,
     one_line,
+    score,
     shares,
     tallied,
     tokens,
 )
+from reward_kit.agent.config import DEFAULTS
+from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
+from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
+from reward_kit.agent.scoring.results import asked_model
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.reports.failed_rollouts import Fact
-    from reward_kit.agent.results import EvaluationResult, RowResult
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
-ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
-"""Stop reasons whose failures get an example, one for each group."""
-
+Fact = tuple[str, str]
+"""Name and text; a fact without a name belongs to the one before."""
+INTERVALS = "[95 % interval by bootstrap over rows]"
 MEANS = ("reward", "steps", "time", "cost")
 """Columns of rows that are means over their rollouts."""
-
+LEADERBOARD = ("Strategy", *(f"Pass^{k}" for k in LEADERBOARD_KS))
+ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
+"""Stop reasons whose failures get an example, one for each group."""
 FIRST_TURNS = 4
-"""Success is told for so many turns, and for the last in which there was one."""
+"""Success within k turns is reported for the first turns and the last."""
+LONGEST_PROBLEM, LONGEST_STRATEGY = 220, 80
+
+
+def strategy(evaluation: EvaluationResult | StoredEvaluation) -> str:
+    """The agent and the model that it used: ``tool-calling (openai/gpt-4o-mini)``."""
+    agent = evaluation.configuration.get("agent")
+    model = asked_model(evaluation.configuration, evaluation.usage, evaluation.outcomes)
+    return f"{agent} ({model})" if model else f"{agent}"
+
+
+def leaderboard_row(result: EvaluationResult) -> list[str]:
+    """The cells below the ``LEADERBOARD`` headings."""
+    powers = [result.pass_power.get(k) for k in LEADERBOARD_KS]
+    return [strategy(result), *(score(power.value if power else None) for power in powers)]
+
+
+def scores_line(result: EvaluationResult) -> str:
+    """The leaderboard row in one line, as ``--quiet`` prints it."""
+    name, *values = leaderboard_row(result)
+    return "  ".join([name, *map(" ".join, zip(LEADERBOARD[1:], values, strict=True))])
 
 
 def title_line(result: EvaluationResult) -> str:
-    """Agent, model, how many passed, and whether the run came to its end."""
-    counted = sum(row.n for row in result.rows)
+    """Agent, model, how many rollouts passed, and the status unless it is complete."""
     noun = "rollout" if result.configuration.get("errors_as_failures") else "judged rollout"
-    passed = sum(row.c for row in result.rows)
-    return (
-        f"{strategy(result)}: {passed} of {count(counted, noun)} passed, "
-        f"{count(len(result.rows), 'row')}, {duration(result.seconds)}{_ending(result)}"
-    )
-
-
-def _ending(result: EvaluationResult) -> str:
-    """In brackets, why there is no more; nothing where the run came to its end."""
-    if result.status == "complete":
-        return ""
+    passed = f"{result.passed} of {count(result.judged, noun)} passed"
     reason = one_line(result.reason or "")
-    return f" (still running, {reason})" if result.status == "running" else f" ({result.status}: {reason})"
+    ending = f" ({result.status}: {reason})"
+    if result.status in ("complete", "running"):
+        ending = f" (still running, {reason})" if result.status == "running" else ""
+    rows = count(len(result.rows), "row")
+    return f"{strategy(result)}: {passed}, {rows}, {duration(result.seconds)}{ending}"
 
 
 def row_cells(row: RowResult) -> dict[str, str]:
-    """Heading to text, of the columns with numbers."""
+    """The cells of a row's columns of numbers, by heading."""
     steps = mean([outcome.steps for outcome in row.outcomes])
+    usage = total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())
     return {
-        "passed": f"{row.c}/{row.n}",
-        "reward": "-" if row.reward is None else decimal(row.reward, 2),
-        "steps": "-" if steps is None else f"{steps:.1f}",
+        "passed": f"{row.passed}/{row.judged}",
+        "reward": NOTHING if row.reward is None else decimal(row.reward, 2),
+        "steps": NOTHING if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
-        "cost": mean_money(
-            total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values()),
-            len(row.outcomes),
-        ),
+        "cost": mean_money(usage, len(row.outcomes)),
     }
 
 
-def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str | None:
-    """What the numbers in the ``shown`` columns of rows are; None where that makes no difference."""
-    if all(len(row.outcomes) <= 1 for row in rows):
-        return None
-    return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
-
-
 def what_went_wrong(row: RowResult) -> str:
-    """Failures by class and rollouts without a verdict, and how many are not run."""
+    """Failures by class and unjudged rollouts by reason, and the number of those not run."""
     missing = row.planned - len(row.outcomes)
     parts = [tallied(row.failures + row.unjudged), f"{missing} not run" if missing else ""]
     return ", ".join(filter(None, parts))
 
 
-def score_lines(result: EvaluationResult) -> Iterator[str]:
-    """What the score is, where it is another number than Pass^1, and which rows a k leaves out."""
-    last = max((k for k in result.pass_power if k in LEADERBOARD_KS), default=1)
-    if last > 1:
-        yield f"score: the mean of Pass^1 to Pass^{last}"
-    yield from left_out_lines(result)
+def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str | None:
+    """A caption for the ``shown`` columns that are means; None if no row has several rollouts."""
+    if all(len(row.outcomes) <= 1 for row in rows):
+        return None
+    return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
 
 
 def left_out_lines(result: EvaluationResult) -> Iterator[str]:
-    """Say it when a k is a mean over fewer rows than there are."""
+    """A note for each k whose mean is over fewer rows than there are."""
     for k, one in result.pass_power.items():
         if one.left_out and k in LEADERBOARD_KS:
             yield f"k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:
-    """Averages, cost and what went wrong; a fact without a name goes on with the one before."""
-    yield from _averages(result)
+    """Averages, spending, failures, faults of the simulated user, explanations."""
+    if result.outcomes:
+        yield from _averages(result)
     yield from _spending(result)
-    yield from _troubles(result)
-    yield from user_fault_facts(result)
-    yield from explanation_facts(result)
+    yield from _failures(result)
+    yield from _unjudged(result)
+    faults = result.user_faults
+    if faults.faulty:
+        rollouts = count(faults.simulated, "rollout")
+        yield "user faults", f"the simulated user misbehaved in {faults.faulty} of {rollouts}"
+        yield "", tallied(faults.kinds)
+    yield from _explanations(result)
 
 
 def _averages(result: EvaluationResult) -> Iterator[Fact]:
     means = result.averages
-    if not result.outcomes:
-        return
     yield "reward", estimate(means.reward)
     highest = max((outcome.reward or 0.0 for outcome in result.outcomes), default=0.0)
     if round(highest, 6) > 1:
-        yield "", f"up to {highest:g}: whatever is 1 or more counts as passed"
+        yield "", f"up to {highest:g}: a reward of 1 or more counts as passed"
     yield from (("", f"{one_line(name)} {decimal(value)}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
     within = result.success_within_turns
     if within:
-        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in _some_of(within))
+        shown = [k for k in within if k <= FIRST_TURNS or k == max(within)]
+        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in shown)
     spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
     yield "time", ", ".join(spread)
     if means.model_call_seconds is not None:
         yield "", f"{duration(means.model_call_seconds)} for a model call"
     if means.waiting is not None and means.waiting >= NOTABLE_WAITING:
-        waited = duration(means.model_call_waited_seconds)
-        yield (
-            "waiting",
-            f"{100 * means.waiting:.0f}% of the time: {waited} until limits let a model call through",
-        )
-
-
-def _some_of(within: Mapping[int, float]) -> list[int]:
-    """The first turns, and the last one."""
-    last = max(within)
-    return [k for k in within if k <= FIRST_TURNS or k == last]
+        share, waited = f"{100 * means.waiting:.0f}%", duration(means.model_call_waited_seconds)
+        yield "waiting", f"{share} of the time: limits delayed a model call by {waited}"
 
 
 def _spending(result: EvaluationResult) -> Iterator[Fact]:
@@ -152,49 +155,69 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
     for role, usage in asked.items():
         cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
         thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
-        read, written = tokens(usage.input_tokens), tokens(usage.output_tokens)
         last = total if role == next(reversed(asked)) else ""
         yield role, f"{money(usage)}, {count(usage.calls, 'model call')}{last}"
-        yield "", f"{read} tokens in{cached}, {written} out{thought}"
+        written = tokens(usage.output_tokens)
+        yield "", f"{tokens(usage.input_tokens)} tokens in{cached}, {written} out{thought}"
         if usage.reused_calls:
-            is_priced = usage.unpriced_calls < usage.calls
-            saved = (
-                f": {dollars(usage.reused_cost)} of it not paid again" if is_priced else ", not paid again"
-            )
+            priced = usage.unpriced_calls < usage.calls
+            saved = f": {dollars(usage.reused_cost)} of it not paid again" if priced else ", not paid again"
             yield "", f"{count(usage.reused_calls, 'answer')} from the cache{saved}"
     lost = result.broken_off
     if lost.rollouts:
         used = total_usage(lost.usage.values())
-        calls = f"{count(used.calls, 'model call')} of {count(lost.rollouts, 'rollout')}"
-        yield "broken off", f"{money(used)} on top, {calls} that came to no end"
+        attempts = f"{count(used.calls, 'model call')} of {count(lost.rollouts, 'aborted attempt')}"
+        yield "aborted", f"{money(used)} in addition, {attempts}"
     unpriced = sum(usage.unpriced_calls for usage in asked.values())
     if unpriced and result.configuration.get("max_cost") is not None:
-        yield "beware", f"--max-cost does not see {count(unpriced, 'unpriced call')}; --max-tokens does"
+        yield "warning", f"--max-cost does not count {count(unpriced, 'unpriced call')}; --max-tokens does"
 
 
-def _troubles(result: EvaluationResult) -> Iterator[Fact]:
+def _failures(result: EvaluationResult) -> Iterator[Fact]:
     if result.failures:
         yield "failures", shares(result.failures)
         for reasons in ENDED_EARLY:
-            ended = (each for each in result.outcomes if each.failure and each.stop_reason in reasons)
-            example = next(ended, None)
-            if example is not None:
-                yield "", _instance(example, one_line(example.stop_detail or example.trouble))
-    broken = [each for each in result.outcomes if each.success and each.stop_reason == "agent_error"]
+            for one in result.outcomes:
+                if one.failure and one.stop_reason in reasons:
+                    yield "", _instance(one, one_line(one.stop_detail or one.trouble))
+                    break
+    broken = [one for one in result.outcomes if one.success and one.stop_reason == "agent_error"]
     if broken:
-        yield "beware", f"{count(len(broken), 'rollout')} passed although the agent broke off"
+        yield "warning", f"{count(len(broken), 'rollout')} passed although the agent failed"
         yield "", _instance(broken[0], one_line(broken[0].stop_detail or ""))
+
+
+def _unjudged(result: EvaluationResult) -> Iterator[Fact]:
     if not result.unjudged:
         return
     counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
     example = next(outcome for outcome in result.outcomes if not outcome.judged)
     yield "", _instance(example, example.trouble)
-    if result.status not in ("budget", "running"):  # a larger one, told by the command line; or just wait
-        yield "", f"tried again by: {_command(result, 'agent-eval', '--resume', result.eval_id)}"
+    if result.status not in ("budget", "running"):  # which need a larger budget, or just time
+        yield "", f"retry: {_command(result, 'agent-eval', '--resume', result.eval_id)}"
     if REWARD_ERROR in result.unjudged:
         judging = _command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")
-        yield "", f"with another reward: {judging}"
+        yield "", f"judge with another reward: {judging}"
+
+
+def _explanations(result: EvaluationResult) -> Iterator[Fact]:
+    explained = result.explanations
+    if explained is None:
+        return
+    yield "explanations", f"{len(explained.made)} by {explained.model}, {money(explained.usage)}"
+    if explained.authors:
+        yield "", f"at fault: {shares(explained.authors)}"
+    for author in explained.authors:
+        yield "", f"{author}: {shares(explained.faults(author))}"
+    problems = [one.problem or "" for one in explained.made if one.author is None]
+    if problems:
+        first = one_line(problems[0], LONGEST_PROBLEM)
+        yield "", f"{count(len(problems), 'failure')} not explained, the first: {first}"
+    if explained.missing:
+        why = f": {one_line(explained.reason)}" if explained.reason else ""
+        larger = " --max-cost USD" if "--max-cost" in (explained.reason or "") else ""
+        yield "", f"{explained.missing} missing{why}; --resume {result.eval_id}{larger} makes the rest"
 
 
 def _command(result: EvaluationResult, *words: str) -> str:

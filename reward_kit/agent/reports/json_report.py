@@ -1,54 +1,42 @@
-"""Everything of an evaluation in one JSON file: results, and the whole trajectories of its rollouts."""
+"""The ``--json`` report: the results with the whole trajectory of each rollout."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.runs.atomic_file import json_bytes
+from reward_kit.agent.base.strict_json import json_bytes
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from reward_kit.agent.results import EvaluationResult, RowResult
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.results import EvaluationResult
 
 
 def report_parts(result: EvaluationResult) -> Iterator[bytes]:
-    """The report piece by piece: ``EvaluationResult.to_json()`` with, beside each rollout's outcome, its
-    ``trajectory``.
+    """``EvaluationResult.to_json()`` in pieces, with a ``trajectory`` in each rollout.
 
-    Trajectories are copied from their files, one in memory at a time.
+    One trajectory is in memory at a time; null stands for one that cannot be read.
     """
     head = result.to_json()
     del head["rows"]
     yield json_bytes(head)[:-1] + b', "rows": ['
     for number, row in enumerate(result.rows):
-        yield b",\n" if number else b"\n"
-        yield from _row_parts(row, result.folder)
+        plain = row.to_json()
+        del plain["rollouts"]
+        yield (b",\n" if number else b"\n") + json_bytes(plain)[:-1] + b', "rollouts": ['
+        for place, outcome in enumerate(row.outcomes):
+            separator = b",\n" if place else b"\n"
+            trajectory = _trajectory(result, outcome)
+            yield separator + json_bytes(outcome.to_json())[:-1] + b', "trajectory": ' + trajectory + b"}"
+        yield b"]}"
     yield b"]}\n"
 
 
-def _row_parts(row: RowResult, folder: Path) -> Iterator[bytes]:
-    head = row.to_json()
-    del head["rollouts"]
-    yield json_bytes(head)[:-1] + b', "rollouts": ['
-    for number, outcome in enumerate(row.outcomes):
-        yield b",\n" if number else b"\n"
-        yield (
-            json_bytes(outcome.to_json())[:-1]
-            + b', "trajectory": '
-            + _trajectory(folder / outcome.file)
-            + b"}"
-        )
-    yield b"]}"
-
-
-def _trajectory(path: Path) -> bytes:
-    """The file as it is, if it is JSON: one damaged file must not spoil the report."""
+def _trajectory(result: EvaluationResult, outcome: RolloutOutcome) -> bytes:
     try:
-        data = path.read_bytes()
-        json.loads(data)
-    except (OSError, ValueError):
+        with result.record(outcome) as record:
+            return json_bytes(record.to_json())
+    except StorageError:  # one damaged rollout must not spoil the report
         return b"null"
-    return data

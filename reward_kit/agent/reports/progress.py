@@ -1,25 +1,25 @@
-"""How far an evaluation is, while it runs: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a running evaluation: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reward_kit.agent.cut_text import tamed
-from reward_kit.agent.reports.plain_console import plain_console
-from reward_kit.agent.reports.wording import count, duration, money, score, tokens
+from reward_kit.agent.base.text import count, duration, money, score, tamed, tokens
+from reward_kit.agent.reports.tables import plain_console
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.tally import Tally
+    from rich.live import Live
+
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.runner.progress import Tally
 
 LINES = 20
-"""About as many plain lines are written at most, however many rollouts there are."""
+"""Plain lines that are written at most, about, for any number of rollouts."""
 SECONDS_BETWEEN = 0.5
-"""And this far apart at least."""
+"""The shortest time between two of them."""
 
 
 def status_line(tally: Tally) -> str:
@@ -27,11 +27,11 @@ def status_line(tally: Tally) -> str:
     parts = [f"{tally.done}/{tally.planned}", f"Pass^1 {score(tally.pass_1)}"]
     if tally.unjudged:
         parts.append(f"{tally.unjudged} not judged")
-    if tally.usage.calls:
-        used = tally.usage
+    used, rate = tally.usage, tally.per_second
+    if used.calls:
         parts += [money(used), f"{tokens(used.input_tokens + used.output_tokens)} tokens"]
-    if tally.per_second is not None:
-        parts.append(_rate(tally.per_second))
+    if rate is not None:
+        parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min")
     if tally.seconds_left is not None and tally.done < tally.planned:
         parts.append(f"{duration(tally.seconds_left)} left")
     return "  ".join(parts)
@@ -43,60 +43,59 @@ def outcome_line(outcome: RolloutOutcome) -> str:
         verdict = f"not judged ({outcome.unjudged_reason})"
     else:
         verdict = "passed" if outcome.success else f"failed ({outcome.failure}, reward {outcome.reward:g})"
-    again = "" if outcome.final else ", will be tried again"
+    again = "" if outcome.final else ", will be retried"
     trouble = "" if outcome.success else f": {outcome.trouble}"
     return f"{outcome.row_id} #{outcome.index + 1} {verdict}{again}{trouble}"
 
 
 class PlainProgress:
-    """Lines on ``stream``: at parts of the way, and for every rollout that could not be judged."""
+    """Lines on ``stream``: at fractions of the run, and for every rollout that could not be judged."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._given = stream
+        self._stream = stream
         self._next = 0
         self._said = 0.0
 
     def started(self, tally: Tally) -> None:
-        already = f", {tally.earlier} of them done already" if tally.earlier else ""
-        self._say(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
+        """Write the name and the number of rollouts."""
+        already = f", {tally.earlier} of them finished before" if tally.earlier else ""
+        self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
         self._next = self._after(tally)
 
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+        """Write an unjudged outcome, and the status if it is time."""
         if not outcome.judged:
-            self._say(outcome_line(outcome))
+            self.noted(outcome_line(outcome))
         last = tally.done == tally.planned
         if last or (tally.done >= self._next and tally.seconds - self._said >= SECONDS_BETWEEN):
-            self._say(status_line(tally))
+            self.noted(status_line(tally))
             self._next = self._after(tally)
             self._said = tally.seconds
 
     def noted(self, text: str) -> None:
-        self._say(text)
+        """Write a notice in one line."""
+        stream = self._stream or sys.stderr
+        stream.write(tamed(" ".join(text.split("\n"))) + "\n")
+        stream.flush()
 
     def closed(self, tally: Tally) -> None:
-        """All is said."""
+        """Nothing is left to write."""
 
     def _after(self, tally: Tally) -> int:
         step = max(1, tally.planned // LINES)
         return min(tally.planned, (tally.done // step + 1) * step)
 
-    def _say(self, text: str) -> None:
-        stream = self._given or sys.stderr  # asked now: code of a bundle may have closed the one before
-        with suppress(ValueError):
-            stream.write(tamed(" ".join(text.split("\n"))) + "\n")
-            stream.flush()
-
 
 class LiveProgress:
-    """One line on a terminal that keeps up; rollouts that could not be judged stay above it."""
+    """A bar and the status in one line that is redrawn; unjudged rollouts are printed above it."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._live: Any = None
+        self._live: Live | None = None
 
     def started(self, tally: Tally) -> None:
-        """Show the line."""
-        if tally.interactive:  # the terminal is the person's
+        """Show the line, unless a person at the terminal plays the agent or the user."""
+        if tally.interactive:
             return
         from rich.live import Live
         from rich.progress_bar import ProgressBar
@@ -105,10 +104,8 @@ class LiveProgress:
 
         def line() -> Table:
             table = Table.grid(padding=(0, 1))
-            table.add_row(
-                ProgressBar(total=max(1, tally.planned), completed=tally.done, width=16),
-                Text(status_line(tally), no_wrap=True, overflow="ellipsis"),
-            )
+            bar = ProgressBar(total=max(1, tally.planned), completed=tally.done, width=16)
+            table.add_row(bar, Text(status_line(tally), no_wrap=True, overflow="ellipsis"))
             return table
 
         console = plain_console(self._stream)
@@ -117,20 +114,16 @@ class LiveProgress:
         self._live.start()
 
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
-        if not outcome.judged and self._live is not None:
-            self._live.console.print(outcome_line(outcome))
+        """Print an unjudged outcome above the line."""
+        if not outcome.judged:
+            self.noted(outcome_line(outcome))
 
     def noted(self, text: str) -> None:
+        """Print a notice above the line."""
         if self._live is not None:
             self._live.console.print(tamed(text))
 
     def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
-        """Leave the last line standing."""
+        """Leave the last state of the line on the terminal."""
         if self._live is not None:
             self._live.stop()
-
-
-def _rate(per_second: float) -> str:
-    if per_second >= 1:
-        return f"{per_second:.1f}/s"
-    return f"{per_second * 60:.1f}/min"

@@ -1,25 +1,32 @@
-"""A rollout as a person reads it."""
+"""A rollout as text: head, conversation with the changes of each call, and the end."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.calls import call_line, json_text
-from reward_kit.agent.history import shown_text
-from reward_kit.agent.outcome import total_usage
-from reward_kit.agent.reports.failed_rollouts import row_line
-from reward_kit.agent.reports.wording import count, duration, duration_with_waiting, money, tokens
+from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.text import (
+    call_line,
+    count,
+    duration,
+    duration_with_waiting,
+    json_text,
+    money,
+    tokens,
+)
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.scoring.failures import row_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.calls import ToolCall
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
+    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.records.rollout_record import RolloutRecord
 
 
 def transcript(record: RolloutRecord) -> str:
-    """Head, conversation with what each call changed, and how it ended."""
+    """The whole rollout; control characters in it are not removed."""
     return "\n".join([*_head(record), "", *_conversation(record), *_end(record)]) + "\n"
 
 
@@ -39,12 +46,12 @@ def _head(record: RolloutRecord) -> Iterator[str]:
 def _conversation(record: RolloutRecord) -> Iterator[str]:
     calls = {call.id: call for call in record.tool_calls}
     for message in record.messages:
-        if message["role"] == "tool":
-            yield from _observation(message, calls.get(message.get("tool_call_id", "")))
-            continue
         text = shown_text(message.get("content"))
+        if message["role"] == "tool":
+            yield from _observation(message, text, calls.get(message.get("tool_call_id", "")))
+            continue
         if text:
-            yield f"{message['role'].upper()}"
+            yield message["role"].upper()
             yield from _indented(text)
         for call in message.get("tool_calls") or ():
             yield f"CALL {call['function']['name']} {call['function']['arguments']}"
@@ -52,10 +59,10 @@ def _conversation(record: RolloutRecord) -> Iterator[str]:
             yield ""
 
 
-def _observation(message: dict[str, Any], call: ToolCall | None) -> Iterator[str]:
+def _observation(message: dict[str, Any], text: str, call: ToolCall | None) -> Iterator[str]:
     took = f" ({call.status}, {duration(call.seconds)})" if call else ""
     yield f"TOOL {message.get('name', '')}{took}"
-    yield from _indented(shown_text(message.get("content")))
+    yield from _indented(text)
     for change in call.changes if call else ():
         rest = {name: value for name, value in change.items() if name not in ("table", "op")}
         yield f"  * {change['op']} {change['table']} {json_text(rest)}"
@@ -67,10 +74,8 @@ def _end(record: RolloutRecord) -> Iterator[str]:
     counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
     yield ", ".join(count(number, noun) for number, noun in counts)
     for role, usage in record.usage.items():
-        yield (
-            f"{role}: {count(usage.calls, 'model call')}, {tokens(usage.input_tokens)} tokens in, "
-            f"{tokens(usage.output_tokens)} out, {money(usage)}"
-        )
+        flow = f"{tokens(usage.input_tokens)} tokens in, {tokens(usage.output_tokens)} out"
+        yield f"{role}: {count(usage.calls, 'model call')}, {flow}, {money(usage)}"
     if len(record.usage) > 1:
         yield f"together: {money(total_usage(record.usage.values()))}"
     if record.error:
@@ -92,8 +97,7 @@ def _failure(failure: Mapping[str, Any]) -> Iterator[str]:
         call = failure.get(name)
         if call:
             yield f"  {name}: {call_line(call['name'], call['arguments'])}"
-    for row in failure.get("rows") or ():
-        yield f"  {row_line(row)}"
+    yield from (f"  {row_line(row)}" for row in failure.get("rows") or ())
     if failure.get("more_rows"):
         yield f"  and {failure['more_rows']} more values differ"
 

@@ -1,1 +1,1 @@
-"""tau-bench's results files, both ways: written from an evaluation, and judged anew with a bundle."""
+"""Results files of tau-bench: written from an evaluation, and replayed on a bundle."""

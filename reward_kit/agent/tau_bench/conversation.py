@@ -1,8 +1,7 @@
-"""What a trajectory of tau-bench says and does, in whichever form its agent wrote it.
+"""Parse a tau-bench trajectory: native tool calls, or the text of its act and react agents.
 
-The tool-calling agents leave native tool calls. The agents ``act`` and ``react`` leave text: an assistant
-message that ends in ``Action:`` and one JSON object, answered by a user message ``API output: ...`` if the
-action was a tool, and by the user's next line if it was ``respond``.
+The agents ``act`` and ``react`` write text: an assistant message that ends in ``Action:`` and one JSON
+object. A user message ``API output: ...`` answers a tool, the user's next line answers ``respond``.
 """
 
 from __future__ import annotations
@@ -11,27 +10,26 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.agents.text_actions import RESPOND
-from reward_kit.agent.agents.text_protocol import Call, UnusableAnswerError, read_answer
-from reward_kit.agent.history import text_of
+from reward_kit.agent.base.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.completion import Message
+    from reward_kit.agent.base.types import Message
 
 API_OUTPUT = "API output:"
 ACTION = "Action:"
+RESPOND = "respond"
 NOTHING_SAID = "(nothing was said)"
-"""In place of an empty reply, which tau-bench lets pass."""
+"""Stands for an empty reply, which tau-bench accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
     """One answer of the agent's model, as a message with native tool calls or as a reply.
 
-    ``observed`` are the recorded results of its calls, in order; calls beyond them were not run. None: the
-    trajectory ends before them.
+    ``observed`` holds the recorded results of its calls, in order; further calls were not run. It is None if
+    the trajectory ends before the results.
     """
 
     message: Message
@@ -39,7 +37,7 @@ class AgentStep:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls that were run."""
+        """Calls that were run."""
         calls: list[dict[str, Any]] = self.message.get("tool_calls") or []
         return calls if self.observed is None else calls[: len(self.observed)]
 
@@ -53,7 +51,7 @@ class Conversation:
 
 
 def conversation_of(traj: Sequence[Message]) -> Conversation:
-    """Read a trajectory; its messages are those that ``read_results`` lets pass."""
+    """Parse the messages of a trajectory as ``read_results`` returns them."""
     found = Conversation()
     messages = [message for message in traj if message["role"] not in ("system", "developer")]
     is_text = _is_text(messages)
@@ -84,14 +82,14 @@ def _native_step(message: Message, rest: Sequence[Message]) -> AgentStep:
         if answer["role"] not in ("tool", "function"):
             break
         observed.append(text_of(answer.get("content")))
-    if rest and not observed:  # nothing was run: what was said beside the calls went to the user
+    if rest and not observed:  # no call was run: the text beside the calls went to the user
         return _reply(text_of(message.get("content")))
     native = {"role": "assistant", "content": text_of(message.get("content")) or None, "tool_calls": calls}
     return AgentStep(native, tuple(observed) if rest else None)
 
 
 def _calls(message: Message) -> list[dict[str, Any]]:
-    """The native tool calls, those of the older ``function_call`` included."""
+    """Return the native tool calls, including the older ``function_call``."""
     calls = message.get("tool_calls") or []
     if not calls and message.get("function_call"):
         calls = [{"function": message["function_call"]}]
@@ -105,8 +103,6 @@ def _text_step(message: Message, rest: Sequence[Message]) -> AgentStep:
     text = text_of(message.get("content"))
     action = _action(message)
     answered = bool(rest) and _is_output(rest[0])
-    if action is None and answered:  # an agent that reads more than tau-bench's own do
-        action = _loosely_written(text)
     if action is None:
         return _reply(text.rpartition(ACTION)[2].strip())
     name, arguments = action
@@ -120,7 +116,7 @@ def _text_step(message: Message, rest: Sequence[Message]) -> AgentStep:
 
 
 def _action(message: Message) -> tuple[str, Any] | None:
-    """The action that tau-bench read from an answer: the JSON behind the last ``Action:``."""
+    """Return the action that tau-bench read from an answer: the JSON after the last ``Action:``."""
     text = text_of(message.get("content")).rpartition(ACTION)[2].strip()
     try:
         action = json.loads(text)
@@ -130,14 +126,6 @@ def _action(message: Message) -> tuple[str, Any] | None:
         return None
     arguments = action["arguments"]
     return action["name"], arguments if isinstance(arguments, dict | str) else json.dumps(arguments)
-
-
-def _loosely_written(text: str) -> tuple[str, str] | None:
-    try:
-        answer = read_answer(text, ())
-    except UnusableAnswerError:
-        return None
-    return (answer.name, answer.arguments) if isinstance(answer, Call) else None
 
 
 def _is_output(message: Message) -> bool:

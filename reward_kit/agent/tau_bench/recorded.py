@@ -1,4 +1,4 @@
-"""A results file of tau-bench beside a bundle: which row each task is, and which rollout each trial."""
+"""Match a tau-bench results file with the rows of a dataset."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.tau_bench.conversation import Conversation, conversation_of
 from reward_kit.agent.tau_bench.read_results import Trial, read_results
-from reward_kit.agent.tau_bench.task_numbers import task_numbers
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.bundles.task_row import TaskRow
 
 Key = tuple[str, int]
-"""A row's id, and the number of its rollout from 0."""
+"""Row id, and the number of the rollout from 0."""
 
 _OTHER_DATASET = "Name the dataset that the file was made with."
 
@@ -32,10 +32,10 @@ class RecordedTrial:
 
 @dataclass(slots=True)
 class RecordedResults:
-    """A file and the rows that it is about.
+    """A results file and the rows it covers.
 
-    ``tasks`` are those rows, with as many rollouts as there are trials and room for their steps. ``warnings``
-    tell what makes the file's rewards hard to compare.
+    ``tasks`` are those rows, with one rollout per trial and enough steps. ``warnings`` name tasks whose
+    expectations differ between file and dataset.
     """
 
     path: str
@@ -47,25 +47,31 @@ class RecordedResults:
     def load(cls, path: str, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedResults:
         """Read ``path`` and find the rows of its trials among ``chosen``, which are some of ``tasks``.
 
-        Raises ``BundleError`` for a faulty file, a task that the dataset does not have, and one that is
-        another task there.
+        Raises ``BundleError`` for a faulty file, and for tasks that the dataset does not have or has with
+        other content.
         """
-        rows = {number: row_id for row_id, number in task_numbers(tasks).items()}
+        by_number = {number: row_id for row_id, number in task_numbers([task.row for task in tasks]).items()}
         by_id = {task.row.id: task for task in tasks}
         trials: dict[str, list[Trial]] = {}
         regraded: set[int] = set()
-        for trial in read_results(path):
-            task = by_id.get(rows.get(trial.task_id, ""))
+        for position, trial in enumerate(read_results(path)):
+            place = f"{path}: $[{position}]"
+            task = by_id.get(by_number.get(trial.task_id, ""))
             if task is None:
                 raise BundleError(
                     f"the dataset has no task {trial.task_id}",
-                    place=f"{path}: ${trial.place}.task_id",
+                    place=f"{place}.task_id",
                     remedy=_OTHER_DATASET,
                 )
-            if _differs(trial, task, path):
+            if trial.task is not None and _expects_otherwise(trial.task_id, trial.task, task, place):
                 regraded.add(trial.task_id)
             trials.setdefault(task.row.id, []).append(trial)
-        found = cls(path, [], {}, [_regraded(path, regraded)] if regraded else [])
+        found = cls(path, [], {}, [])
+        if regraded:
+            listed = ", ".join(map(str, sorted(regraded)))
+            found.warnings.append(
+                f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
+            )
         for task in chosen:
             found._add(task, trials.get(task.row.id, []))
         if not found.tasks:
@@ -73,10 +79,10 @@ class RecordedResults:
         return found
 
     def _add(self, task: Task, trials: list[Trial]) -> None:
-        """Trials are numbered by their ``trial``; where a file holds one twice, both count."""
+        """Number the trials by their ``trial``; of a trial that the file holds twice, both count."""
         steps = [1]
         for index, trial in enumerate(sorted(trials, key=lambda trial: trial.trial)):
-            conversation = conversation_of(trial.traj)
+            conversation = conversation_of(trial.messages)
             self.trials[task.row.id, index] = RecordedTrial(trial, conversation)
             steps.append(len(conversation.steps) + 1)
         if trials:
@@ -84,45 +90,42 @@ class RecordedResults:
             self.tasks.append(replace(task, row=task.row.model_copy(update=fields)))
 
 
-def _differs(trial: Trial, task: Task, path: str) -> bool:
-    """Whether the file's task expects something else than the row; ``BundleError`` if it is another task.
+def task_numbers(rows: Sequence[TaskRow]) -> dict[str, int]:
+    """Return tau-bench's ``task_id`` of each row, by row id.
 
-    Two tasks are the same if they name the same user or, where the row names none, have the same gold actions
-    or the same instruction.
+    It is ``metadata.index`` if every row has a distinct one, as in the retail bundle; otherwise the row's
+    position in the dataset, from 0.
     """
-    if trial.task is None:
-        return False
-    differences = list(_differences(trial.task, task))
-    theirs, ours = trial.task.get("user_id"), task.row.metadata.get("user_id")
-    place = f"{path}: ${trial.place}.info.task"
-    if isinstance(ours, str) and theirs:
-        if theirs != ours:
-            fault = f"task {trial.task_id} is about the user {theirs}, row {task.row.id} about {ours}"
-            raise BundleError(fault, place=f"{place}.user_id", remedy=_OTHER_DATASET)
-    elif "actions" in differences and trial.task.get("instruction") != (task.sim_user_prompt or ""):
-        fault = f"task {trial.task_id} has another instruction and other actions than row {task.row.id}"
-        raise BundleError(fault, place=place, remedy=_OTHER_DATASET)
-    return bool(differences)
+    numbers = [row.metadata.get("index") for row in rows]
+    valid = [number for number in numbers if type(number) is int and number >= 0]
+    if len(set(valid)) < len(rows):
+        valid = list(range(len(rows)))
+    return {row.id: number for row, number in zip(rows, valid, strict=True)}
 
 
-def _differences(theirs: dict[str, Any], task: Task) -> Iterator[str]:
-    given = theirs.get("actions")
-    actions = [(action.name, action.arguments) for action in task.row.actions or ()]
-    if isinstance(given, list) and _canonical(list(map(_call, given))) != _canonical(actions):
-        yield "actions"
-    outputs = theirs.get("outputs")
-    if isinstance(outputs, list) and outputs != list(task.row.outputs):
-        yield "outputs"
+def _expects_otherwise(number: int, theirs: dict[str, Any], task: Task, place: str) -> bool:
+    """Return whether the file's task has other actions or outputs than the row.
+
+    Raises ``BundleError`` if it is another task: about another user or, if the row names no user, with
+    other actions and another instruction.
+    """
+    actions, outputs = theirs.get("actions"), theirs.get("outputs")
+    ours = [(action.name, action.arguments) for action in task.row.actions or ()]
+    other_actions = isinstance(actions, list) and _canonical(map(_call, actions)) != _canonical(ours)
+    user, their_user = task.row.metadata.get("user_id"), theirs.get("user_id")
+    if isinstance(user, str) and their_user:
+        if their_user != user:
+            fault = f"task {number} is about the user {their_user}, row {task.row.id} about {user}"
+            raise BundleError(fault, place=f"{place}.info.task.user_id", remedy=_OTHER_DATASET)
+    elif other_actions and theirs.get("instruction") != (task.sim_user_prompt or ""):
+        fault = f"task {number} has another instruction and other actions than row {task.row.id}"
+        raise BundleError(fault, place=f"{place}.info.task", remedy=_OTHER_DATASET)
+    return other_actions or (isinstance(outputs, list) and outputs != list(task.row.outputs))
 
 
 def _call(action: Any) -> Any:
     return (action.get("name"), action.get("kwargs")) if isinstance(action, dict) else action
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _regraded(path: str, numbers: set[int]) -> str:
-    listed = ", ".join(map(str, sorted(numbers)))
-    return f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
+def _canonical(values: Any) -> str:
+    return json.dumps(list(values), sort_keys=True, default=str)

@@ -1,8 +1,8 @@
-"""An evaluation as a results file in tau-bench's layout, which that benchmark's scripts read.
+"""Write an evaluation as a results file in tau-bench's layout.
 
-The file is a JSON list with an object for each rollout: ``task_id``, ``reward``, ``info``, ``traj`` and
-``trial``, trial by trial. ``info`` holds the task, where the last observation came from, the simulated user's
-cost and how the reward came about; for a rollout without a reward, which counts as failed there, the error.
+The file is a JSON list with one object per rollout, trial by trial: ``task_id``, ``reward``, ``info``,
+``traj`` and ``trial``. ``info`` holds the task, the source of the last observation, the simulated user's cost
+and the parts of the reward; for a rollout without a reward, which counts as failed there, the error.
 """
 
 from __future__ import annotations
@@ -10,28 +10,27 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.failures import missing_outputs
-from reward_kit.agent.outcome import replies
-from reward_kit.agent.runs.rollout_record import load_rollout
+from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.scoring.outputs import missing_outputs, replies
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.outcome import RolloutOutcome
-    from reward_kit.agent.results import EvaluationResult
-    from reward_kit.agent.runs.rollout_record import RolloutRecord
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.scoring.results import EvaluationResult
 
 CUT_OFF = frozenset({"max_steps", "timeout", "budget"})
-"""Where a conversation is cut off, tau-bench does not come to computing a reward."""
+"""Stop reasons after which tau-bench computes no reward."""
 INDENT = 2
 
 
 def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Iterator[bytes]:
-    """The file piece by piece, one trajectory in memory at a time.
+    """Yield the file in pieces, with one trajectory in memory at a time.
 
-    ``numbers`` are the task ids of the rows (``task_numbers``); rows that are not among them, because the
-    dataset has them no more, get those that follow.
+    ``numbers`` are the task ids of the rows (``task_numbers``); rows that the dataset no longer has get the
+    following numbers.
     """
     numbers = _all_numbered(result, numbers)
     outcomes = sorted(result.outcomes, key=lambda outcome: outcome.index)
@@ -76,7 +75,7 @@ def _without_record(outcome: RolloutOutcome, number: int, error: str) -> dict[st
 
 
 def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
-    """``EnvInfo`` of tau-bench; with ``error`` and ``traceback`` where it would have met an exception."""
+    """Build tau-bench's ``EnvInfo``, with ``error`` and ``traceback`` if it would have met an exception."""
     usage = record.usage.get("user")
     info: dict[str, Any] = {
         "task": _task(record),
@@ -113,7 +112,7 @@ def _actions(record: RolloutRecord) -> list[dict[str, Any]]:
 
 
 def _source(record: RolloutRecord) -> str | None:
-    """Where the last observation came from: the user, or a tool."""
+    """Return the source of the last observation: the user, or a tool's name."""
     last = next(
         (message for message in reversed(record.messages) if message["role"] in ("user", "tool")), None
     )
@@ -123,9 +122,9 @@ def _source(record: RolloutRecord) -> str | None:
 
 
 def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
-    """As there, about what had to be said if the task has outputs, otherwise about the data.
+    """Build the reward's parts: outputs if the task has any, otherwise the data.
 
-    The hash of the expected data is not written: it could not be compared with tau-bench's own.
+    The hash of the expected data is left empty, since it could not be compared with tau-bench's own.
     """
     info: dict[str, Any]
     if record.outputs:
@@ -138,7 +137,7 @@ def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
 
 
 def _data_score(record: RolloutRecord, reward: float) -> float:
-    """The reward's metric about the data, as the retail bundle's has one; else the reward itself."""
+    """Return the reward's ``database`` metric, as in the retail bundle, or the reward itself."""
     metric = ((record.result or {}).get("metrics") or {}).get("database")
     score = metric.get("score") if isinstance(metric, dict) else None
     return float(score) if isinstance(score, int | float) else reward

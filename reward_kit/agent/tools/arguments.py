@@ -1,4 +1,4 @@
-"""The arguments that a model wrote for a tool: read, and told in its own words what is wrong with them."""
+"""The arguments that a model wrote for a tool: parsing, and messages that say what is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.cut_text import cut
-from reward_kit.agent.strict_json import finite, is_too_deep
+from reward_kit.agent.base.strict_json import finite, is_too_deep
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.tools.content import json_value
-from reward_kit.agent.tools.json_schema import names_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
     from pydantic_core import ErrorDetails
 
     from reward_kit.agent.tools.json_schema import Schema
 
 MAX_PROBLEMS = 8
-"""So many faults are told at once; mending them shows the rest."""
+"""Faults reported at once; fixing them shows the rest."""
 
 _SHOWN = 80
 """Characters of a faulty value that are shown."""
 
 _ENCODER = json.JSONEncoder(allow_nan=False, default=json_value)
 _RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
-"""JSON schema's keywords in words; the others read ``must have minimum 1``."""
+"""Keywords of JSON schema in words; the others read ``must have minimum 1``."""
 
 
 class ArgumentError(ValueError):
-    """Arguments that do not fit; the text says how to mend them."""
+    """Arguments that do not fit; the text says how to fix them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
@@ -41,11 +41,10 @@ class ArgumentError(ValueError):
 
 
 def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
-    """The arguments as an object, and as JSON text; raises ``ArgumentError`` for anything that is no JSON
-    object.
+    """The arguments as an object and as JSON text; raises ``ArgumentError`` for anything but a JSON object.
 
-    Nothing, an empty text and ``null`` mean no arguments, as several models write it. NaN and infinities are
-    not JSON.
+    None, an empty text and ``null`` mean no arguments, as several models write it. NaN and infinities are not
+    JSON.
     """
     if isinstance(arguments, (str, bytes, bytearray)):
         arguments = _parsed(arguments)
@@ -76,7 +75,7 @@ def _reason(error: Exception) -> str:
 
 
 def pydantic_problems(errors: Iterable[ErrorDetails], arguments: dict[str, Any], schema: Schema) -> list[str]:
-    """One sentence per faulty place; the alternatives of a union that all failed share one.
+    """One sentence per faulty place, shared by the failed alternatives of a union.
 
     ``schema`` is that of the arguments.
     """
@@ -86,8 +85,10 @@ def pydantic_problems(errors: Iterable[ErrorDetails], arguments: dict[str, Any],
         path = data_path(error["loc"], arguments)
         if error["type"] == "json_invalid":
             by_place.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
+        elif error["type"] == "extra_forbidden" and len(path) == 1:
+            by_place.setdefault(_unknown(path, list(schema["properties"])), [])
         elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            by_place.setdefault(_unknown(path, names_at(schema, path[:-1])), [])
+            continue  # in an object inside, see ``unknown_names``
         elif error["type"] == "missing":
             by_place.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
         elif error["type"] == "json_schema":
@@ -105,7 +106,7 @@ def pydantic_problems(errors: Iterable[ErrorDetails], arguments: dict[str, Any],
 
 
 def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] = ()) -> list[str]:
-    """The faults of ``value``, which stands at ``inside`` in the arguments, one sentence each."""
+    """The faults of ``value``, found at ``inside`` in the arguments, one sentence each."""
     problems: list[str] = []
     for error in validator.iter_errors(value):
         path = [*inside, *error.absolute_path]
@@ -113,8 +114,7 @@ def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] =
             absent = [name for name in error.validator_value if name not in error.instance]
             problems += [f"{_place([*path, name])} is missing" for name in absent]
         elif error.validator == "additionalProperties" and error.validator_value is False:
-            known = list(error.schema.get("properties", {}))
-            problems += [_unknown([*path, name], known) for name in error.instance if name not in known]
+            problems += _unknown_in(error, inside) or ()
         else:
             rule = _RULES.get(error.validator, f"must have {error.validator}")
             wanted = cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
@@ -122,8 +122,29 @@ def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] =
     return list(dict.fromkeys(problems))
 
 
+def unknown_names(validator: Validator, value: Any) -> list[str]:
+    """A sentence for each name in ``value`` that an object does not have, and no other fault.
+
+    Of the alternatives of a union, those count that have no other fault either.
+    """
+    return [problem for error in validator.iter_errors(value) for problem in _unknown_in(error) or ()]
+
+
+def _unknown_in(error: ValidationError, inside: Sequence[str] = ()) -> list[str] | None:
+    """The sentences on unknown names; None if the error is another one."""
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        known = list(error.schema.get("properties", {}))
+        path = [*inside, *error.absolute_path]
+        return [_unknown([*path, name], known) for name in error.instance if name not in known]
+    alternatives: dict[Any, list[str] | None] = {}
+    for inner in error.context or ():
+        found, others = _unknown_in(inner, inside), alternatives.get(inner.schema_path[0], [])
+        alternatives[inner.schema_path[0]] = None if found is None or others is None else [*others, *found]
+    return min((found for found in alternatives.values() if found), key=len, default=None)
+
+
 def data_path(location: Sequence[int | str], arguments: dict[str, Any]) -> list[int | str]:
-    """Pydantic's location without what names no place in the data, such as the alternatives of a union."""
+    """Pydantic's location without steps that are not in the data, such as the alternatives of a union."""
     path: list[int | str] = []
     value: Any = arguments
     for step in location:
@@ -138,13 +159,12 @@ def data_path(location: Sequence[int | str], arguments: dict[str, Any]) -> list[
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """`` (did you mean 'x'?)`` where a known name is close, else nothing."""
+    """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
     close = get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _unknown(path: Sequence[int | str], known: Sequence[str]) -> str:
-    known = [name for name in known if name != path[-1]]  # another alternative of a union may know it
     hint = did_you_mean(str(path[-1]), known)
     if not hint and known:
         hint = f" (known: {', '.join(map(repr, known))})"
@@ -158,13 +178,13 @@ def _value_at(path: Sequence[int | str], arguments: Any) -> Any:
 
 
 def _place(path: Sequence[int | str]) -> str:
-    """``'passengers[0].name'``; the arguments themselves where the path is empty."""
+    """``'passengers[0].name'``, or ``the object`` for an empty path."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
     return f"'{cut(text, _SHOWN)}'" if text else "the object"
 
 
 def _shown(value: Any) -> str:
-    """The value as JSON with the name of its type, cut where it is long."""
+    """The value as JSON, cut if it is long, with the name of its type."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
     if value is None:
         return "null"

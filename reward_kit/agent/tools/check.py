@@ -1,42 +1,50 @@
-"""The check of a tool's arguments, built once from its parameters, with the JSON schema that says the same.
+"""The check of a tool's arguments and the JSON schema that says the same, both built from its parameters.
 
-The schema says what the check accepts, so ``additionalProperties`` is false, also for objects inside; the
-model layer takes the keyword out for providers that do not know it. JSON types are strict: ``"5"`` and
-``true`` are no integers, ``5`` and ``5.0`` are. ``null`` is let through for a parameter whose default is
-``None``.
+JSON types are strict: ``"5"`` and ``true`` are not integers, ``5`` and ``5.0`` are. ``null`` is accepted for
+a parameter whose default is ``None``. Unknown names are refused, also in objects inside unless their class
+says otherwise (``extra="allow"``): a misspelt name would otherwise pass for a default.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import (
-    PydanticCustomError,
-    PydanticSerializationError,
-    SchemaError,
-    SchemaValidator,
-    to_jsonable_python,
-)
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticCustomError, PydanticSerializationError, SchemaError, to_jsonable_python
 from typing_extensions import NotRequired, TypedDict
 
-from reward_kit.agent.tools.arguments import ArgumentError, data_path, pydantic_problems, schema_problems
-from reward_kit.agent.tools.closed_types import closed, json_schema_of, validator_of
-from reward_kit.agent.tools.json_schema import Schema, compile_schema, inline_references, simplify
-from reward_kit.agent.tools.own_code import runs_own_code
-from reward_kit.agent.worker_thread import Pace
+from reward_kit.agent.tools.arguments import (
+    ArgumentError,
+    data_path,
+    pydantic_problems,
+    schema_problems,
+    unknown_names,
+)
+from reward_kit.agent.tools.json_schema import (
+    Schema,
+    compile_schema,
+    inline_references,
+    is_closed,
+    simplify,
+)
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jsonschema.protocols import Validator
+
+Check = Callable[[str], dict[str, Any]]
+"""JSON text of the arguments (an object) to the arguments as the function takes them, or ``ArgumentError``.
+"""
 
 _EMPTY = inspect.Parameter.empty
 _INEXPRESSIBLE = (
@@ -47,23 +55,8 @@ _INEXPRESSIBLE = (
     NameError,
     RecursionError,
 )
-"""What pydantic raises over a type that it cannot read, or whose values it cannot write as JSON."""
+"""Errors of pydantic for a type that it cannot read, or whose values it cannot write as JSON."""
 _INTEGER_FAULTS = frozenset({"int_type", "int_from_float"})
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The JSON text of the arguments (an object) → the arguments as the function takes them.
-
-    Raises ``ArgumentError``. One that ``runs_own_code``, validators of the bundle, may take any time.
-    """
-
-    read: Callable[[str], dict[str, Any]]
-    runs_own_code: bool = False
-    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
-
-    def __call__(self, text: str) -> dict[str, Any]:
-        return self.read(text)
 
 
 @dataclass(slots=True)
@@ -78,16 +71,17 @@ class Parameter:
 
     @property
     def filled(self) -> bool:
-        """Whether its annotation brings a default (``Annotated[int, Field(default=3)]``)."""
+        """True if its annotation has a default (``Annotated[int, Field(default=3)]``)."""
         return any(isinstance(extra, FieldInfo) and not extra.is_required() for extra in self.extras)
 
     @property
     def extras(self) -> tuple[Any, ...]:
-        """What ``Annotated`` adds to the type."""
+        """The metadata that ``Annotated`` adds to the type."""
         return get_args(self.annotation)[1:] if get_origin(self.annotation) is Annotated else ()
 
     @property
     def required(self) -> bool:
+        """True if nothing gives it a default."""
         return self.default is _EMPTY and not self.filled
 
     def field(self) -> Any:
@@ -102,15 +96,16 @@ class Parameter:
 
 def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
     """Schema and check of typed parameters; raises ``BundleError`` for a type that JSON cannot express."""
-    arguments = _arguments(parameters)
-    whole, definitions = inline_references(arguments.json_schema)
+    adapter, whole = _adapter(parameters)
+    whole, definitions = inline_references(whole)
     definitions = {name: simplify(schema) for name, schema in definitions.items()}
     properties: Schema = {}
     for parameter in parameters:
         if parameter.schema is None:
             if parameter.name not in whole["properties"]:
                 raise BundleError(
-                    f"parameter {parameter.name!r} has an alias", remedy="Name the parameter so instead."
+                    f"parameter {parameter.name!r} has an alias",
+                    remedy="Give the parameter that name instead.",
                 )
             schema = _typed_property(parameter, simplify(whole["properties"][parameter.name]))
         else:
@@ -118,35 +113,33 @@ def check_by_types(parameters: Sequence[Parameter]) -> tuple[Schema, Check]:
             definitions.update(more)
         properties[parameter.name] = _described(parameter, schema)
     required = [parameter.name for parameter in parameters if parameter.required]
-    overruled = frozenset(p.name for p in parameters if p.filled and p.default is not _EMPTY)
     complete = _object_schema(properties, required, definitions)
-    read = partial(_check_types, arguments.validator, complete, overruled)
-    return complete, Check(read, runs_own_code(arguments.core_schema, harmless=_FitsSchema))
+    typed = {p.name: properties[p.name] for p in parameters if p.schema is None}
+    closed = {"properties": typed, "$defs": definitions}
+    check = _TypeCheck(
+        adapter,
+        complete,
+        closed=closed if is_closed(closed) else None,
+        overruled=frozenset(p.name for p in parameters if p.filled and p.default is not _EMPTY),
+    )
+    return complete, check
 
 
 def check_by_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> tuple[Schema, Check]:
     """Schema and check of arguments whose JSON schema was written by hand.
 
-    ``required`` are the names that the function cannot do without; other names than the listed are refused
-    unless it is ``open_ended``.
+    ``required`` are names that the function needs. Unlisted names are refused unless it is ``open_ended``.
     """
     whole, definitions = inline_references(schema)
     names = list(dict.fromkeys([*whole.get("required", []), *required]))
     rest = {key: value for key, value in whole.items() if key not in ("type", "properties", "required")}
     rest["additionalProperties"] = rest.get("additionalProperties", True) if open_ended else False
     complete = {**_object_schema(whole.get("properties", {}), names, definitions), **rest}
-    return complete, Check(partial(_check_schema, compile_schema(complete), complete))
+    return complete, partial(_check_schema, compile_schema(complete), complete)
 
 
-class _Arguments(NamedTuple):
-    """All parameters as pydantic knows them: an object that takes no others, nor do the objects in it."""
-
-    core_schema: Any
-    json_schema: Schema
-    validator: SchemaValidator
-
-
-def _arguments(parameters: Sequence[Parameter]) -> _Arguments:
+def _adapter(parameters: Sequence[Parameter]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
+    """Pydantic's validator of all parameters, as an object without further names, and its JSON schema."""
     try:
         return _typed_dict({parameter.name: parameter.field() for parameter in parameters})
     except _INEXPRESSIBLE as error:
@@ -167,51 +160,118 @@ def _refuse_inexpressible(parameter: Parameter) -> None:
         ) from error
 
 
-def _typed_dict(fields: dict[str, Any]) -> _Arguments:
+def _typed_dict(fields: dict[str, Any]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
     make: Any = TypedDict  # type checkers want the fields written out
     arguments = make("arguments", fields)
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
-    schema = closed(TypeAdapter(arguments).core_schema)
-    return _Arguments(schema, json_schema_of(schema), validator_of(schema))
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
+    return adapter, adapter.json_schema(schema_generator=_ClosedObjects)
 
 
-def _check_types(
-    validator: SchemaValidator, schema: Schema, overruled: frozenset[str], text: str
-) -> dict[str, Any]:
-    try:
-        # As JSON, because pydantic then takes dates, enums and sets in the form that JSON has for them, yet
-        # is strict.
-        values: dict[str, Any] = validator.validate_json(text, strict=True)
-    except ValidationError as error:
-        values = _check_again(validator, schema, json.loads(text), error)
-    if overruled:
-        given = json.loads(text)
-        values = {name: value for name, value in values.items() if name in given or name not in overruled}
-    return values
+_REWRITING = frozenset({"function-before", "function-wrap", "function-plain"})
 
 
-def _check_again(
-    validator: SchemaValidator, schema: Schema, given: dict[str, Any], error: ValidationError
-) -> dict[str, Any]:
-    """The values once numbers such as ``5.0`` stand as integers where integers are wanted: JSON knows no
-    difference.
+class _ClosedObjects(GenerateJsonSchema):
+    """JSON schemas that close the objects of classes whose author has not said what becomes of unknown names.
+
+    Classes with an ``__init__``, and those behind a validator that may rewrite its input, stay open.
     """
-    faults = error.errors(include_url=False)
-    whole = [fault for fault in faults if fault["type"] in _INTEGER_FAULTS and _is_whole(fault["input"])]
-    if whole:
-        for fault in whole:
-            *path, last = data_path(fault["loc"], given)
-            holder: Any = given
-            for step in path:
-                holder = holder[step]
-            holder[last] = int(holder[last])
+
+    _rewritten = 0
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a model; a root model is not an object."""
+        result = super().model_schema(schema)
+        is_open = schema.get("root_model") or schema.get("custom_init")
+        return result if is_open else self._closed(schema, result, "model_config")
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a dataclass."""
+        return self._closed(schema, super().dataclass_schema(schema), "__pydantic_config__")
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a ``TypedDict``."""
+        return self._closed(schema, super().typed_dict_schema(schema), "__pydantic_config__")
+
+    def function_before_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a value with a validator that runs before its own check."""
+        return self._rewriting(super().function_before_schema, schema)
+
+    def function_wrap_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a value with a validator around its own check."""
+        return self._rewriting(super().function_wrap_schema, schema)
+
+    def _rewriting(self, generate: Callable[[Any], JsonSchemaValue], schema: Any) -> JsonSchemaValue:
+        self._rewritten += 1
         try:
-            values: dict[str, Any] = validator.validate_json(json.dumps(given), strict=True)
-        except ValidationError as second:
-            faults = second.errors(include_url=False)
-        else:
-            return values
-    raise ArgumentError(pydantic_problems(faults, given, schema)) from error
+            return generate(schema)
+        finally:
+            self._rewritten -= 1
+
+    def _closed(self, schema: Any, result: JsonSchemaValue, config: str) -> JsonSchemaValue:
+        said = getattr(schema.get("cls"), config, {})
+        rewritten = self._rewritten or schema.get("schema", {}).get("type") in _REWRITING
+        if not rewritten and "extra" not in said and not said.get("populate_by_name"):
+            result.setdefault("additionalProperties", False)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeCheck:
+    """The check of typed parameters.
+
+    ``closed`` is the schema that finds unknown names in objects, if there are objects. ``overruled`` are the
+    names whose default in the annotation gives way to that of the function.
+    """
+
+    adapter: TypeAdapter[dict[str, Any]]
+    schema: Schema
+    closed: Schema | None
+    overruled: frozenset[str]
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        try:
+            # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
+            # the same.
+            values = self.adapter.validate_json(text, strict=True)
+        except ValidationError as error:
+            values = self._with_whole_numbers(json.loads(text), error)
+        if self.closed or self.overruled:
+            given = json.loads(text)
+            problems = self._unknown(given)
+            if problems:
+                raise ArgumentError(problems)
+            if self.overruled:
+                return {n: value for n, value in values.items() if n in given or n not in self.overruled}
+        return values
+
+    def _with_whole_numbers(self, given: dict[str, Any], error: ValidationError) -> dict[str, Any]:
+        """The values once numbers such as ``5.0`` stand as integers, which JSON does not tell apart."""
+        faults = error.errors(include_url=False)
+        whole = [fault for fault in faults if fault["type"] in _INTEGER_FAULTS and _is_whole(fault["input"])]
+        if whole:
+            for fault in whole:
+                *path, last = data_path(fault["loc"], given)
+                holder: Any = given
+                for step in path:
+                    holder = holder[step]
+                holder[last] = int(holder[last])
+            try:
+                return self.adapter.validate_json(json.dumps(given), strict=True)
+            except ValidationError as second:
+                faults = second.errors(include_url=False)
+        problems = [*pydantic_problems(faults, given, self.schema), *self._unknown(given)]
+        raise ArgumentError(list(dict.fromkeys(problems))) from error
+
+    def _unknown(self, given: dict[str, Any]) -> list[str]:
+        if self.closed is None:
+            return []
+        from jsonschema import Draft202012Validator
+
+        try:
+            return unknown_names(Draft202012Validator(self.closed), given)
+        except RecursionError:
+            return ["the arguments are nested too deeply"]
 
 
 def _check_schema(validator: Validator, schema: Schema, text: str) -> dict[str, Any]:
@@ -258,7 +318,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _typed_property(parameter: Parameter, schema: Schema) -> Schema:
-    """The schema that pydantic made, with the function's own default."""
+    """The schema made by pydantic, with the function's own default."""
     if parameter.default is _EMPTY:
         return schema
     schema.pop("default", None)
@@ -273,9 +333,7 @@ def _typed_property(parameter: Parameter, schema: Schema) -> Schema:
 
 
 def _without_null(schema: Schema, *, keep: bool) -> Schema:
-    """The type as it was declared; ``null`` is only let through, not advertised, where nobody has declared
-    it.
-    """
+    """The type as it was declared: ``null`` is accepted, but advertised only if it was declared."""
     alternatives = schema.get("anyOf")
     if keep or not isinstance(alternatives, list):
         return {**schema, "default": None} if keep else schema
@@ -285,9 +343,7 @@ def _without_null(schema: Schema, *, keep: bool) -> Schema:
 
 
 def _described(parameter: Parameter, schema: Schema) -> Schema:
-    """The description nearest to the parameter: in its schema or annotation, then in the docstring, then its
-    type's.
-    """
+    """The schema with the nearest description: its own or the annotation's, the docstring's, the type's."""
     if parameter.schema is not None and "description" in schema:
         return schema
     notes = [extra.description if isinstance(extra, FieldInfo) else extra for extra in parameter.extras]

@@ -1,6 +1,6 @@
-"""What a docstring says about a tool: its first paragraph, and a line for each parameter.
+"""The description of a tool and its parameters in a docstring.
 
-Google (``Args:``), NumPy (``Parameters``, underlined) and reST (``:param x:``) sections are read.
+Reads Google (``Args:``), NumPy (``Parameters``, underlined) and reST (``:param x:``) sections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNDERLINE = re.compile(r"\s*-{3,}\s*")
 
 
 def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """The first paragraph on one line, and what is said of each parameter."""
+    """The first paragraph on one line, and the description of each parameter."""
     if not text:
         return "", {}
     lines = inspect.cleandoc(text).splitlines()
@@ -58,7 +58,7 @@ def _parameters(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _read_google(lines: list[str], found: dict[str, list[str]]) -> None:
-    """Entries share one indent, what continues them has more; the section ends at a line without any."""
+    """Read entries of one indent with deeper continuation lines, up to a line without indent."""
     entry_indent: int | None = None
     current: list[str] | None = None
     for line in filter(str.strip, lines):
@@ -75,7 +75,7 @@ def _read_google(lines: list[str], found: dict[str, list[str]]) -> None:
 
 
 def _read_numpy(lines: list[str], found: dict[str, list[str]]) -> None:
-    """Names stand at the margin, what is said of them is indented; the section ends at the next heading."""
+    """Read names at the margin with indented descriptions, up to the next heading."""
     current: list[list[str]] = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if not line.strip():

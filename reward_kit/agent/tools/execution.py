@@ -1,4 +1,4 @@
-"""One tool call: checked, run in a transaction with a time limit, and told to the model as text."""
+"""One tool call: arguments checked, function run in a transaction with a time limit, outcome as text."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import inspect
 import logging
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.bundles.awaits import Awaits
-from reward_kit.agent.bundles.footing import footing, put_back
-from reward_kit.agent.bundles.loop_guard import loop_kept_running
-from reward_kit.agent.faults import fault_line
-from reward_kit.agent.interruption import is_ctrl_c
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
-from reward_kit.agent.tools.time_limit import LATE_SECONDS, OutOfTimeError, TimeLimit
-from reward_kit.agent.worker_thread import InterruptedInThread, Pace, in_thread
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from types import TracebackType
 
+    from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
     from reward_kit.agent.tools.check import Check
 
@@ -33,11 +31,21 @@ logger = logging.getLogger(__name__)
 
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
+CANCELLATION_GRACE = 5.0
+"""Seconds that cancelled code has to clean up before it is abandoned."""
+LATE_SECONDS = 0.1
+"""A timer that fires later than this shows that something blocked the event loop."""
+NOTABLE_SECONDS = 1.0
+"""Blocking for longer than this is reported even within the tool's time limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A registered function. ``schema`` is the JSON schema of its arguments; ``place`` is where it was
-    registered; ``untold`` is what a model should know of it and is not told.
+    """A registered function.
+
+    ``schema`` is the JSON schema of its arguments, ``injected`` those of ``db`` and ``rollout`` that it
+    takes, ``needed`` those of them without a default. ``place`` is the file and line of its registration.
+    ``undescribed`` lists what a model should know about the tool but is not given, for warnings.
     """
 
     name: str
@@ -50,20 +58,19 @@ class Tool:
     check: Check
     terminal: bool = False
     place: str = ""
-    untold: tuple[str, ...] = ()
-    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
+    undescribed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a tool call.
+    """The outcome of a tool call.
 
-    ``content`` is what the model sees, ``value`` what the function returned. ``status``: ``ok``; ``refused``
-    by a ``ToolError``; ``failed`` by any other exception or the time limit; ``invalid_arguments``;
-    ``unknown_tool``. All but ``ok`` have left the database as it was. ``arguments`` is None where they were
-    no JSON object. ``terminal`` says that the call was made and ends the rollout. ``error`` is a traceback
-    for logs, never for the model; ``raised`` is its last word in one line, where the tool itself raised, or
-    says what of the process it has broken, or that it held up all rollouts.
+    ``content`` is what the model sees, ``value`` what the function returned. ``status`` is ``ok``;
+    ``refused`` for a ``ToolError``; ``failed`` for any other exception or the time limit;
+    ``invalid_arguments``; or ``unknown_tool``. Every status but ``ok`` has left the database unchanged.
+    ``arguments`` is None if they were not a JSON object. ``terminal`` is true if the call ran and ends the
+    rollout. ``error`` is a traceback for logs, never for the model; ``raised`` is one line for the tool's
+    author: the exception with its place, or that the tool blocked the event loop.
     """
 
     content: str
@@ -76,106 +83,89 @@ class ToolResult:
     raised: str | None = None
 
 
-async def run_tool(tool: Tool, arguments: Any, *, db: Any, rollout: Any, timeout: float | None) -> ToolResult:
-    """Call ``tool``; the call is one transaction of ``db``, undone whatever goes wrong.
+async def run_tool(
+    tool: Tool,
+    arguments: Any,
+    *,
+    db: Any,
+    rollout: Any,
+    timeout: float | None,
+    on_overrun: Callable[[str], None] | None = None,
+) -> ToolResult:
+    """Call ``tool`` in one transaction of ``db``, rolled back unless the call succeeds.
 
-    ``timeout`` is in seconds. Raises nothing that a tool raises but ``BaseException`` that is not its to
-    decide on: cancellation, the end of the rollout, Ctrl-C.
+    ``timeout`` is in seconds. ``on_overrun`` is called with a message if the tool keeps running after its
+    time is over and it was cancelled. Exceptions of the tool, ``SystemExit`` included, end up in the result;
+    only the cancellation of the caller and other ``BaseException`` pass through.
     """
     given: dict[str, Any] | None = None
-    task = asyncio.current_task()
-    broken: list[str] = []
-    limit = TimeLimit(timeout, tool.name)
+    limit = _TimeLimit(timeout, tool.name, on_overrun)
     try:
         given, text = read_arguments(arguments)
-        check = tool.check
-        values = await _checked_beside(tool, text, timeout) if check.runs_own_code else check(text)
-        async with _transaction(tool, db) as call, limit:
-            if tool.injected:
-                values.update(_injections(tool, db if call is None else db.of_call(call), rollout))
-            value, content = await _returned(tool, values, broken)
+        values = tool.check(text)
+        async with _transaction(tool, db) as call:
+            handle = db if call is None else db.of_call(call)
+            with limit:
+                if tool.injected:
+                    values.update(_injections(tool, handle, rollout))
+                value, content = await _returned(tool, values, getattr(handle, "pending_log", None))
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
-    except _ToldError as told:
-        _note_fault(db, told.__cause__)
-        return replace(told.result, arguments=given)
     except ToolError as error:
-        harm = _harm(tool, broken, limit)
-        return ToolResult(content_of(_error_text(error)), "refused", given, raised=harm)
-    except OutOfTimeError as error:
+        return ToolResult(_error_text(error), "refused", given, raised=_blocked(tool, limit))
+    except _OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
         return _failed(tool, given, error)
-    except GeneratorExit as error:
-        if is_closed(task):
-            raise
-        return _failed(tool, given, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
-        _note_fault(db, error)
+        note_fault = getattr(db, "note_fault", None)
+        if note_fault is not None:
+            note_fault(error)
         return _failed(tool, given, error)
     changes = None if call is None else call.changes
-    harm = _harm(tool, broken, limit)
-    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=harm)
+    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=_blocked(tool, limit))
 
 
-def _harm(tool: Tool, broken: list[str], limit: TimeLimit) -> str | None:
-    """What the call has done to others, though it did its work."""
-    told = [f"it broke {', '.join(broken)} (put back)"] if broken else []
-    if tool.is_async and limit.late > LATE_SECONDS and (held_up := limit.held_up) is not None:
-        told.append(held_up)
-    return "; ".join(told) or None
+async def _returned(tool: Tool, values: dict[str, Any], pending: PendingLog | None) -> tuple[Any, str]:
+    """Call the function; return its value and the text for the model.
 
-
-async def _checked_beside(tool: Tool, text: str, timeout: float | None) -> dict[str, Any]:
-    """The arguments, by a check that may take any time: in a thread, and within the time of the call."""
-    async with TimeLimit(timeout, tool.name):
-        return await in_thread(lambda: tool.check(text), pace=tool.check.pace)
-
-
-async def _returned(tool: Tool, values: dict[str, Any], broken: list[str]) -> tuple[Any, str]:
-    """What the tool returned, and its text, which is made by the tool's own code too (``__str__``).
-
-    What it has ``broken`` of the process is put back before anybody needs it.
+    Raises ``MissingAwaitError`` if a statement is left in ``pending``, made on ``db`` and not awaited.
     """
-    before = footing(f"the tool {tool.name}")
     if tool.is_async:
-        with Awaits() as awaits:
-            try:
-                with loop_kept_running():
-                    value = _listed(await tool.function(**values))
-            finally:
-                broken += put_back(before)
-        value = _awaited(value)
-        awaits.check(tool.function)
-        return value, content_of(value)
+        value = await _awaited(tool.function(**values), pending)
+        return value, content_of(_not_awaitable(value))
 
     def call() -> tuple[Any, str | None]:
-        try:
-            with Awaits() as awaits:
-                try:
-                    returned = _listed(tool.function(**values))
-                finally:
-                    broken.extend(put_back(before))
-            awaits.check(tool.function)
-        except (Exception, SystemExit) as error:
-            raise _ToldError(_told(tool, error)) from error
-        return returned, None if inspect.isawaitable(returned) else content_of(_awaited(returned))
+        returned = _listed(tool.function(**values))
+        if inspect.isawaitable(returned):  # a plain wrapper around an async function
+            return returned, None
+        return returned, content_of(_not_awaitable(returned))
 
-    value, content = await in_thread(call, pace=tool.pace)
+    value, content = await in_thread(call)
     if content is None:
-        with Awaits() as awaits:
-            value = _awaited(_listed(await value))
-        awaits.check(tool.function)
-        content = content_of(value)
+        value = await _awaited(value, pending)
+        content = content_of(_not_awaitable(value))
     return value, content
 
 
-def _awaited(value: Any) -> Any:
-    """``value``, unless it is a coroutine or the like: what that should do was not done."""
+async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
+    try:
+        value = _listed(await work)
+    except Exception as error:
+        if pending is not None:
+            pending.check(error)
+        raise
+    if pending is not None:
+        pending.check()
+    return value
+
+
+def _not_awaitable(value: Any) -> Any:
+    """Return ``value``; raise ``TypeError`` for a coroutine, future or async generator."""
     if inspect.isasyncgen(value):
         raise TypeError(f"the tool returned the async generator {value.__qualname__}: return a list")
     if inspect.isawaitable(value):
@@ -189,14 +179,14 @@ def _awaited(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """What an iterator gives, which is run here once, in the tool's time; other values as they are."""
-    if isinstance(value, Iterator) and getattr(value, "returns_rows", True):  # else a statement only wrote
+    """The items of an iterator, which is run here once, within the tool's time; other values unchanged."""
+    if isinstance(value, Iterator) and getattr(value, "returns_rows", True):  # not the result of a write
         return list(islice(value, MAX_CHARACTERS))
     return value
 
 
 def _injections(tool: Tool, db: Any, rollout: Any) -> dict[str, Any]:
-    """``db`` and ``rollout`` as the tool takes them; its own defaults stand for what is not there."""
+    """``db`` and ``rollout`` as the tool takes them; absent ones are left to the tool's own defaults."""
     injections: dict[str, Any] = {}
     if "db" in tool.injected:
         if db is not None:
@@ -209,9 +199,7 @@ def _injections(tool: Tool, db: Any, rollout: Any) -> dict[str, Any]:
 
 
 def _transaction(tool: Tool, db: Any) -> contextlib.AbstractAsyncContextManager[Any]:
-    """The transaction of the call; none where the tool has no way to the database, or where ``db`` is a
-    stand-in.
-    """
+    """The transaction of the call, or none if the tool takes no database or ``db`` is a stand-in."""
     if not tool.injected or not hasattr(db, "tool_call"):
         return contextlib.nullcontext()
     transaction: contextlib.AbstractAsyncContextManager[Any] = db.tool_call()
@@ -219,83 +207,104 @@ def _transaction(tool: Tool, db: Any) -> contextlib.AbstractAsyncContextManager[
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled this task; else its own code raised ``CancelledError`` (Python 3.10 can
-    only tell for guarded tasks).
+    """Return whether somebody cancelled the current task, rather than its own code raising
+    ``CancelledError``.
+
+    Python 3.10 cannot tell; there the answer is always True.
     """
     task: Any = asyncio.current_task()
-    return bool(task.cancelling()) if hasattr(task, "cancelling") else getattr(task, "is_cancelled", True)
+    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
 
 
-def is_closed(task: asyncio.Task[Any] | None) -> bool:
-    """Whether a ``GeneratorExit`` closes the coroutine of ``task`` from outside; else its own code raised
-    it.
+class _OutOfTimeError(Exception):
+    """The tool exceeded its limit; distinct from a ``TimeoutError`` that the tool raises itself."""
+
+
+class _TimeLimit:
+    """``with`` block that cancels the current task after ``seconds`` (``asyncio.timeout`` needs Python 3.11).
+
+    A repeating timer also measures how long the event loop was blocked: at the end, ``late`` is the number of
+    seconds by which the timer is overdue, and ``took`` the duration of the block.
     """
-    try:
-        return asyncio.current_task() is not task
-    except RuntimeError:  # no event loop runs any more
-        return True
+
+    __slots__ = (
+        *("_begun", "_cancelling", "_loop", "_on_overrun", "_task", "_timer", "_tool"),
+        *("expired", "late", "seconds", "took"),
+    )
+
+    def __init__(self, seconds: float | None, tool: str, on_overrun: Callable[[str], None] | None) -> None:
+        self.seconds = seconds
+        self.expired = False
+        self.late = self.took = 0.0
+        self._tool = tool
+        self._on_overrun = on_overrun
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        if self.seconds is None:
+            return
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._cancelling: int = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self._timer = self._loop.call_at(self._begun + min(self.seconds, NOTABLE_SECONDS), self._tick)
+
+    def _tick(self) -> None:
+        assert self._timer is not None
+        assert self.seconds is not None
+        end = self._begun + self.seconds
+        if self._timer.when() < end:
+            self._timer = self._loop.call_at(min(self._loop.time() + NOTABLE_SECONDS, end), self._tick)
+            return
+        self.expired = True
+        self._task.cancel()
+        self._timer = self._loop.call_later(CANCELLATION_GRACE, self._overrun)
+
+    def _overrun(self) -> None:
+        if self._on_overrun is not None:
+            limit = f"within {self.seconds:g} s"
+            self._on_overrun(f"tool {self._tool!r} did not finish {limit}, nor when it was cancelled")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            now = self._loop.time()
+            self.took, self.late = now - self._begun, now - self._timer.when()
+            self._timer.cancel()
+        if self.expired:
+            others = self._task.uncancel() > self._cancelling if hasattr(self._task, "uncancel") else False
+            if kind is asyncio.CancelledError and not others:
+                raise _OutOfTimeError from error
 
 
-async def result_of(call: Awaitable[ToolResult]) -> ToolResult:
-    """What comes of a call that ``run_tool`` makes, whatever the tool raised; see ``broke_off``."""
-    try:
-        return await call
-    except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
-        return broke_off(error)
-
-
-def broke_off(error: BaseException) -> ToolResult:
-    """The result of a call that raised what ``run_tool`` lets pass, if that was the tool's own doing.
-
-    Raises ``error`` again where it is not: cancellation, Ctrl-C.
-    """
-    if isinstance(error, asyncio.CancelledError | GeneratorExit) or is_ctrl_c(error):
-        raise error
-    name = "KeyboardInterrupt" if isinstance(error, InterruptedInThread) else type(error).__name__
-    return ToolResult(f"Error: {name}", "failed", error=_formatted(error), raised=fault_line(error))
-
-
-class _ToldError(Exception):
-    """What a ``def`` tool raised is told already, in its thread and time: its ``__str__`` is foreign code."""
-
-    def __init__(self, result: ToolResult) -> None:
-        super().__init__(result.content)
-        self.result = result
-
-
-def _told(tool: Tool, error: BaseException) -> ToolResult:
-    if isinstance(error, ToolError):
-        return ToolResult(content_of(_error_text(error)), "refused")
-    return _failed(tool, None, error)
-
-
-def _note_fault(db: Any, error: BaseException | None) -> None:
-    note = getattr(db, "note_fault", None)
-    if note is not None and error is not None:
-        note(error)
+def _blocked(tool: Tool, limit: _TimeLimit) -> str | None:
+    """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
+    if not tool.is_async or limit.seconds is None or limit.late <= LATE_SECONDS:
+        return None
+    past = f", past its limit of {limit.seconds:g} s," if limit.took > limit.seconds else ""
+    if not past and limit.late <= NOTABLE_SECONDS:
+        return None
+    return (
+        f"took {limit.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
+        f"{limit.late:.1f} s or more: write it as def, or await what takes long"
+    )
 
 
 def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
     trace = _traceback(tool, error)
-    content = content_of(_error_text(error))
-    return ToolResult(content, "failed", given, error=trace, raised=fault_line(error))
+    return ToolResult(_error_text(error), "failed", given, error=trace, raised=redact(fault_line(error)))
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:
-    trace = _formatted(error)
+    trace = redact("".join(traceback.format_exception(error)))
     logger.debug("tool %r failed\n%s", tool.name, trace)
     return trace
 
 
-def _formatted(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except (Exception, SystemExit):  # noqa: BLE001 - the exception's class is the tool's own code as well
-        return fault_line(error)
-
-
 def _error_text(error: BaseException) -> str:
-    """``Error: `` and the exception's text, with its type where the text alone says nothing."""
+    """``Error: `` and the exception's text without secrets, with its type if the text alone is not enough."""
     if isinstance(error, RecursionError):
         text = "recursion too deep"
     elif isinstance(error, SystemExit):
@@ -303,8 +312,8 @@ def _error_text(error: BaseException) -> str:
     else:
         try:
             text = str(error).strip()
-        except (Exception, SystemExit):  # noqa: BLE001 - the border to the tool's own code
+        except Exception:  # noqa: BLE001 - the exception's class is the tool's own code as well
             text = ""
         if isinstance(error, KeyError | StopIteration) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
-    return text if text.startswith("Error:") else f"Error: {text}"
+    return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import functools
-import re
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from jsonschema.protocols import Validator
 
@@ -23,10 +21,10 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def inline_references(schema: Mapping[str, Any], *, prefix: str = "") -> tuple[Schema, dict[str, Schema]]:
-    """The schema with every ``$ref`` replaced by what it names, and the definitions that cannot be replaced.
+    """Replace every ``$ref`` by what it names; return the schema and the definitions that must stay.
 
     Some providers refuse ``$ref``, so only a definition that contains itself keeps it: such references read
-    ``#/$defs/<prefix><name>``, and those definitions are returned for the ``$defs`` of the whole. Raises
+    ``#/$defs/<prefix><name>``, and those definitions belong in the ``$defs`` of the whole. Raises
     ``BundleError`` for a reference that leaves the schema's own ``$defs``.
     """
     definitions: dict[str, Schema] = {}
@@ -49,7 +47,7 @@ def inline_references(schema: Mapping[str, Any], *, prefix: str = "") -> tuple[S
 
 
 def simplify(schema: Schema) -> Schema:
-    """A schema that pydantic made, without its titles and in the older keywords that every provider knows."""
+    """A schema made by pydantic, without titles and in the older keywords that every provider knows."""
     result = map_subschemas(schema, simplify)
     result.pop("title", None)
     result.pop("discriminator", None)
@@ -61,9 +59,7 @@ def simplify(schema: Schema) -> Schema:
 
 
 def map_subschemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """A copy in which each schema directly inside has gone through ``change``; values such as enums are left
-    alone.
-    """
+    """A copy with ``change`` applied to each schema directly inside; values such as enums are kept."""
     result: Schema = {}
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
@@ -79,44 +75,14 @@ def map_subschemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema
     return result
 
 
-def names_at(schema: Schema, path: Sequence[int | str]) -> list[str]:
-    """The properties of the objects that may stand at a place in what fits ``schema``."""
-    definitions: Mapping[str, Schema] = schema.get("$defs", {})
-    parts = _alternatives(schema, definitions)
-    for step in path:
-        parts = [
-            one for part in parts for below in _below(part, step) for one in _alternatives(below, definitions)
-        ]
-    return list(dict.fromkeys(name for part in parts for name in part.get("properties", {})))
-
-
-def _alternatives(part: Schema, definitions: Mapping[str, Schema]) -> list[Schema]:
-    """The schemas of which a value at this place may have to fit one: the part, and those that it names."""
-    found: list[Schema] = []
-    waiting = [part]
-    while waiting:
-        one = waiting.pop(0)
-        if any(one is other for other in found):  # a definition that names itself
-            continue
-        found.append(one)
-        name = _referenced(one, definitions)
-        waiting += [] if name is None else [definitions[name]]
-        waiting += [other for keyword in ("anyOf", "oneOf", "allOf") for other in one.get(keyword, [])]
-    return found
-
-
-def _below(part: Schema, step: int | str) -> list[Schema]:
-    """What ``part`` says of the value at one step into it."""
-    if isinstance(step, str):
-        below = part.get("properties", {}).get(step, part.get("additionalProperties"))
-    else:
-        first = part.get("prefixItems", [])
-        below = first[step] if step < len(first) else part.get("items")
-    return [below] if isinstance(below, dict) else []
+def is_closed(schema: Schema) -> bool:
+    """Return whether an object in the schema, definitions included, accepts no unknown properties."""
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return any(part.get("additionalProperties") is False for whole in parts for part in _walk(whole))
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
-    """A checker of values; raises ``BundleError`` where ``schema`` is no JSON schema."""
+    """A validator of values; raises ``BundleError`` if ``schema`` is not a JSON schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
@@ -125,83 +91,8 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
     except SchemaError as error:
         place = "".join(f"[{key!r}]" for key in error.absolute_path)
         raise BundleError(f"not a JSON schema: {place + ': ' if place else ''}{error.message}") from error
-    return _validator_class()(schema)
-
-
-@functools.cache
-def _validator_class() -> Any:
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import extend
-
-    additional = Draft202012Validator.VALIDATORS["additionalProperties"]
-    return extend(
-        Draft202012Validator,
-        {
-            "pattern": _pattern_faults,
-            "patternProperties": _named_faults,
-            "additionalProperties": functools.partial(_additional_faults, additional),
-        },
-    )
-
-
-def _pattern_faults(_validator: Validator, pattern: str, instance: Any, _schema: Schema) -> Iterator[Any]:
-    """The keyword ``pattern``, in a time that grows with the text alone."""
-    from jsonschema.exceptions import ValidationError
-
-    if isinstance(instance, str) and not _matcher(pattern)(instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-def _named_faults(
-    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Schema
-) -> Iterator[Any]:
-    """The keyword ``patternProperties``, matched as ``pattern`` is."""
-    if not isinstance(instance, dict):
-        return
-    for pattern, part in patterns.items():
-        for name in filter(_matcher(pattern), instance):
-            yield from validator.descend(instance[name], part, path=name, schema_path=pattern)
-
-
-def _additional_faults(
-    check: Callable[..., Iterator[Any]], validator: Any, allowed: Any, instance: Any, schema: Schema
-) -> Iterator[Any]:
-    """The keyword ``additionalProperties``: those that match one of ``patternProperties`` are no additional
-    ones.
-    """
-    patterns = schema.get("patternProperties")
-    if patterns and isinstance(instance, dict):
-        matched = {name for pattern in patterns for name in filter(_matcher(pattern), instance)}
-        schema = {"properties": {**schema.get("properties", {}), **dict.fromkeys(matched, True)}}
-    yield from check(validator, allowed, instance, schema) or ()
-
-
-@functools.lru_cache(maxsize=256)
-def _matcher(pattern: str) -> Callable[[str], object]:
-    """What tells whether a text holds the pattern.
-
-    Python's own expressions try every way to part a text (``(a+)+$``), and hold up all threads meanwhile.
-    Those of pydantic do not; they stand in where they can and mean the same.
-    """
-    from pydantic_core import SchemaError, SchemaValidator, core_schema
-
-    python_alone = functools.partial(re.search, pattern)
-    if _OTHERWISE_THERE.search(pattern):
-        return python_alone
-    try:
-        fits = SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python
-    except SchemaError:  # one that looks ahead or back
-        return python_alone
-    ends_before_newline = "$" in pattern
-
-    def matches(text: str) -> bool:
-        return fits(text) or (ends_before_newline and text.endswith("\n") and fits(text[:-1]))
-
-    return matches
-
-
-_OTHERWISE_THERE = re.compile(r"\\[<>]|&&|--|~~|\[[^\]]*\[")
-"""Edges of words, and sets in sets; plain characters in Python."""
+    validator: Validator = Draft202012Validator(schema)
+    return validator
 
 
 def _referenced(part: Schema, definitions: Mapping[str, Schema]) -> str | None:
@@ -217,7 +108,7 @@ def _referenced(part: Schema, definitions: Mapping[str, Schema]) -> str | None:
 
 
 def _reachable(start: str, definitions: Mapping[str, Schema]) -> set[str]:
-    """The definitions that following the references of ``start`` comes to."""
+    """The definitions that can be reached by following the references of ``start``."""
     waiting, seen = [start], set[str]()
     while waiting:
         found = {

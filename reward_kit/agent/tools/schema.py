@@ -1,21 +1,26 @@
-"""What a tool takes, read from its decorator, annotations and docstring.
+"""The parameters of a tool, read from its decorator, annotations and docstring.
 
-A parameter with a default is optional. One about which nothing is said is a string. With ``parameters``
-given, only those are offered to the model, and whatever else the function cannot do without; ``**kwargs``
-takes those that the function does not name.
+A parameter with a default is optional; one without type and default is a string. With ``parameters`` given,
+only those are offered to the model, and others that have no default; ``**kwargs`` takes those that the
+function does not name.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import operator
+import sys
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import typing_extensions
 from pydantic.fields import FieldInfo
 
-from reward_kit.agent.tools.annotations import readable_by_pydantic, resolve_annotation
 from reward_kit.agent.tools.check import Check, Parameter, check_by_schema, check_by_types
 from reward_kit.errors import BundleError
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.json_schema import Schema
 
 INJECTED = frozenset({"db", "rollout"})
-"""Parameters that the rollout fills; a model never sees them."""
+"""Parameters that are injected; a model never sees them."""
 
 _EMPTY = inspect.Parameter.empty
 _PLAIN_TYPES = (str, bool, int, float, list, dict)
@@ -31,10 +36,11 @@ _PLAIN_TYPES = (str, bool, int, float, list, dict)
 
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
-    """``schema`` is the JSON schema of the arguments, always an object.
+    """The arguments of a tool.
 
-    ``injected`` are those of ``db`` and ``rollout`` that the function takes, ``needed`` those among them that
-    have no default. ``untyped`` are parameters of which nothing says what they take.
+    ``schema`` is their JSON schema, always an object, and ``check`` applies it. ``injected`` are those of
+    ``db`` and ``rollout`` that the function takes, ``needed`` those of them without a default. ``untyped``
+    are parameters whose type is not given.
     """
 
     schema: Schema
@@ -53,8 +59,8 @@ def read_signature(
     """The signature of a tool.
 
     ``parameters`` maps names to Python types, annotations or JSON schemas, or is itself the JSON schema of an
-    object; ``descriptions`` come from the docstring; ``namespace`` holds the local names that annotations may
-    use. Raises ``BundleError`` where they do not fit the function or cannot be expressed in JSON.
+    object; ``descriptions`` come from the docstring; ``namespace`` holds local names for annotations. Raises
+    ``BundleError`` if they do not fit the function or cannot be expressed in JSON.
     """
     if parameters is not None and not isinstance(parameters, Mapping):
         raise BundleError(
@@ -100,9 +106,7 @@ def _is_untyped(parameter: inspect.Parameter) -> bool:
 
 
 def _named_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that can be given by name; raises ``BundleError`` for a function that cannot be called
-    so.
-    """
+    """The parameters that can be given by name; raises ``BundleError`` if others are needed."""
     named: dict[str, inspect.Parameter] = {}
     try:
         parameters = inspect.signature(function).parameters
@@ -129,7 +133,7 @@ def _refuse_unfit(
 ) -> None:
     for name in names:
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise BundleError(f"parameters lists {name!r}, which is no name")
+            raise BundleError(f"parameters lists {name!r}, which is not a name")
         if name in INJECTED:
             raise BundleError(f"parameters lists {name!r}, which is injected", remedy="Leave it out.")
         if name not in taken and not open_ended:
@@ -138,7 +142,7 @@ def _refuse_unfit(
 
 
 def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
-    """Whether ``parameters`` is a JSON schema of all arguments, not a dict of names."""
+    """True if ``parameters`` is a JSON schema of all arguments, not a dict of names."""
     properties = parameters.get("properties", {})
     return (
         parameters.get("type") == "object"
@@ -155,9 +159,7 @@ def _parameter(
     namespace: Mapping[str, Any] | None,
     description: str | None,
 ) -> Parameter:
-    """One parameter; ``given`` is what ``parameters`` says of it, ``taken`` its place in the function's
-    signature.
-    """
+    """One parameter; ``given`` is its entry in ``parameters``, ``taken`` that in the function's signature."""
     default = _EMPTY if taken is None else taken.default
     if isinstance(given, Mapping):
         return Parameter(name, schema=_plain_json(given), default=default, description=description)
@@ -168,12 +170,12 @@ def _parameter(
         )
     annotation = given
     if annotation is _EMPTY and taken is not None and taken.annotation is not _EMPTY:
-        annotation = resolve_annotation(function, name, taken.annotation, namespace)
+        annotation = _resolve_annotation(function, name, taken.annotation, namespace)
     if annotation is _EMPTY:
         annotation = _type_of_default(default)
     if isinstance(default, FieldInfo):
         annotation, default = Annotated[annotation, default], _EMPTY
-    return Parameter(name, readable_by_pydantic(annotation), default=default, description=description)
+    return Parameter(name, _readable_by_pydantic(annotation), default=default, description=description)
 
 
 def _type_of_default(default: Any) -> Any:
@@ -183,7 +185,7 @@ def _type_of_default(default: Any) -> Any:
 
 
 def _plain_json(schema: Mapping[str, Any]) -> Schema:
-    """A copy of a hand-written schema that nobody else holds."""
+    """A private copy of a hand-written schema."""
     try:
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
         text.encode()  # half a character cannot be sent to a model
@@ -192,3 +194,67 @@ def _plain_json(schema: Mapping[str, Any]) -> Schema:
         raise BundleError(f"not a JSON schema: {schema!r} ({error})") from error
     assert isinstance(copied, dict)
     return copied
+
+
+def _resolve_annotation(
+    function: Callable[..., Any], name: str, annotation: Any, namespace: Mapping[str, Any] | None
+) -> Any:
+    """The annotation of one parameter, strings evaluated in the function's module and ``namespace``.
+
+    Parameter by parameter, because the annotation of an injected ``db`` is often importable for type checkers
+    only. Raises ``BundleError`` if a name in it is not defined.
+    """
+    holder = types.SimpleNamespace(__annotations__={name: annotation})
+    inner = inner_function(function)
+    inner = inner if hasattr(inner, "__globals__") else type(inner).__call__
+    scope, local = getattr(inner, "__globals__", {}), dict(namespace or {})
+    try:
+        return get_type_hints(holder, globalns=scope, localns=local, include_extras=True)[name]
+    except (NameError, SyntaxError, TypeError, AttributeError) as error:
+        raise BundleError(
+            f"the annotation {annotation!r} of parameter {name!r} cannot be read ({error})",
+            remedy="Import what it names, or list the parameter in parameters={...}.",
+        ) from error
+
+
+def inner_function(function: Callable[..., Any]) -> Any:
+    """The function, method or callable object inside decorators and ``partial``."""
+    inner: Any = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    return inner
+
+
+def _readable_by_pydantic(annotation: Any) -> Any:
+    """The annotation with each ``typing.TypedDict`` rebuilt, which pydantic refuses before Python 3.12."""
+    if sys.version_info >= (3, 12):
+        return annotation
+    if typing.is_typeddict(annotation) and type(annotation).__module__ == "typing":
+        return _rebuilt(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if not arguments or origin is Literal:
+        return annotation
+    if origin is Annotated:
+        inner = _readable_by_pydantic(arguments[0])
+        return annotation if inner is arguments[0] else annotation.copy_with((inner,))
+    replaced = tuple(_readable_by_pydantic(argument) for argument in arguments)
+    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
+        return annotation
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, replaced)
+    return origin[replaced]
+
+
+def _rebuilt(typed_dict: Any) -> Any:
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(typed_dict, include_extras=True).items():
+        if get_origin(hint) in (typing_extensions.Required, typing_extensions.NotRequired):
+            hint = get_args(hint)[0]
+        required = name in typed_dict.__required_keys__
+        wrapper = typing_extensions.Required if required else typing_extensions.NotRequired
+        fields[name] = wrapper[_readable_by_pydantic(hint)]
+    make: Any = typing_extensions.TypedDict
+    made = make(typed_dict.__name__, fields)
+    if hasattr(typed_dict, "__pydantic_config__"):
+        made.__pydantic_config__ = typed_dict.__pydantic_config__
+    return made

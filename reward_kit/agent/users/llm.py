@@ -1,24 +1,25 @@
-"""A user played by a model."""
+"""A user played by a model, and what all users of that kind share."""
 
 from __future__ import annotations
 
+import functools
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from reward_kit.agent.cut_text import excerpt
-from reward_kit.agent.history import text_of
-from reward_kit.agent.model_clients.answer_parts import split_thoughts, text_in
-from reward_kit.agent.users.prompting import prompt
+from reward_kit.agent.base.text import excerpt, text_of
+from reward_kit.agent.models.answer_parts import split_thoughts, text_in
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.history import Line
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.base.history import Line
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.rollout.rollout import UserRollout
 
 GREETING = "Hello! What can I do for you today?"
-"""What the model is answering when the user speaks first; it is not part of the rollout's messages."""
+"""The line that the model answers if the user speaks first; it is not in the rollout's messages."""
 
 EMPTY_ANSWERS = 3
 LONGEST_REFUSAL = 200
@@ -34,27 +35,24 @@ class Draft(NamedTuple):
 class LLMUser:
     """Says one line at a time, from the row's ``sim_user_prompt`` and what was said aloud so far.
 
-    The roles are turned round: to the model, the agent's lines are the user's and its own are the
-    assistant's. It sees no system prompt of the agent's, no tool calls and no reasoning.
+    To the model, the agent's lines are the user's and its own are the assistant's. It sees no system prompt
+    of the agent's, no tool calls and no reasoning.
     """
 
     needs_model = True
 
-    async def respond(self, rollout: Rollout) -> str:
+    async def respond(self, rollout: UserRollout) -> str:
         """The user's next line; ``SimulatedUserError`` after three answers in a row with nothing to say."""
-        draft = await asked(rollout, self.conversation(rollout), spoken)
+        draft = await draft_line(rollout, self.conversation(rollout), spoken)
         return draft.line
 
-    def conversation(self, rollout: Rollout) -> list[Message]:
-        """What the user's model is asked: its part, and the conversation."""
-        return [
-            {"role": "system", "content": prompt(rollout.task, "user")},
-            *turned_round(rollout.lines),
-        ]
+    def conversation(self, rollout: UserRollout) -> list[Message]:
+        """The messages for the user's model: its instructions, and the conversation."""
+        return [{"role": "system", "content": prompt(rollout, "user")}, *swap_roles(rollout.lines)]
 
 
-async def asked(rollout: Rollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
-    """What the user's model says to ``messages``; asked again where ``read`` finds no line in its answer."""
+async def draft_line(rollout: UserRollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
+    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there."""
     for _ in range(EMPTY_ANSWERS):
         completion = await rollout.complete(messages, role="user")
         draft = read(text_of(completion.message.get("content")))
@@ -69,15 +67,15 @@ async def asked(rollout: Rollout, messages: list[Message], read: Callable[[str],
 
 
 def spoken(answer: str) -> Draft:
-    """The whole answer is the line, but for ``<think>`` blocks that a model wrote into it."""
+    """The whole answer as the line, without ``<think>`` blocks."""
     line, thought = split_thoughts(answer)
     return Draft(line.strip(), thought)
 
 
-def turned_round(lines: Sequence[Line], instead: Mapping[int, str] | None = None) -> list[Message]:
+def swap_roles(lines: Sequence[Line], instead: Mapping[int, str] | None = None) -> list[Message]:
     """The conversation as the user's model sees it: it begins with the other side and the roles alternate.
 
-    ``instead`` holds, by position in ``lines``, what is shown in place of a line.
+    ``instead`` holds, by position in ``lines``, texts to show in place of a line.
     """
     messages: list[Message] = []
     if not lines or lines[0].speaker == "user":
@@ -90,3 +88,25 @@ def turned_round(lines: Sequence[Line], instead: Mapping[int, str] | None = None
         else:
             messages.append({"role": role, "content": text})
     return messages
+
+
+def prompt(rollout: UserRollout, name: str, **parts: str) -> str:
+    """The prompt ``name`` for this rollout, with ``{part}`` replaced by each of ``parts``.
+
+    For ``user`` the row's ``sim_user_template`` comes first; then ``prompts/NAME.txt`` of the bundle, then
+    the file of that name in this package. ``{instruction}`` is the row's ``sim_user_prompt``.
+    """
+    text = rollout.prompt_text(name)
+    if text is None:  # an empty file is a prompt as well: react without its form
+        text = _built_in(name)
+    return filled(text, instruction=(rollout.sim_user_prompt or "").strip(), **parts)
+
+
+def filled(text: str, **parts: str) -> str:
+    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
+    return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text).strip()
+
+
+@functools.cache
+def _built_in(name: str) -> str:
+    return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8")

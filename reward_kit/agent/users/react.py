@@ -1,45 +1,64 @@
-"""A user that thinks before it speaks."""
+"""A user that thinks before it speaks: its model writes ``Thought: … User Response: …``."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.users.labelled import labelled_draft
-from reward_kit.agent.users.llm import LLMUser, asked, turned_round
-from reward_kit.agent.users.prompting import prompt
+from reward_kit.agent.base.types import STOP_TOKEN
+from reward_kit.agent.models.answer_parts import joined, split_thoughts
+from reward_kit.agent.users.llm import Draft, LLMUser, draft_line, prompt, swap_roles
 
 if TYPE_CHECKING:
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.rollout import Rollout
+    from collections.abc import Iterator
+
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.rollout.rollout import UserRollout
+
+_MARKS = r"[ \t>*_#`~-]*"
+_LABEL = re.compile(
+    rf"""
+    ^{_MARKS}(?:
+        (?P<thought>(?:user(?:'s)?\ )?(?:thoughts?|thinking|reasoning|analysis)(?:\ process)?)
+      | (?P<line>(?:user|customer)(?:'s)?\ (?:response|reply|message|answer))
+      | (?P<loose_line>response|reply|message|answer|line|user|customer)
+      | (?P<other>agent|assistant)
+    )(?:\ ?\#?\d{{1,3}})?[ \t*_`]*:[*_`]*
+    | (?:(?<=\s)|(?<=[.!?)"]))[*_`]{{0,3}}
+      (?:(?P<inline_line>user(?:'s)?\ response)|(?P<inline_thought>(?-i:Thought)))[*_`]{{0,3}}:[*_`]*
+    """,
+    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+)
 
 
 class ReactUser(LLMUser):
-    """Its model writes a thought and then the line. The line alone is said.
+    """Its model writes a thought and then the line; the line alone is said.
 
-    In the conversation that the model is shown, its own lines keep their thoughts, so that it goes on as it
-    began. The stop token counts in the line, not in the thought.
+    In the conversation that the model is shown, its own lines keep their thoughts, so that it continues in
+    the same form. The stop token counts in the line, not in the thought.
     """
 
     def __init__(self) -> None:
         self._thoughts: dict[int, str] = {}
 
-    async def respond(self, rollout: Rollout) -> str:
+    async def respond(self, rollout: UserRollout) -> str:
         """The user's next line; ``SimulatedUserError`` after three answers in a row without one."""
-        draft = await asked(rollout, self.conversation(rollout), labelled_draft)
+        draft = await draft_line(rollout, self.conversation(rollout), labelled_draft)
         self._thoughts[len(rollout.lines)] = draft.thought
         return draft.line
 
-    def conversation(self, rollout: Rollout) -> list[Message]:
-        """The part with the form of the answer, and the conversation with the thoughts so far."""
-        form = prompt(rollout.task, "user_react")
+    def conversation(self, rollout: UserRollout) -> list[Message]:
+        """The instructions with the form of the answer, and the conversation with the thoughts so far."""
+        form = prompt(rollout, "user_react")
+        lines = rollout.lines
         instead = {
             position: as_written(self._thoughts.get(position, ""), line.text)
-            for position, line in enumerate(rollout.lines)
+            for position, line in enumerate(lines)
             if line.speaker == "user"
         }
         return [
-            {"role": "system", "content": f"{prompt(rollout.task, 'user')}\n\n{form}".rstrip()},
-            *turned_round(rollout.lines, instead),
+            {"role": "system", "content": f"{prompt(rollout, 'user')}\n\n{form}".rstrip()},
+            *swap_roles(lines, instead),
         ]
 
 
@@ -47,3 +66,41 @@ def as_written(thought: str, line: str) -> str:
     """A thought and a line in the form that the model is asked for."""
     said = f"User Response:\n{line}"
     return f"Thought:\n{thought}\n\n{said}" if thought else said
+
+
+def labelled_draft(answer: str) -> Draft:
+    """The line of an answer ``Thought: … User Response: …``, and its thoughts.
+
+    An answer without labels is a line as a whole. The line is empty if there is only a thought; a stop token
+    that stands alone in the last row of such an answer is taken for the line.
+    """
+    text, hidden = split_thoughts(answer)
+    sections = list(_sections(text))
+    lines = [content for kind, content in sections if kind == "line" and content]
+    before = sections[0][1]
+    if not lines and before:
+        lines, before = [before], ""
+    thoughts = joined(hidden, before, *(content for kind, content in sections if kind == "thought"))
+    if lines:
+        return Draft(lines[0], thoughts)
+    rows = text.split("\n")
+    stops = bool(text) and rows[-1].strip(" \t*_`\"'.") == STOP_TOKEN
+    return Draft(STOP_TOKEN if stops else "", thoughts)
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """The text before the first label (kind ``before``, often empty), then each labelled section by kind."""
+    kind, start = "before", 0
+    for label in _LABEL.finditer(text):
+        found = str(label.lastgroup)
+        if found == "loose_line" and kind == "line":
+            continue  # "Message: …" may well stand in what a person says
+        yield kind, _clean(text[start : label.start()])
+        kind, start = found.removeprefix("inline_").removeprefix("loose_"), label.end()
+    yield kind, _clean(text[start:])
+
+
+def _clean(text: str) -> str:
+    """Remove the emphasis and fences that models put around a section."""
+    text = re.sub(r"\A```\w*\n|```\Z", "", text.strip()).strip()
+    return text if text.strip("*_`#>-~ \t\n") else ""

@@ -1,23 +1,20 @@
-"""A user whose lines are judged before they are said."""
+"""Users whose lines are judged by their model before they are said."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.history import text_of
-from reward_kit.agent.model_clients.answer_parts import split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, asked, spoken
-from reward_kit.agent.users.prompting import prompt
+from reward_kit.agent.base.text import text_of
+from reward_kit.agent.models.answer_parts import split_thoughts
+from reward_kit.agent.users.llm import Draft, LLMUser, draft_line, prompt, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.history import Line
-    from reward_kit.agent.rollout import Rollout
-
-DRAFTS = 3
+    from reward_kit.agent.base.history import Line
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.rollout.rollout import UserRollout
 
 _GOOD = frozenset({"true", "yes", "good", "correct"})
 _BAD = frozenset({"false", "no", "bad", "incorrect"})
@@ -27,67 +24,73 @@ _VERDICT = re.compile(r"\b(?:not\s+(?:true|good|correct)|true|yes|good|correct|f
 class VerifyUser(LLMUser):
     """Drafts a line and has the model judge it, up to three times; if all are refused, the last is said.
 
-    A bare stop token is judged like any line: to leave too early is the worst that a user can do. Refused
+    A bare stop token is judged like any line: to end too early is the worst that a user can do. Refused
     drafts are shown while that line is drafted, and never again.
     """
 
-    drafts = DRAFTS
+    drafts = 3
 
-    async def respond(self, rollout: Rollout) -> str:
+    async def respond(self, rollout: UserRollout) -> str:
         """The user's next line; ``SimulatedUserError`` after three answers in a row with nothing to say."""
         advice = ""
         draft = Draft("")
         for number in range(self.drafts):
             messages = self.conversation(rollout)
             if number:
-                add_note(messages, prompt(rollout.task, "user_again", line=draft.line, advice=advice))
-            draft = await asked(rollout, messages, spoken)
-            if await accepts(rollout, draft.line):
+                add_note(messages, prompt(rollout, "user_again", line=draft.line, advice=advice))
+            draft = await draft_line(rollout, messages, spoken)
+            if verdict(await review(rollout, "user_verify", draft.line)):
                 break
             if number + 1 < self.drafts:
                 advice = await self.advice(rollout, draft.line)
         return draft.line
 
-    async def advice(self, _rollout: Rollout, _refused: str) -> str:
-        """What helps to do better than the refused line: nothing here."""
+    async def advice(self, _rollout: UserRollout, _refused: str) -> str:
+        """Advice for the next draft: none."""
         return ""
 
 
-async def accepts(rollout: Rollout, line: str) -> bool:
-    """Whether the user's model finds that the line can be said."""
-    return verdict(await review(rollout, "user_verify", line))
+class ReflectionUser(VerifyUser):
+    """Drafts a line and has it judged; if it is refused, the model says why, and what to say instead.
+
+    The second draft is said even if it is refused too: the first is known to be bad, and the second was
+    written knowing why.
+    """
+
+    drafts = 2
+
+    async def advice(self, rollout: UserRollout, refused: str) -> str:
+        """The model's own words on what is wrong with the refused line."""
+        reflection = await review(rollout, "user_reflect", refused)
+        return f"{reflection.strip()}\n" if reflection.strip() else ""
 
 
-async def review(rollout: Rollout, name: str, line: str) -> str:
-    """What the model answers to the prompt ``name`` about a line that may be said next."""
-    text = prompt(rollout.task, name, conversation=transcript(rollout.lines), line=line)
+async def review(rollout: UserRollout, name: str, line: str) -> str:
+    """The model's answer to the prompt ``name`` about a line that may be said next."""
+    text = prompt(rollout, name, conversation=transcript(rollout.lines), line=line)
     completion = await rollout.complete([{"role": "user", "content": text}], role="user")
     return split_thoughts(text_of(completion.message.get("content")))[0]
 
 
 def verdict(answer: str) -> bool:
-    """True unless the answer says that the line is bad; one that says nothing has nothing against it.
+    """False if the answer says that the line is bad; one that says nothing has nothing against it.
 
     The first word counts; else the last word of the kind, as models conclude with it.
     """
-    words = _words(answer)
+    words = re.findall(r"[a-z]+", answer.casefold())
     if words[:1] and words[0] in _GOOD | _BAD:
         return words[0] in _GOOD
     found = _VERDICT.findall(" ".join(words))
     return not found or found[-1] in _GOOD
 
 
-def _words(answer: str) -> list[str]:
-    return re.findall(r"[a-z]+", answer.casefold())
-
-
 def transcript(lines: Sequence[Line]) -> str:
-    """The conversation in a form in which nobody can take one speaker for the other."""
+    """The conversation in a form that names each speaker beyond doubt."""
     if not lines:
         return "(Nothing yet: the customer speaks first.)"
     return "\n\n".join(f"{'Customer' if line.speaker == 'user' else 'Agent'}: {line.text}" for line in lines)
 
 
 def add_note(messages: list[Message], note: str) -> None:
-    """Add a note to the last message, so that the roles go on alternating as strict providers want it."""
+    """Add a note to the last message; a message of its own would break the alternation of roles."""
     messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}

@@ -1,24 +1,78 @@
-"""Checking a whole bundle without a model: its toolsets, its seeds, its rows one by one."""
+"""``validate``: a bundle's toolsets, its seeds, and its rows one by one."""
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import warnings
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundles.loop_guard import own_tasks_guarded
-from reward_kit.agent.garbage import rare_collections
-from reward_kit.agent.validation.gold_check import played_verdicts
-from reward_kit.agent.validation.report import Finding, Level, ValidationReport
+from reward_kit.agent.database import Database
+from reward_kit.agent.validation.gold_check import Level, Verdict, played_verdicts
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from reward_kit.agent.bundle import Task, TaskBundle
-    from reward_kit.agent.database import Database
+    from reward_kit.agent.bundles.bundle import Task, TaskBundle
+
+
+AT_ONCE = 10
+"""Rows that are played at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: the result of checking ``place``."""
+
+    level: Level
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.place}: {self.text}"
+
+
+@dataclass(slots=True)
+class ValidationReport:
+    """The findings, in the order of checking. ``tell`` is called with each as it is made."""
+
+    findings: list[Finding] = field(default_factory=list)
+    tell: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """True if there is no error; warnings do not count."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that have to be fixed."""
+        return [finding for finding in self.findings if finding.level == "error"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """The findings that may be intended."""
+        return [finding for finding in self.findings if finding.level == "warning"]
+
+    def lines(self) -> list[str]:
+        """One readable line for each check."""
+        return [str(finding) for finding in self.findings]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"ok", "findings": [{"level", "place", "text"}]}``."""
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
+
+    def add(self, level: Level, place: str, text: str) -> None:
+        """Note the result of one check."""
+        finding = Finding(level, place, text)
+        self.findings.append(finding)
+        if self.tell is not None:
+            self.tell(finding)
 
 
 async def validate(
@@ -38,37 +92,42 @@ async def validate(
     tasks = bundle.tasks if tasks is None else tasks
     report = ValidationReport(tell=tell)
     for warning in bundle.warnings:
-        report.add("warning", *_split_place(warning))
-    for registry in {id(task.registry): task.registry for task in tasks}.values():
-        names = list(registry.tools)
-        if names:
-            many = "1 tool" if len(names) == 1 else f"{len(names)} tools"
-            report.add("ok", f"toolset {registry.name!r}", f"{many}: {', '.join(names)}")
-        else:
-            report.add("warning", f"toolset {registry.name!r}", "has no tools")
-        for tool in registry.tools.values():
-            if tool.untold:
-                what = f"no model is told {'; '.join(tool.untold)}"
-                report.add("warning", f"toolset {registry.name!r}", f"tool {tool.name}: {what}")
+        place, _, text = warning.partition(": ")
+        report.add("warning", place, text)
+    _check_toolsets(tasks, report)
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
     with (
-        rare_collections(),
-        own_tasks_guarded(),
         tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder,
         ExitStack() as opened,
+        warnings.catch_warnings(record=True) as caught,
     ):
+        warnings.simplefilter("always", RuntimeWarning)
         bases = _seed_all(tasks, Path(folder), report, opened)
-        for task in tasks:
-            base = bases[_base_key(task)]
-            if base is not None:
-                await _check_task(task, base, report)
+        await _check_tasks(tasks, bases, report)
+    for other in caught:
+        text = str(other.message)
+        if "was never awaited" in text:
+            place = f"{Path(other.filename).name}:{other.lineno}"
+            report.add("error", place, f"{text.partition(chr(10))[0]}: an await is missing")
+        else:
+            warnings.showwarning(other.message, other.category, other.filename, other.lineno)
     return report
 
 
-def _split_place(warning: str) -> tuple[str, str]:
-    place, _, text = warning.partition(": ")
-    return place, text
+def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
+    for registry in {id(task.registry): task.registry for task in tasks}.values():
+        place, names = f"toolset {registry.name!r}", list(registry.tools)
+        if names:
+            many = "1 tool" if len(names) == 1 else f"{len(names)} tools"
+            report.add("ok", place, f"{many}: {', '.join(names)}")
+        else:
+            report.add("warning", place, "has no tools")
+        for tool in registry.tools.values():
+            if tool.undescribed:
+                report.add(
+                    "warning", place, f"tool {tool.name}: no model is told {'; '.join(tool.undescribed)}"
+                )
 
 
 def _base_key(task: Task) -> tuple[str, str]:
@@ -79,8 +138,6 @@ def _seed_all(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
 ) -> dict[tuple[str, str], Database | None]:
     """An open base for each distinct seed; None for one that does not load."""
-    from reward_kit.agent.database import Database
-
     bases: dict[tuple[str, str], Database | None] = {}
     for task in tasks:
         key, seed = _base_key(task), task.seed
@@ -104,49 +161,55 @@ def _seed_all(
         report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
         if seed.of_today:
             text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
-            report.add(
-                "warning",
-                f"seed {seed.origin}",
-                f"{text}, so a run can be resumed or compared on that day alone",
-            )
+            consequence = "so a run can be resumed or compared on that day alone"
+            report.add("warning", f"seed {seed.origin}", f"{text}, {consequence}")
     return bases
 
 
-async def _check_task(task: Task, base: Database, report: ValidationReport) -> None:
-    """One line about the row if it is in order, else one for each thing that was found."""
+async def _check_tasks(
+    tasks: Sequence[Task], bases: dict[tuple[str, str], Database | None], report: ValidationReport
+) -> None:
+    """Add the findings about the rows in their order; ``AT_ONCE`` of them are played at a time."""
+    running: deque[tuple[Task, asyncio.Task[list[Verdict]]]] = deque()
+    try:
+        for task in tasks:
+            base = bases[_base_key(task)]
+            if base is not None:
+                running.append((task, asyncio.create_task(_verdicts(task, base))))
+            if len(running) >= AT_ONCE:
+                await _report_first(running, report)
+        while running:
+            await _report_first(running, report)
+    finally:
+        for _, work in running:
+            work.cancel()
+
+
+async def _report_first(
+    running: deque[tuple[Task, asyncio.Task[list[Verdict]]]], report: ValidationReport
+) -> None:
+    """Add one line about the first row if it is in order, else one for each finding."""
+    task, work = running.popleft()
+    verdicts = await work
     place = f"{task.row.place} {task.row.id}"
-    fault = _goal_fault(task, base)
-    if fault is not None:
-        report.add("error", place, f"end_goal_sql does not run: {fault}")
-        return
-    with _never_awaited() as forgotten:
-        said = await played_verdicts(task, base)
-    said += [("error", f"{text}: an await is missing") for text in dict.fromkeys(forgotten)]
-    if any(level == "error" for level, _ in said):
-        for level, text in said:
+    levels = {level for level, _ in verdicts}
+    if "error" in levels:
+        for level, text in verdicts:
             report.add(level, place, text)
     else:
-        worst: Level = "warning" if any(level == "warning" for level, _ in said) else "ok"
-        report.add(worst, place, "; ".join(text for _, text in said))
+        worst: Level = "warning" if "warning" in levels else "ok"
+        report.add(worst, place, "; ".join(text for _, text in verdicts))
 
 
-@contextmanager
-def _never_awaited() -> Iterator[list[str]]:
-    """What Python says meanwhile of coroutines that nobody awaited; its other warnings are shown."""
-    forgotten: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
-        yield forgotten
-    for warning in caught:
-        text = str(warning.message)
-        if "was never awaited" in text:
-            forgotten.append(text)
-        else:
-            warnings.showwarning(text, warning.category, warning.filename, warning.lineno)
+async def _verdicts(task: Task, base: Database) -> list[Verdict]:
+    fault = _goal_fault(task, base)
+    if fault is not None:
+        return [("error", f"end_goal_sql does not run: {fault}")]
+    return await played_verdicts(task, base)
 
 
 def _goal_fault(task: Task, base: Database) -> str | None:
-    """What SQLite says against the row's ``end_goal_sql`` on the seeded state."""
+    """SQLite's complaint about the row's ``end_goal_sql`` on the seeded state."""
     from sqlalchemy.exc import SQLAlchemyError
 
     if task.row.end_goal_sql is None:

@@ -4,104 +4,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.gold import NOT_DONE, replay_gold, replay_gold_calls
-from reward_kit.agent.metrics import is_success
-from reward_kit.agent.orchestrator import run_rollout
-from reward_kit.agent.reports.wording import one_line
+from reward_kit.agent.base.text import one_line
+from reward_kit.agent.records.outcome import is_success
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold, replay_gold_calls
+from reward_kit.agent.rollout.judge import judged
+from reward_kit.agent.rollout.orchestrator import run_rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.agents import Agent
-    from reward_kit.agent.bundle import Task
+    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.database import Changes, Database
-    from reward_kit.agent.gold import GoldCall
-    from reward_kit.agent.rollout import Rollout, ToolCall
-    from reward_kit.agent.validation.report import Level
+    from reward_kit.agent.rollout.gold import GoldCall
+    from reward_kit.agent.rollout.rollout import Rollout
+
+Level = Literal["ok", "warning", "error"]
+Verdict = tuple[Level, str]
+
+LATE = timedelta(hours=1, minutes=1, seconds=1)
+"""Delay of a second replay: hour, minute and second are all different then."""
 
 _FAULTY = NOT_DONE | {"unknown_tool"}
-LATE = timedelta(hours=1, minutes=1, seconds=1)
-"""An agent may take that much longer than the gold actions; each part of the time of day is another then."""
+_DEAF = "the reward does not look at 'outputs'"
 
 
-async def played_verdicts(task: Task, base: Database) -> list[tuple[Level, str]]:
-    """What is to be said of a row that was played, best by its gold actions."""
+async def played_verdicts(task: Task, base: Database) -> list[Verdict]:
+    """The findings about a row, from playing its gold actions and from doing nothing."""
     if task.row.actions is None:
-        idle = await _play(task, base, _IdleAgent())
-        return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, told=False)]
+        idle = await _do_nothing(task, base)
+        return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, has_outputs=False)]
     late = None if task.row.clock() else datetime.now(timezone.utc) + timedelta(days=1) + LATE
     replay = await replay_gold_calls(task, base, seed=0, now=late)
     with replay.database as gold_database:
-        idle = await _play(task, base, _IdleAgent(), gold_database)
+        idle = await _do_nothing(task, base, gold_database)
         gold = await _play(task, base, GoldAgent(), gold_database)
-        times: list[tuple[Level, str]] = []
+        more: list[Verdict] = []
         if late is not None and not gold.reached and not gold.error:
-            gold, times = await _in_time(task, base, gold, gold_database)
+            gold, more = await _in_time(task, base, gold, gold_database)
         if task.row.outputs and gold.is_sound and gold.changed:
             mute = await _play(task, base, _MuteAgent(), gold_database)
             if mute.reached:
-                times.append(("warning", f"saying nothing gives {mute.reward:g} too: {_DEAF}"))
-    idle_verdict = _idle_verdict(idle, gold=gold, told=bool(task.row.outputs))
-    return [*_gold_verdicts(task, gold, replay.calls), *times, idle_verdict]
-
-
-async def _in_time(
-    task: Task, base: Database, late: _Played, late_database: Database
-) -> tuple[_Played, list[tuple[Level, str]]]:
-    """The gold actions with the clock as it is, and what is to be said if only that makes them right.
-
-    Agents do the same later than they are done here: mostly on the same day.
-    """
-    now = datetime.now(timezone.utc)
-    with (
-        await replay_gold(task, base, seed=0) as gold_database,
-        await replay_gold(task, base, seed=0, now=_other_time_of_day(now)) as later_database,
-    ):
-        gold = await _play(task, base, GoldAgent(), gold_database)
-        if not gold.reached:
-            return late, []
-        done = gold_database.changes()
-        hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
-        if (await _play(task, base, GoldAgent(), later_database)).reached:
-            level: Level = "warning"
-            days = _named(daily - hourly or daily)
-            text = f"write the day{days}: agents fail that do the same after midnight"
-        else:
-            level = "error"
-            text = f"write the time{_named(hourly)}, which is another when an agent does the same"
-    remedy = "give the row a `now`, or leave it out of what the reward compares"
-    return gold, [(level, f"the gold actions {text}: {remedy}")]
-
-
-def _named(columns: set[str]) -> str:
-    return f" ({', '.join(sorted(columns))})" if columns else ""
-
-
-def _other_time_of_day(moment: datetime) -> datetime:
-    """``LATE`` after ``moment``, or before it where that would be another day."""
-    later = moment + LATE
-    return later if later.date() == moment.date() else moment - LATE
-
-
-def _differing(changes: Changes, others: Changes) -> set[str]:
-    """The columns in which the same rows have changed in another way; tables where rows have no key."""
-    known = {change.row_identity(): change.after or {} for change in others}
-    found: set[str] = set()
-    for change in set(changes) - set(others):
-        other = known.get(change.row_identity())
-        if other is None or change.after is None:
-            found.add(change.table)
-            continue
-        for column, value in change.after.items():
-            if other.get(column) != value:
-                found.add(f"{change.table}.{column}")
-    return found
-
-
-_DEAF = "the reward does not look at 'outputs'"
+                more.append(("warning", f"saying nothing gives {mute.reward:g} too: {_DEAF}"))
+    idle_verdict = _idle_verdict(idle, gold=gold, has_outputs=bool(task.row.outputs))
+    return [*_gold_verdicts(task, gold, replay.calls), *more, idle_verdict]
 
 
 class _MuteAgent(GoldAgent):
@@ -111,19 +62,12 @@ class _MuteAgent(GoldAgent):
         return "…" if await super().respond(rollout) else ""
 
 
-class _IdleAgent:
-    """Does nothing and says nothing that a row could ask for: no reward may take that for success."""
-
-    async def respond(self, rollout: Rollout) -> str:  # noqa: ARG002 - the protocol of agents
-        return "…"
-
-
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What the checks need of a rollout whose database is closed again.
+    """The result of a rollout whose database is closed again.
 
     ``calls`` are those of the gold agent, by the number of their action; ``changed``: the gold actions change
-    data; ``reason`` is what the reward says.
+    data; ``reason`` is the reward's.
     """
 
     reward: float | None
@@ -138,7 +82,7 @@ class _Played:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all calls could be made as they are written, and led to success."""
+        """True if all calls could be made as they are written, and led to success."""
         statuses = {call.status for call in self.calls.values()}
         return self.reached and not self.error and not statuses & _FAULTY
 
@@ -155,42 +99,101 @@ async def _play(task: Task, base: Database, agent: Agent, gold_database: Databas
         return _Played(finished.reward, error, calls, bool(finished.gold), reason)
 
 
-def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> list[tuple[Level, str]]:
-    """What the gold actions came to, by the gold agent and ``replayed`` for gold_db."""
-    said: list[tuple[Level, str]] = []
+async def _do_nothing(task: Task, base: Database, gold_database: Database | None = None) -> _Played:
+    """A rollout whose agent calls no tool and says nothing that a row could ask for."""
+    with Episode(task, base=base) as episode:
+        episode.reply("…")
+        episode.stop("agent_done")
+        result, error = await judged(episode, gold_database)
+    reward = None if result is None else float(result.score)
+    return _Played(reward, error, {}, changed=False, reason=None)
+
+
+async def _in_time(
+    task: Task, base: Database, late: _Played, late_database: Database
+) -> tuple[_Played, list[Verdict]]:
+    """The gold actions with the clock as it is, and the finding if only that makes them right.
+
+    Agents do the same later than it is done here: mostly on the same day.
+    """
+    now = datetime.now(timezone.utc)
+    later = now + LATE if (now + LATE).date() == now.date() else now - LATE
+    with (
+        await replay_gold(task, base, seed=0) as gold_database,
+        await replay_gold(task, base, seed=0, now=later) as later_database,
+    ):
+        gold = await _play(task, base, GoldAgent(), gold_database)
+        if not gold.reached:
+            return late, []
+        done = gold_database.changes()
+        hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
+        if (await _play(task, base, GoldAgent(), later_database)).reached:
+            level: Level = "warning"
+            text = (
+                f"write the day{_named(daily - hourly or daily)}: agents fail that do the same after midnight"
+            )
+        else:
+            level = "error"
+            text = f"write the time{_named(hourly)}, which is another when an agent does the same"
+    remedy = "give the row a `now`, or leave it out of what the reward compares"
+    return gold, [(level, f"the gold actions {text}: {remedy}")]
+
+
+def _named(columns: set[str]) -> str:
+    return f" ({', '.join(sorted(columns))})" if columns else ""
+
+
+def _differing(changes: Changes, others: Changes) -> set[str]:
+    """The columns in which the same rows differ; the tables of rows that cannot be matched."""
+    known = {change.row_identity(): change.after or {} for change in others}
+    found: set[str] = set()
+    for change in set(changes) - set(others):
+        other = known.get(change.row_identity())
+        if other is None or change.after is None:
+            found.add(change.table)
+            continue
+        found |= {
+            f"{change.table}.{name}" for name, value in change.after.items() if other.get(name) != value
+        }
+    return found
+
+
+def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> list[Verdict]:
+    """The findings about the gold actions: played by the gold agent, and ``replayed`` for gold_db."""
+    verdicts: list[Verdict] = []
     for number, call in gold.calls.items():
         raised = replayed[number].raised
-        what = f"gold action {number} ({call.name})"
+        text = f"gold action {number} ({call.name})"
         if call.status == "failed" and raised:
-            what += f" raised {one_line(raised)}; a tool that refuses a call raises ToolError"
+            text += f" raised {one_line(raised)}; a tool that refuses a call raises ToolError"
         elif call.status == "ok" and raised and "rollout" in task.registry.tools[call.name].injected:
-            what += f" is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            text += f" is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
         elif call.status in _FAULTY:
-            what += f" answered {one_line(repr(call.content))}"
+            text += f" answered {one_line(repr(call.content))}"
         else:
             continue
-        said.append(("error", what))
+        verdicts.append(("error", text))
     refused = {number: call for number, call in gold.calls.items() if call.status == "refused"}
     if refused:
         number, first = next(iter(refused.items()))
         answer = f", gold action {number} ({first.name}) with {one_line(repr(first.content))}"
-        said.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
+        verdicts.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
     if gold.error:
-        said.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
+        verdicts.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
     elif not gold.reached:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
-        said.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
-        said += [("error", text) for text in _writing_terminals(task, gold.calls)]
+        verdicts.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
+        verdicts += [("error", text) for text in _writing_terminals(task, gold.calls)]
     elif gold.is_sound:
         plural = "action gives" if len(gold.calls) == 1 else "actions give"
-        said.append(("ok", f"{len(gold.calls)} gold {plural} reward {gold.reward:g}"))
+        verdicts.append(("ok", f"{len(gold.calls)} gold {plural} reward {gold.reward:g}"))
     if gold.reward is not None and round(gold.reward, 6) > 1:
-        said.append(("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"))
-    return said
+        verdicts.append(("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"))
+    return verdicts
 
 
 def _writing_terminals(task: Task, calls: Mapping[int, ToolCall]) -> Iterator[str]:
-    """Terminal tools that change data: nobody who compares with the gold state would think of them."""
+    """The findings about terminal tools that change data, which are not run for gold_db."""
     tools = task.registry.tools
     for number, call in calls.items():
         if call.changes and call.name in tools and tools[call.name].terminal:
@@ -202,19 +205,19 @@ def _writing_terminals(task: Task, calls: Mapping[int, ToolCall]) -> Iterator[st
             )
 
 
-def _idle_verdict(idle: _Played, *, gold: _Played | None, told: bool) -> tuple[Level, str]:
-    """Whether doing nothing is taken for success; ``told``: the row has outputs that the user has to hear."""
+def _idle_verdict(idle: _Played, *, gold: _Played | None, has_outputs: bool) -> Verdict:
+    """The finding about doing nothing."""
     if idle.error:
         return "error", f"the reward fails when nothing was done: {one_line(idle.error)}"
-    if not idle.reached:
-        return "ok", f"doing nothing gives {idle.reward:g}"
     gives = f"doing nothing gives {idle.reward:g}"
+    if not idle.reached:
+        return "ok", gives
     if gold is None:
         return "warning", f"{gives}, which is right only if the row asks for no change"
     if gold.changed:
         return "error", f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
     if not gold.is_sound:
         return "warning", f"{gives}: whether that is right shows once the gold actions lead to reward 1"
-    if told:
+    if has_outputs:
         return "warning", f"{gives} too: {_DEAF}"
     return "ok", f"{gives} too, which is right: the gold actions change no data"

@@ -10,8 +10,8 @@ import pytest
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import evaluate
 
-from reward_kit.agent.comparing import Measure, compare, compare_with, mean_difference
-from reward_kit.agent.reports.comparison_report import baseline_lines, comparison_lines
+from reward_kit.agent.compare import Measure, compare, compare_with, mean_difference
+from reward_kit.agent.reports.comparison import baseline_lines, comparison_lines
 
 Scores = Mapping[str, Sequence[Mapping[str, float]]]
 """The metrics of each rollout, by row."""

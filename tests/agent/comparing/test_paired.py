@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.comparing import PairedDifference, mean_difference
-from reward_kit.agent.comparing.paired import student_t
-from reward_kit.agent.metrics import Interval, percentile
+from reward_kit.agent.compare import PairedDifference, mean_difference
+from reward_kit.agent.compare.paired import student_t
+from reward_kit.agent.scoring.metrics import Interval, percentile
 
 Row = tuple[list[int], list[int]]
 """The rollouts of a row in A and in B: 1 for a success."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from shop_database import SHOP
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import bindparam, text
 
 from reward_kit.agent.database import Database, Row
 from reward_kit.errors import DatabaseError
@@ -42,13 +42,6 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         row.nmae  # noqa: B018 - the access is the test
 
 
-async def test_columns_called_like_tuple_methods_are_reachable(db: Database) -> None:
-    row = await db.fetch_one("SELECT 5 AS count, 6 AS 'index', 7 AS _x, 8 AS keys")
-
-    assert (row.count, row.index, row._x, row["keys"]) == (5, 6, 7, 8)
-    assert dict(row) == {"count": 5, "index": 6, "_x": 7, "keys": 8}
-
-
 async def test_of_columns_with_one_name_the_first_is_meant(db: Database) -> None:
     row = await db.fetch_one("SELECT 1 AS a, 2 AS b, 3 AS a")
 
@@ -69,10 +62,6 @@ async def test_named_parameters_come_from_a_dict_and_positional_ones_from_a_list
 
     assert await db.fetch_val(by_name, {"id": 1, "least": 3}) == "Alice"
     assert await db.fetch_val(by_place, [1, 3]) == await db.fetch_val(by_place, (1, 3)) == "Alice"
-
-
-async def test_names_that_the_statement_does_not_use_are_fine(db: Database) -> None:
-    assert await db.fetch_val("SELECT :a", {"a": 1, "b": 2}) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,11 +102,6 @@ async def test_fetch_one_and_fetch_val_of_nothing_are_none(db: Database) -> None
     assert await db.fetch_val("SELECT id FROM customers WHERE id = 99") is None
     assert await db.fetch_all("SELECT id FROM customers WHERE id = 99") == []
     assert await db.fetch_val("DELETE FROM orders WHERE id = 'none'") is None
-
-
-async def test_fetch_one_leaves_the_database_free_for_the_next_statement(db: Database) -> None:
-    assert await db.fetch_val("SELECT name FROM customers ORDER BY id") == "Alice"
-    await db.execute("DROP TABLE orders")
 
 
 async def test_execute_tells_what_a_write_did(db: Database) -> None:
@@ -169,34 +153,6 @@ async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
         await db.executemany("INSERT INTO customers(name) VALUES (?)", rows)
 
     assert await db.fetch_val("SELECT count(*) FROM customers") == 3
-
-
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
-    ("sql", "credit"),
-    [
-        ("INSERT INTO customers(name, credit) SELECT 'n' || :n, :n", {"n1": 1, "n2": 2, "n3": 3}),
-        ("UPDATE customers SET credit = credit + :n WHERE name = 'Alice'", {"Alice": 16.5}),
-    ],
-)
-async def test_executemany_applies_each_set_once(
-    db: Database, monkeypatch: pytest.MonkeyPatch, sql: str, credit: dict[str, float], large: bool
-) -> None:
-    if large:  # such a base has its writes done in a thread
-        monkeypatch.setattr("reward_kit.agent.database.statement._LARGE_BASE", 0)
-    with db.fork() as fork:
-        assert await fork.executemany(sql, [{"n": number} for number in (1, 2, 3)]) == 3
-        rows = await fork.fetch_all("SELECT name, credit FROM customers WHERE credit IS NOT NULL")
-        assert {"Alice": 10.5, "Bob": 0.0, **credit} == dict(rows)
-
-
-async def test_executemany_of_a_schema_change_changes_no_rows(db: Database) -> None:
-    await db.execute("UPDATE customers SET credit = 1")
-    assert await db.executemany("CREATE TABLE IF NOT EXISTS more(x)", [None, None]) == 0
-
-
-async def test_executemany_of_nothing_changes_nothing(db: Database) -> None:
-    assert await db.executemany("INSERT INTO customers(name) VALUES (?)", []) == 0
 
 
 async def test_executemany_lets_other_tasks_of_the_loop_run_only_whole(db: Database) -> None:
@@ -273,13 +229,6 @@ async def test_text_of_sqlalchemy_brings_its_own_parameters(db: Database) -> Non
     assert await db.fetch_val(text(r"SELECT '12\:30'")) == "12:30"
 
 
-async def test_text_with_a_missing_parameter_and_other_expressions_are_errors(db: Database) -> None:
-    with pytest.raises(DatabaseError, match="bind parameter 'id'"):
-        await db.fetch_val(text("SELECT :id"))
-    with pytest.raises(DatabaseError, match=r"must be a str or sqlalchemy\.text"):
-        await db.fetch_val(select(text("1")))  # type: ignore[arg-type]  # wrong on purpose
-
-
 async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:
     values = [b"\x00\xff", "a\x00b", "🛫 ok", "", b"", -(1 << 63), (1 << 63) - 1, 1e308]
 
@@ -308,14 +257,6 @@ async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
     with pytest.raises(DatabaseError, match=CLOSED):
         async with db.tool_call():
             await db.fetch_val("SELECT 1")
-
-
-async def test_a_database_that_was_never_used_closes_too(base: Database) -> None:
-    database = base.fork()
-    database.close()
-
-    with pytest.raises(DatabaseError, match="closed"):
-        await database.fetch_val("SELECT 1")
 
 
 @pytest.mark.parametrize("damaged", [slice(100, 4096), slice(4096, None)])

@@ -47,18 +47,6 @@ async def test_a_runaway_statement_is_stopped_by_cancelling_its_call_and_nothing
     assert len(db.changes()) == 0
 
 
-async def test_a_runaway_write_after_other_writes_is_stopped_too(db: Database) -> None:
-    async def tool() -> None:
-        async with db.tool_call():
-            await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-            await db.execute(RUNAWAY_WRITE)
-
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(tool(), 0.1)
-
-    assert await count(db) == 3
-
-
 @pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
 async def test_the_event_loop_goes_on_while_a_long_statement_runs(db: Database, sql: str) -> None:
     running = asyncio.create_task(db.execute(sql))
@@ -115,26 +103,6 @@ async def test_cancelling_one_statement_leaves_the_call_intact(db: Database) -> 
     assert [change.after["name"] for change in call.changes] == ["Dora", "Emil"]
 
 
-async def test_the_next_call_does_not_wait_for_a_statement_that_was_cancelled(db: Database) -> None:
-    async def runaway() -> None:
-        async with db.tool_call():
-            await db.execute(RUNAWAY_WRITE)
-
-    async def next_call() -> None:
-        async with db.tool_call():
-            await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-
-    first = asyncio.create_task(runaway())
-    second = asyncio.create_task(next_call())
-    await asyncio.sleep(0.05)
-    first.cancel()
-    await asyncio.wait([first, second], timeout=5)
-
-    assert first.cancelled()
-    assert second.exception() is None
-    assert await count(db) == 4
-
-
 async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_through(db: Database) -> None:
     order: list[str] = []
 
@@ -185,34 +153,6 @@ async def test_a_tool_in_a_thread_that_ran_out_of_time_is_stopped_and_undone(db:
     assert await count(db) == 3
 
 
-async def test_many_long_statements_on_many_databases_all_end_when_cancelled(base: Database) -> None:
-    forks = [base.fork() for _ in range(12)]  # more than there are threads for them
-
-    async def call(db: Database) -> None:
-        async with db.tool_call():
-            await db.execute(RUNAWAY_WRITE)
-
-    tasks = [asyncio.create_task(call(db)) for db in forks]
-    await asyncio.sleep(0.1)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks, timeout=10)
-
-    assert all(task.cancelled() for task in tasks)
-    assert [await count(db) for db in forks] == [3] * 12
-    for db in forks:
-        db.close()
-
-
-async def test_closing_stops_a_running_statement(db: Database) -> None:
-    running = asyncio.create_task(db.execute(RUNAWAY))
-    await asyncio.sleep(0.05)
-    db.close()
-
-    with pytest.raises(DatabaseError):
-        await running
-
-
 def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> None:
     failures: list[BaseException] = []
 
@@ -229,33 +169,6 @@ def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> 
     thread.join(5)
 
     assert len(failures) == 1
-
-
-async def test_cancelling_again_while_a_statement_is_being_stopped_changes_nothing(db: Database) -> None:
-    async def call() -> None:
-        async with db.tool_call():
-            await db.execute(RUNAWAY_WRITE)
-
-    task = asyncio.create_task(call())
-    await asyncio.sleep(0.05)
-    task.cancel()
-    for _ in range(5):
-        await asyncio.sleep(0)
-        task.cancel()
-    await asyncio.wait([task], timeout=5)
-
-    assert task.cancelled()
-    assert await count(db) == 3
-
-
-async def test_a_long_read_gets_the_same_answer_on_the_thread(tmp_path: Path, mode: str) -> None:
-    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 200000)"
-    slow = f"{numbers} SELECT sum(x) FROM c"
-    limits = Limits(inline_seconds=0.0)
-    with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
-        assert await asyncio.gather(*(db.fetch_val(slow) for _ in range(3))) == [20000100000] * 3
-        async with db.tool_call():
-            assert await asyncio.gather(*(db.fetch_val(slow) for _ in range(3))) == [20000100000] * 3
 
 
 async def test_a_write_that_moves_to_a_thread_happens_once(tmp_path: Path, mode: str) -> None:

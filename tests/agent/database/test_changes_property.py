@@ -1,99 +1,80 @@
-"""Equal changes are equal databases, whatever was done: NULL keys, no keys, odd values, schema changes."""
+"""Recorded changes against the comparison of whole databases, for random statements."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from database_workloads import SEED, TABLES, schema_statements, statement, statements
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.database.base import seed_base
-from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.changes import Changes
-from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.overlay_diff import overlay_changes
-from reward_kit.agent.database.session import ChangeHistory, SessionRecorder
+from reward_kit.agent.database import Changes, Database
+from reward_kit.agent.database.recorder import overlay_changes
+from reward_kit.agent.database.sql_text import split_statements
+from reward_kit.errors import DatabaseError
 
 INTERNAL = ("sqlite_", "texts_", "boxes_", "search_")
 """Prefixes of tables that SQLite and virtual tables keep for themselves."""
 
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> BaseImage:
-    return BaseImage.open(seed_base(tmp_path_factory.mktemp("changes") / "base.db", SEED))
-
-
+Workload = list[tuple[str, list[Any]]]
 workloads = st.lists(statement(statements), max_size=7)
 workloads_with_schema = st.lists(statement(statements + schema_statements * 2), max_size=7)
-
-
-@dataclass
-class Rollout:
-    """A fork that ``run`` has worked on."""
-
-    overlay: Overlay
-    connection: apsw.Connection
-    recorder: SessionRecorder
-
-    @classmethod
-    def of(cls, overlay: Overlay, earlier: Changes | None = None) -> Rollout:
-        connection = overlay.connect()
-        history = ChangeHistory(overlay, earlier)
-        return cls(overlay, connection, SessionRecorder(connection, overlay, history))
-
-    def run(self, workload: list[tuple[str, list[Any]]]) -> Changes:
-        for sql, parameters in workload:
-            with contextlib.suppress(apsw.Error):
-                self.connection.execute(sql, parameters)
-            if self.connection.in_transaction:  # the statement failed in the middle of its transaction
-                self.connection.execute("ROLLBACK")
-        return self.recorder.changes()
-
-    def record_anew(self, earlier: Changes) -> None:
-        """Go on with another recorder, as a fork does with each of its transactions."""
-        self.recorder.close()
-        self.recorder = SessionRecorder(self.connection, self.overlay, ChangeHistory(self.overlay, earlier))
-
-    def close(self) -> None:
-        self.recorder.close()
-        self.connection.close()
-
-
-def dump(rollout: Rollout) -> object:
-    """All that a query can see: schema and rows, with the type of every value, in no order.
-
-    The rowid of a full-text table is what other tables refer to, so it counts.
-    """
-    execute: Callable[..., Any] = rollout.connection.execute
-    objects = execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-    schema = sorted(row for row in objects if not row[1].startswith(INTERNAL))
-    tables = {name for kind, name, _ in schema if kind == "table"}
-    rows = {table: execute(f"SELECT {'rowid, ' * (table == 'texts')}* FROM {table}") for table in tables}
-    return schema, {table: sorted(map(repr, found)) for table, found in rows.items()}
-
-
-def indexed(rollout: Rollout) -> list[Any]:
-    """What the index over another table's texts holds."""
-    return rollout.connection.execute("SELECT id, sz FROM search_docsize").fetchall()
-
-
+kinds = pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
 relaxed = settings(
     deadline=None,
-    max_examples=80,
+    max_examples=70,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
-def reflected(workload: list[tuple[str, list[Any]]]) -> Iterator[list[tuple[str, list[Any]]]]:
+class _UndoError(Exception):
+    """Ends a transaction that is to be rolled back."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with Database.seed(tmp_path_factory.mktemp("changes") / "base.db", SEED) as database:
+        yield database
+
+
+def run(fork: Database, workload: Workload) -> Changes:
+    """The changes of ``fork`` after each statement of ``workload`` in a transaction of its own."""
+    for sql, parameters in workload:
+        parts = [part.sql.strip(";") for part in split_statements(sql)]
+        undo = parts[0] == "BEGIN"
+        with contextlib.suppress(DatabaseError, _UndoError), fork.sync.transaction():
+            for part in parts[1:-1] if undo else parts:
+                fork.sync.execute(part, parameters)
+            if undo:
+                raise _UndoError
+    return fork.changes()
+
+
+def compared(fork: Database) -> Changes:
+    return overlay_changes(fork.content.backend.overlay)  # type: ignore[attr-defined]  # the mode is "overlay"
+
+
+def dump(fork: Database) -> object:
+    """All that a query can see: schema and rows, with the type of every value, in no order.
+
+    The rowid of a full-text table is what other tables refer to, so it counts.
+    """
+    execute: Callable[..., Any] = fork.sync.fetch_all
+    objects = execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    schema = sorted(tuple(row) for row in objects if not row[1].startswith(INTERNAL))
+    tables = {name for kind, name, _ in schema if kind == "table"}
+    rows = {table: execute(f"SELECT {'rowid, ' * (table == 'texts')}* FROM {table}") for table in tables}
+    indexed = execute("SELECT id, sz FROM search_docsize")  # of an index over another table's texts
+    return schema, {table: sorted(map(repr, found)) for table, found in rows.items()}, indexed
+
+
+def reflected(workload: Workload) -> Iterator[Workload]:
     """Workloads that are likely to end where ``workload`` does: itself, its parts, another order."""
     yield workload
     yield workload[::-1]
@@ -102,93 +83,109 @@ def reflected(workload: list[tuple[str, list[Any]]]) -> Iterator[list[tuple[str,
     yield workload + workload[-1:]
 
 
-@pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
-def test_equal_changes_are_equal_databases(base: BaseImage, kind: st.SearchStrategy[Any]) -> None:
+@kinds
+def test_equal_changes_are_equal_databases(base: Database, kind: st.SearchStrategy[Any]) -> None:
     outcomes = {True: 0, False: 0}
 
     @relaxed
     @given(kind, kind)
-    def check(first: list[Any], second: list[Any]) -> None:
-        left = Rollout.of(Overlay(base))
-        changes = left.run(first)
-        content = dump(left), indexed(left)
-        for workload in [second, *reflected(first)]:
-            right = Rollout.of(Overlay(base))
-            same = right.run(workload).equals(changes)
-            assert same == (content == (dump(right), indexed(right)))
-            assert same == (not right.recorder.changes().describe(changes))
-            outcomes[same] += 1
-            right.close()
-        left.close()
+    def check(first: Workload, second: Workload) -> None:
+        with base.fork() as left:
+            changes = run(left, first)
+            content = dump(left)
+            for workload in [second, *reflected(first)]:
+                with base.fork() as right:
+                    same = run(right, workload).equals(changes)
+                    assert same == (content == dump(right))
+                    assert same == (not right.changes().describe(changes))
+                    outcomes[same] += 1
 
     check()
     assert min(outcomes.values()) > 100, "the workloads must lead to the same and to different places"
 
 
-@pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
+@kinds
 def test_recorded_changes_are_those_that_comparing_finds(
-    base: BaseImage, kind: st.SearchStrategy[Any]
+    base: Database, kind: st.SearchStrategy[Any]
 ) -> None:
     @relaxed
     @given(kind)
-    def check(workload: list[Any]) -> None:
-        rollout = Rollout.of(Overlay(base))
-        assert rollout.run(workload) == overlay_changes(rollout.overlay)
-        rollout.connection.execute("BEGIN")
-        rollout.connection.execute("DELETE FROM keyless; UPDATE named SET v = 5; DELETE FROM texts")
-        inside = rollout.recorder.changes()
-        rollout.connection.execute("COMMIT")
-        assert inside == rollout.recorder.changes() == overlay_changes(rollout.overlay)
-        rollout.close()
+    def check(workload: Workload) -> None:
+        with base.fork() as fork:
+            assert run(fork, workload) == compared(fork)
+            with fork.sync.transaction():
+                for sql in ("DELETE FROM keyless", "UPDATE named SET v = 5", "DELETE FROM texts"):
+                    with contextlib.suppress(DatabaseError):
+                        fork.sync.execute(sql)
+                inside = fork.changes()
+            assert inside == fork.changes() == compared(fork)
 
     check()
 
 
-@pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
-def test_changes_of_two_spans_add_up(base: BaseImage, kind: st.SearchStrategy[Any]) -> None:
+@kinds
+async def test_changes_of_calls_add_up(base: Database, kind: st.SearchStrategy[Any]) -> None:
     @relaxed
     @given(kind, kind)
-    def check(first: list[Any], second: list[Any]) -> None:
-        rollout = Rollout.of(Overlay(base))
-        before = rollout.run(first)
-        rollout.record_anew(before)
-        after = rollout.run(second)
-        span = after.minus(before)
-        assert rollout.recorder.since_start() == span
-        assert after == overlay_changes(rollout.overlay)
-        rollout.record_anew(after)
-        assert not rollout.recorder.since_start()
-        assert before.then(span) == after
-        assert after.minus(after) == Changes()
-        assert Changes().then(after) == after.minus(Changes()) == after
-        assert Changes.from_json(after.to_json()) == after
-        if before == after:
-            assert not span
-        rollout.close()
+    def check(first: Workload, second: Workload) -> None:
+        with base.fork() as fork:
+            before = run(fork, first)
+            after = run(fork, second)
+            span = after.minus(before)
+            assert fork.changes(since=before) == span
+            assert after == compared(fork)
+            assert before.then(span) == after
+            assert after.minus(after) == Changes()
+            assert Changes().then(after) == after.minus(Changes()) == after
+            assert Changes.from_json(after.to_json()) == after
 
     check()
+    with base.fork() as fork:
+        total = Changes()
+        for sql, _ in [*statements, *schema_statements]:
+            before = fork.changes()
+            with contextlib.suppress(DatabaseError):
+                async with fork.tool_call() as call:
+                    await fork.execute(sql, [1, 2, 3][: sql.count("?")])
+                assert call.changes == fork.changes(since=before), sql
+                total = total.then(call.changes)
+        assert total == fork.changes() == compared(fork)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["told", "found-out"])
-@pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
+@pytest.mark.parametrize("stored", [False, True])
+@kinds
 def test_a_fork_of_a_written_fork_knows_its_changes_from_the_base(
-    base: BaseImage, kind: st.SearchStrategy[Any], known: bool
+    base: Database, kind: st.SearchStrategy[Any], stored: bool
 ) -> None:
-    @settings(relaxed, max_examples=40)
+    @settings(relaxed, max_examples=30)
     @given(kind, kind)
-    def check(first: list[Any], second: list[Any]) -> None:
-        parent = Rollout.of(Overlay(base))
-        earlier = parent.run(first)
-        child = Rollout.of(parent.overlay.fork(), earlier if known else None)
-        assert child.recorder.changes() == earlier
-        assert child.run(second) == overlay_changes(child.overlay) == parent.run(second)
-        parent.close()
-        child.close()
+    def check(first: Workload, second: Workload) -> None:
+        with base.fork() as parent:
+            earlier = run(parent, first)
+            origin = Database.open(base.path or base.content.backend.base_path, delta=parent.delta())
+            with (origin if stored else parent).fork() as child:
+                assert child.changes() == earlier
+                assert run(child, second) == compared(child) == run(parent, second)
 
     check()
 
 
-def test_the_workloads_touch_every_table(base: BaseImage) -> None:
+def test_the_workloads_touch_every_table() -> None:
     everything = " ".join(sql for sql, _ in statements)
     assert all(table in everything for table in TABLES.split())
-    assert Path(base.path).exists()
+
+
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_any_number_of_rows_is_recorded(tmp_path: Path, count: int) -> None:
+    seed = "CREATE TABLE t (id INTEGER PRIMARY KEY, v); CREATE TABLE other (v); INSERT INTO other VALUES (1);"
+    with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as fork:
+        fork.sync.execute("DELETE FROM other")
+        fork.sync.execute(
+            "INSERT INTO t WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?) "
+            "SELECT i, 0 FROM n",
+            [count],
+        )
+        fork.sync.execute("UPDATE t SET v = 1 WHERE id = 1")
+        changes = fork.changes()
+        assert len(changes) == count + 1
+        assert changes[1].after == {"id": 1, "v": 1}

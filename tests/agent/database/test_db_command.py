@@ -7,14 +7,18 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from flight_bundle import GOLD, ROW, flight_bundle
 
+from reward_kit.agent import evaluate
+from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.delta import export, save_delta
+from reward_kit.agent.database.delta import export
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.cli_commands.db import db
 
@@ -26,14 +30,13 @@ INSERT INTO bookings VALUES ('A1', 'Alice', 'reserved'), ('B2', 'Bob', 'paid');
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A row's folder with a base, a delta and the same state as a complete file."""
+    """A row's folder with a base and a final state."""
     overlay = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", SEED)))
     connection = overlay.connect()
     connection.execute("UPDATE bookings SET status = 'paid' WHERE id = 'A1'")
     connection.execute("INSERT INTO bookings VALUES ('C3', 'Cleo', 'reserved')")
     connection.close()
-    save_delta(overlay, tmp_path / "roll_1.dbd")
-    export(overlay, tmp_path / "roll_2.db")
+    export(overlay, tmp_path / "roll_1.db")
     return tmp_path
 
 
@@ -54,9 +57,8 @@ def shell(path: Path, typed: str, *options: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("name", ["roll_1.dbd", "roll_2.db"])
-def test_changes_of_a_rollout_are_lines(folder: Path, name: str) -> None:
-    result = run("changes", folder / name)
+def test_changes_of_a_rollout_are_lines(folder: Path) -> None:
+    result = run("changes", folder / "roll_1.db")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "bookings #A1 status: 'reserved' -> 'paid'",
@@ -65,7 +67,7 @@ def test_changes_of_a_rollout_are_lines(folder: Path, name: str) -> None:
 
 
 def test_changes_as_json(folder: Path) -> None:
-    records = json.loads(run("changes", folder / "roll_1.dbd", "--json").stdout)
+    records = json.loads(run("changes", folder / "roll_1.db", "--json").stdout)
     assert [(record["op"], record["key"]) for record in records] == [
         ("update", {"id": "A1"}),
         ("insert", {"id": "C3"}),
@@ -73,39 +75,13 @@ def test_changes_as_json(folder: Path) -> None:
     assert json.loads(run("changes", folder / "base.db", "--json").stdout) == []
 
 
-def test_long_values_are_cut_unless_they_are_wanted_whole(folder: Path) -> None:
-    overlay = Overlay(BaseImage.open(folder / "base.db"))
-    connection = overlay.connect()
-    items = json.dumps([{"item": number, "note": "as ordered"} for number in range(40)])
-    connection.execute("UPDATE bookings SET status = ? WHERE id = 'A1'", (items,))
-    connection.execute("INSERT INTO bookings VALUES ('C3', ?, ?)", (items, b"\0" * 300))
-    connection.close()
-    save_delta(overlay, folder / "roll_3.dbd")
-
-    cut = run("changes", folder / "roll_3.dbd")
-    update, insert = cut.stdout.splitlines()
-    assert update == f"bookings #A1 status: 'reserved' -> {items[:77] + '...'!r}"
-    assert len(insert) < 500
-    assert cut.stderr == "long values are cut; --full shows them whole\n"
-
-    full = run("changes", folder / "roll_3.dbd", "--full")
-    assert full.stdout.splitlines() == [
-        f"bookings #A1 status: 'reserved' -> {items!r}",
-        f"bookings #C3: inserted (id='C3', passenger={items!r}, status=x'{'00' * 300}')",
-    ]
-    assert full.stderr == ""
-    as_json = run("changes", folder / "roll_3.dbd", "--json")
-    assert json.loads(as_json.stdout)[0]["after"] == {"status": items}
-    assert as_json.stderr == ""
-
-
 def test_changes_from_another_database(folder: Path) -> None:
-    result = run("changes", folder / "base.db", "--base", folder / "roll_1.dbd")
+    result = run("changes", folder / "base.db", "--base", folder / "roll_1.db")
     assert result.output.splitlines() == [
         "bookings #A1 status: 'paid' -> 'reserved'",
         "bookings #C3: deleted (id='C3', passenger='Cleo', status='reserved')",
     ]
-    same = run("changes", folder / "roll_2.db", "--base", folder / "roll_1.dbd")
+    same = run("changes", folder / "roll_1.db", "--base", folder / "roll_1.db")
     assert same.stdout == ""
     assert same.stderr == "no changes\n"
 
@@ -113,7 +89,7 @@ def test_changes_from_another_database(folder: Path) -> None:
 def test_a_complete_file_alone_has_nothing_to_be_compared_with(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    alone = Path(shutil.copy(folder / "roll_2.db", tmp_path_factory.mktemp("alone")))
+    alone = Path(shutil.copy(folder / "roll_1.db", tmp_path_factory.mktemp("alone")))
     result = run("changes", alone)
     assert result.exit_code == 2
     assert "give --base" in result.output
@@ -121,22 +97,22 @@ def test_a_complete_file_alone_has_nothing_to_be_compared_with(
 
 def test_an_export_is_a_complete_database(folder: Path) -> None:
     out = folder / "out.db"
-    assert run("export", folder / "roll_1.dbd", out).exit_code == 0
+    assert run("export", folder / "roll_1.db", out).exit_code == 0
     connection = sqlite3.connect(out)
     assert connection.execute("SELECT count(*) FROM bookings WHERE status = 'paid'").fetchall() == [(2,)]
     connection.execute("DELETE FROM bookings")
     connection.commit()
     connection.close()
-    refused = run("export", folder / "roll_1.dbd", out)
+    refused = run("export", folder / "roll_1.db", out)
     assert refused.exit_code == 2
     assert "--force replaces it" in refused.output
-    assert run("export", folder / "roll_1.dbd", out, "--force").exit_code == 0
+    assert run("export", folder / "roll_1.db", out, "--force").exit_code == 0
     connection = sqlite3.connect(out)
     assert connection.execute("SELECT count(*) FROM bookings").fetchall() == [(3,)]
     connection.close()
 
 
-@pytest.mark.parametrize("name", ["base.db", "roll_1.dbd", "roll_2.db"])
+@pytest.mark.parametrize("name", ["base.db", "roll_1.db"])
 def test_the_shell_answers_queries(folder: Path, name: str) -> None:
     answer = shell(folder / name, "SELECT passenger FROM bookings ORDER BY id LIMIT 2;\n.tables\n")
     assert answer.returncode == 0
@@ -144,9 +120,9 @@ def test_the_shell_answers_queries(folder: Path, name: str) -> None:
 
 
 def test_the_shell_runs_sql_from_the_command_line(folder: Path) -> None:
-    answer = shell(folder / "roll_1.dbd", "", "SELECT count(*) FROM bookings", ".tables")
+    answer = shell(folder / "roll_1.db", "", "SELECT count(*) FROM bookings", ".tables")
     assert answer.stdout.split() == ["3", "bookings"]
-    wrong = shell(folder / "roll_1.dbd", "", "SELECT nope")
+    wrong = shell(folder / "roll_1.db", "", "SELECT nope")
     assert wrong.returncode == 1
     assert "no such column: nope" in wrong.stderr
     assert "Traceback" not in wrong.stderr
@@ -155,10 +131,10 @@ def test_the_shell_runs_sql_from_the_command_line(folder: Path) -> None:
 def test_the_shell_reads_only_unless_told_otherwise_and_never_writes_the_file(folder: Path) -> None:
     contents = {path: path.read_bytes() for path in folder.iterdir()}
     typed = "DELETE FROM bookings;\nSELECT count(*) FROM bookings;\n"
-    refused = shell(folder / "roll_1.dbd", typed)
+    refused = shell(folder / "roll_1.db", typed)
     assert refused.stdout.split() == ["3"]
     assert "readonly" in refused.stderr
-    assert shell(folder / "roll_1.dbd", typed, "--writable").stdout.split() == ["0"]
+    assert shell(folder / "roll_1.db", typed, "--writable").stdout.split() == ["0"]
     assert {path: path.read_bytes() for path in folder.iterdir()} == contents
 
 
@@ -168,12 +144,6 @@ def test_faults_are_one_line_and_exit_code_2(folder: Path) -> None:
         result = run(arguments[0], folder / arguments[1], *arguments[2:])
         assert result.exit_code == 2
         assert result.stderr == f"Error: {folder}/text.db: not a SQLite database\n"
-    (folder / "base.db").unlink()
-    result = run("changes", folder / "roll_1.dbd")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(
-        f"Error: {folder}/roll_1.dbd: the base of this delta, base.db, is not beside it"
-    )
     assert run("changes", folder / "none.db").exit_code == 2
 
 
@@ -188,3 +158,21 @@ def test_help_lists_the_commands_without_loading_a_database_library() -> None:
     ).stdout
     assert all(command in answer for command in ("open", "export", "changes"))
     assert answer.strip().endswith("[]")
+
+
+def test_a_rollout_is_named_by_its_row_or_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD, "outputs": []})
+    for keep in ("full", "delta"):
+        evaluate(dataset=str(bundle.dataset), agent="gold", eval_id=keep, keep_db=keep)
+        with closing(sqlite3.connect(f"runs/evals/{keep}.db")) as store:
+            (rollout,) = store.execute("SELECT id FROM rollouts").fetchone()
+        for name in (f"{keep} {ROW['id']}#1", rollout):
+            changed = run("changes", name)
+            assert changed.exit_code == 0, changed.output
+            assert "bookings #" in changed.output
+            assert run("export", name, tmp_path / "out.db", "--force").exit_code == 0
+            with Database.open(tmp_path / "out.db") as exported:
+                assert exported.read_only().execute("SELECT count(*) FROM bookings").scalar_one() >= 1
+    assert run("changes", "full nosuch#1").exit_code == 2

@@ -33,15 +33,6 @@ async def test_the_same_seed_gives_the_same_answers(base: Database) -> None:
         assert first.changes() == second.changes()
 
 
-async def test_other_seeds_and_no_seed_give_other_answers(base: Database) -> None:
-    forks = [base.fork(seed=7), base.fork(seed=8), base.fork(seed=-7), base.fork(), base.fork()]
-    answers = [str(await ask(fork)) for fork in forks]
-
-    assert len(set(answers)) == 5
-    for fork in forks:
-        fork.close()
-
-
 async def test_both_modes_draw_the_same_numbers(tmp_path: Path) -> None:
     answers = []
     for mode in ("overlay", "file"):
@@ -53,21 +44,6 @@ async def test_both_modes_draw_the_same_numbers(tmp_path: Path) -> None:
             answers.append(await db.fetch_one(question))
 
     assert answers[0] == answers[1]
-
-
-async def test_random_numbers_are_spread_and_blobs_have_their_length(base: Database) -> None:
-    with base.fork(seed=1) as db:
-        numbers = [await db.fetch_val("SELECT random()") for _ in range(300)]
-        lengths = await db.fetch_one(
-            "SELECT length(randomblob(4)), length(randomblob(0)), length(randomblob(-5)),"
-            " length(randomblob(NULL)), length(randomblob('12x')), length(randomblob(3.9)),"
-            " length(randomblob('x'))"
-        )
-
-    assert len(set(numbers)) == 300
-    assert 90 < sum(number > 0 for number in numbers) < 210
-    assert max(abs(number) for number in numbers) > 1 << 61
-    assert lengths == (4, 1, 1, 1, 12, 3, 1)
 
 
 async def test_a_call_that_is_rolled_back_leaves_no_trace_in_the_numbers_to_come(base: Database) -> None:
@@ -187,31 +163,6 @@ async def test_the_clock_stands_still_at_now(base: Database) -> None:
         await asyncio.sleep(0.01)
         assert await db.fetch_val("SELECT strftime('%f', 'now')") == "15.250"
         assert db.read_only().execute("SELECT date('now')").scalar_one() == "2025-05-19"
-
-
-async def test_defaults_and_triggers_see_the_same_clock(base: Database) -> None:
-    with base.fork(now=NOW) as db:
-        await db.execute(
-            "CREATE TABLE t(a, made DEFAULT CURRENT_TIMESTAMP, day DEFAULT (date('now', '+1 day')))"
-        )
-        await db.execute("CREATE TRIGGER tr AFTER INSERT ON t BEGIN UPDATE t SET a = datetime('now'); END")
-        await db.execute("INSERT INTO t(a) VALUES (1)")
-
-        assert await db.fetch_one("SELECT * FROM t") == (
-            "2025-05-19 09:30:15",
-            "2025-05-19 09:30:15",
-            "2025-05-20",
-        )
-
-
-async def test_the_clock_of_one_fork_does_not_reach_another_or_the_thread_it_ran_in(base: Database) -> None:
-    with base.fork(now=NOW) as frozen, base.fork() as free:
-        await frozen.fetch_val("SELECT date('now')")
-        today = await free.fetch_val("SELECT datetime('now')")
-
-    assert abs(datetime.fromisoformat(today) - datetime.now(timezone.utc).replace(tzinfo=None)) < timedelta(
-        minutes=2
-    )
 
 
 @pytest.mark.parametrize(

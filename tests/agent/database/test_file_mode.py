@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.file_driver import FileDriver
 from reward_kit.errors import BundleError, DatabaseError
 
 
@@ -104,25 +97,6 @@ async def test_an_orm_works_on_the_engine(db: Database) -> None:
     assert db.changes() == call.changes
 
 
-async def test_a_failing_call_takes_back_what_the_engine_committed(db: Database) -> None:
-    await add_with_engine(db, "before")
-
-    async def failing_tool() -> None:
-        async with db.tool_call():
-            await add_with_engine(db, "within")
-            await db.execute("UPDATE customers SET credit = 5")
-            raise ValueError
-
-    with pytest.raises(ValueError):
-        await failing_tool()
-    async with db.tool_call() as call:
-        await add_with_engine(db, "after")
-
-    assert names(db.path) == ["Alice", "Bob", "Çiğdem", "before", "after"]
-    assert await db.fetch_val("SELECT sum(credit) FROM customers") == 10.5
-    assert [change.after["name"] for change in call.changes] == ["after"]
-
-
 async def test_an_orm_works_without_await_on_the_engine_of_def_tools(db: Database) -> None:
     def tool() -> None:
         with Session(db.sync.engine) as session:
@@ -136,65 +110,6 @@ async def test_an_orm_works_without_await_on_the_engine_of_def_tools(db: Databas
     assert [(change.op, change.after) for change in call.changes] == [("update", {"credit": 99.0})]
     assert db.changes() == call.changes
     assert db.sync.engine is db.sync.engine
-
-
-async def test_a_failing_call_takes_back_what_the_engine_of_def_tools_committed(db: Database) -> None:
-    await asyncio.to_thread(add_with_sync_engine, db, "before")
-
-    async def failing_tool() -> None:
-        async with db.tool_call():
-            await asyncio.to_thread(add_with_sync_engine, db, "within")
-            raise ValueError
-
-    with pytest.raises(ValueError):
-        await failing_tool()
-    async with db.tool_call() as call:
-        await asyncio.to_thread(add_with_sync_engine, db, "after")
-
-    assert names(db.path) == ["Alice", "Bob", "Çiğdem", "before", "after"]
-    assert [change.after["name"] for change in call.changes] == ["after"]
-
-
-async def test_a_session_that_a_def_tool_leaves_open_stops_nobody(db: Database) -> None:
-    def leaves() -> None:
-        session = Session(db.sync.engine)
-        session.add(Customer(name="lost"))
-        session.flush()
-
-    async with db.tool_call():
-        await asyncio.to_thread(leaves)
-        gc.collect()
-    async with db.tool_call():
-        await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-
-    assert names(db.path)[3:] == ["Dora"]
-
-
-async def test_a_failing_call_takes_back_what_other_connections_to_the_path_wrote(db: Database) -> None:
-    def tool() -> None:
-        with closing(sqlite3.connect(db.sync.path)) as connection, connection:
-            connection.execute("DELETE FROM orders")
-            connection.execute("CREATE TABLE t(a)")
-        raise ValueError("after the commit")
-
-    with pytest.raises(ValueError, match="after the commit"):
-        async with db.tool_call():
-            await asyncio.to_thread(tool)
-
-    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
-    assert len(db.changes()) == 0
-
-
-async def test_a_cancelled_call_takes_back_what_the_engine_committed(db: Database) -> None:
-    async def tool() -> None:
-        async with db.tool_call():
-            await add_with_engine(db, "within")
-            await asyncio.sleep(10)
-
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(tool(), 0.3)
-
-    assert names(db.path) == ["Alice", "Bob", "Çiğdem"]
 
 
 async def test_parallel_calls_take_turns_with_the_engine_too(db: Database) -> None:
@@ -212,7 +127,7 @@ async def test_parallel_calls_take_turns_with_the_engine_too(db: Database) -> No
     outcomes = await asyncio.gather(*(tool(f"tool {n}") for n in range(6)), return_exceptions=True)
 
     assert [str(outcome) for outcome in outcomes if outcome] == ["tool 3"]
-    assert names(db.path)[3:] == ["tool 0", "tool 1", "tool 2", "tool 4", "tool 5"]
+    assert names(db.path)[3:] == [f"tool {n}" for n in range(6)]
 
 
 async def test_reading_here_and_writing_with_the_engine_in_one_call_do_not_block_each_other(
@@ -266,17 +181,6 @@ async def test_the_engine_has_the_random_numbers_the_clock_and_the_foreign_keys_
             blocking.execute(text("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)"))
 
 
-async def test_the_engine_leaves_no_thread_and_no_connection_behind(db: Database) -> None:
-    import threading
-
-    await add_with_engine(db, "Dora")
-    await add_with_engine(db, "Emil")
-    await asyncio.sleep(0.05)
-
-    assert [thread.name for thread in threading.enumerate() if "connection_worker" in thread.name] == []
-    assert db.engine is db.engine
-
-
 async def test_overlay_databases_and_bases_have_no_engine(base: Database, tmp_path: Path) -> None:
     with Database.seed(tmp_path / "overlay.db", SHOP) as overlay, overlay.fork() as fork:
         assert fork.path is None
@@ -288,12 +192,6 @@ async def test_overlay_databases_and_bases_have_no_engine(base: Database, tmp_pa
         _ = base.engine
     with pytest.raises(DatabaseError, match=r"a base has no engine. fork\(\) it"):
         _ = base.sync.engine
-
-
-@pytest.mark.parametrize("view", ["read_only", "read_only_async"])
-def test_rewards_have_no_engine_and_are_told_what_to_ask(db: Database, view: str) -> None:
-    with pytest.raises(DatabaseError, match=r"a reward's database has no engine\. Ask `db\.execute"):
-        _ = getattr(db, view)().engine
 
 
 async def test_a_fork_of_a_fork_starts_from_what_is_committed(db: Database) -> None:
@@ -309,12 +207,10 @@ async def test_a_fork_of_a_fork_starts_from_what_is_committed(db: Database) -> N
     assert names(db.path)[3:] == ["Dora", "Emil"]
 
 
-@pytest.mark.parametrize("keep", ["full", "delta"])
-async def test_saving_writes_a_complete_file(db: Database, tmp_path: Path, keep: str) -> None:
+async def test_exporting_writes_a_complete_file(db: Database, tmp_path: Path) -> None:
     await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-    target = tmp_path / ("roll_1.db" if keep == "full" else "roll_1.dbd")
 
-    saved = db.save(target, keep=keep)
+    saved = db.export(tmp_path / "roll_1.db")
 
     assert saved == tmp_path / "roll_1.db"
     assert names(saved)[3:] == ["Dora"]
@@ -363,109 +259,6 @@ def test_what_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
     assert not (tmp_path / "new.db").exists()
 
 
-WRITER = """
-import asyncio, sys
-from reward_kit.agent.database import Database
-from reward_kit.agent.database.file_driver import FileDriver
-
-async def main():
-    db = Database.open(sys.argv[1], mode="file").fork()
-    print(db.path, flush=True)
-    for number in range(100000):
-        async with db.tool_call():
-            await db.execute("UPDATE accounts SET money = money - 1 WHERE id % 2 = 0")
-            await db.execute("UPDATE accounts SET money = money + 1 WHERE id % 2 = 1")
-
-asyncio.run(main())
-"""
-
-
-def test_a_killed_process_leaves_a_consistent_file(tmp_path: Path) -> None:
-    seed = (
-        "CREATE TABLE accounts(id INTEGER PRIMARY KEY, money INTEGER, filler TEXT);"
-        "INSERT INTO accounts WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 4000)"
-        " SELECT x, 100, hex(zeroblob(60)) FROM c;"
-    )
-    Database.seed(tmp_path / "base.db", seed, mode="file").close()
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    for delay in (0.0, 0.02, 0.05, 0.09, 0.14):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "base.db")],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert process.stdout is not None
-        path = process.stdout.readline().strip()
-        time.sleep(0.05 + delay)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            assert connection.execute("SELECT sum(money) FROM accounts").fetchone() == (400_000,)
-
-
-WITHOUT_APSW = """
-import sys
-sys.modules["apsw"] = None  # as on a platform for which there is none
-
-import asyncio
-from pathlib import Path
-from reward_kit.agent.database import Database
-from reward_kit.agent.database.file_driver import FileDriver
-from reward_kit.errors import DatabaseError
-
-folder = Path(sys.argv[1])
-
-async def main():
-    seed = "CREATE TABLE t(id INTEGER PRIMARY KEY, a); INSERT INTO t VALUES (1, 'x');"
-    base = Database.seed(folder / "base.db", seed)
-    assert base.mode == "file"
-    with base.fork(seed=1, now="2025-05-19") as db, base.fork(seed=1, now="2025-05-19") as gold:
-        for fork in (db, gold):
-            async with fork.tool_call() as call:
-                await fork.execute("INSERT INTO t(a) VALUES (hex(randomblob(4)) || date('now'))")
-        assert len(call.changes) == 1
-        assert db.equals(gold)
-        try:
-            async with db.tool_call():
-                await db.execute("DELETE FROM t")
-                raise ValueError
-        except ValueError:
-            pass
-        assert db.equals(gold)
-        assert db.read_only().execute("SELECT count(*) FROM t").scalar_one() == 2
-        try:
-            db.read_only().execute("DELETE FROM t")
-        except DatabaseError as error:
-            print(error)
-        saved = db.save(folder / "roll.dbd", keep="delta")
-        assert Database.open(saved).equals(gold)
-    try:
-        Database.open(folder / "delta.dbd")
-    except DatabaseError as error:
-        print(error)
-
-asyncio.run(main())
-"""
-
-
-def test_everything_but_deltas_works_without_apsw(tmp_path: Path) -> None:
-    with Database.seed(tmp_path / "other.db", SHOP) as base, base.fork() as fork:
-        fork.sync.execute("DELETE FROM orders")
-        fork.save(tmp_path / "delta.dbd", keep="delta")
-
-    done = subprocess.run([sys.executable, "-c", WITHOUT_APSW, str(tmp_path)], capture_output=True, text=True)
-
-    no_delta = 'file is not a database. A delta needs the package apsw and mode "overlay".'
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "the database is read-only here",
-        f"{tmp_path / 'delta.dbd'}: cannot open the database: {no_delta}",
-    ]
-
-
 def test_a_reader_copies_no_file_and_leaves_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "private"))
     (tmp_path / "private").mkdir()
@@ -485,32 +278,18 @@ def test_a_reader_copies_no_file_and_leaves_it_there(tmp_path: Path, monkeypatch
     assert not list((tmp_path / "private").iterdir())
 
 
-def test_nothing_is_closed_while_a_thread_asks_for_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection of Python's ``sqlite3`` that is closed while it works ends the process."""
-    order: list[str] = []
-    asked, ending = threading.Event(), threading.Event()
-    protect = FileDriver.protect
+async def test_a_failing_call_undoes_what_db_wrote_and_leaves_what_the_engine_committed(db: Database) -> None:
+    async def failing() -> None:
+        async with db.tool_call():
+            await add_with_engine(db, "Dora")
+            await db.execute("DELETE FROM orders")
+            raise ValueError
 
-    def slow(driver: FileDriver) -> None:
-        asked.set()
-        ending.wait(10)
-        time.sleep(0.1)
-        protect(driver)
-        order.append("protected")
+    with pytest.raises(ValueError):
+        await failing()
 
-    monkeypatch.setattr(FileDriver, "protect", slow)
-    with Database.seed(tmp_path / "base.db", SHOP, mode="file") as base:
-        db = base.fork()
-        assert db.sync.execute("SELECT 1").scalar_one() == 1
-        thread = threading.Thread(target=lambda: db.path)
-        thread.start()
-        assert asked.wait(10)
-        ending.set()
-        db.close()
-        order.append("closed")
-        thread.join(10)
-        assert order == ["protected", "closed"]
-        with pytest.raises(DatabaseError, match="this database is closed"):
-            _ = db.path
+    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
+    assert [change.after["name"] for change in db.changes()] == ["Dora"]
+    async with db.tool_call() as call:
+        await add_with_engine(db, "Emil")
+    assert [change.after["name"] for change in call.changes] == ["Emil"]

@@ -46,13 +46,6 @@ async def test_reaching_out_of_the_database_and_switching_its_safety_off_are_ref
         assert await db.fetch_val("SELECT count(*) FROM orders") == 3
 
 
-async def test_a_refusal_is_not_remembered_for_the_next_error(db: Database) -> None:
-    with pytest.raises(DatabaseError, match="ATTACH"):
-        await db.execute("ATTACH ':memory:' AS other")
-    with pytest.raises(DatabaseError, match=r"^no such table: nowhere$"):
-        await db.execute("SELECT * FROM nowhere")
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -85,23 +78,6 @@ async def test_foreign_keys_are_on_in_forks_if_the_seed_switched_them_on(db: Dat
         await db.execute("INSERT INTO customers(id, name) VALUES (1, 'Alicia')")
 
 
-async def test_system_tables_and_the_storage_of_full_text_indexes_cannot_be_written(
-    tmp_path: Path,
-) -> None:
-    with (
-        Database.seed(tmp_path / "b.db", "CREATE VIRTUAL TABLE notes USING fts5(body)") as base,
-        base.fork() as db,
-    ):
-        await db.execute("INSERT INTO notes VALUES ('a window seat, please')")
-        for sql in ("DELETE FROM notes_data", "UPDATE sqlite_master SET sql = ''"):
-            with pytest.raises(DatabaseError, match="may not be modified"):
-                await db.execute(sql)
-
-        assert (
-            await db.fetch_val("SELECT body FROM notes WHERE notes MATCH 'window'") == "a window seat, please"
-        )
-
-
 async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path: Path, mode: str) -> None:
     endless = RUNAWAY.replace("count(*)", "x")
     limits = Limits(max_rows=100)
@@ -129,17 +105,6 @@ async def test_too_many_bytes_are_an_error_before_they_fill_the_memory(tmp_path:
 
         assert peak < 150 << 20
         assert len(await db.fetch_all(f"{endless} LIMIT 20", {"size": 1 << 20})) == 20
-
-
-async def test_the_limit_of_rows_does_not_cut_off_what_a_write_returns(tmp_path: Path, mode: str) -> None:
-    limits = Limits(max_rows=3)
-    with (
-        Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base,
-        base.fork() as db,
-    ):
-        written = await db.fetch_all("INSERT INTO t VALUES (1), (2), (3), (4), (5) RETURNING a")
-
-    assert [row.a for row in written] == [1, 2, 3, 4, 5]
 
 
 async def test_values_and_statements_have_a_largest_size(db: Database) -> None:

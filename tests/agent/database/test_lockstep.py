@@ -15,7 +15,7 @@ import pytest
 from reward_kit.agent.database import base_image
 from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.delta import export, load_delta, save_delta
+from reward_kit.agent.database.delta import delta_of, export, unpack_delta
 from reward_kit.agent.database.overlay import Overlay
 
 STATEMENTS = 1000
@@ -220,9 +220,9 @@ def test_a_fork_behaves_like_a_plain_file(
     expected = content(plain.execute)
     assert content(connection.execute) == expected
     assert content(overlay.fork().connect().execute) == expected
-    delta = save_delta(overlay, tmp_path / "roll.dbd")
-    assert content(load_delta(delta).connect().execute) == expected
-    stock = sqlite3.connect(export(load_delta(delta), tmp_path / "roll.db"))
+    delta = delta_of(overlay)
+    assert content(unpack_delta(delta, overlay.base).connect().execute) == expected
+    stock = sqlite3.connect(export(unpack_delta(delta, overlay.base), tmp_path / "roll.db"))
     assert stock.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert content(stock.execute) == expected
     stock.close()

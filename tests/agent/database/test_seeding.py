@@ -6,8 +6,6 @@ import resource
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,8 +17,8 @@ from reward_kit.agent.database import Database
 from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.sql_script import split_statements
-from reward_kit.errors import BundleError, DatabaseError, StorageError, UsageError
+from reward_kit.agent.database.sql_text import split_statements
+from reward_kit.errors import BundleError, StorageError, UsageError
 
 
 def rows(path: Path, sql: str) -> list[tuple]:
@@ -59,38 +57,6 @@ def test_statements_keep_their_line_numbers() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TRIGGER t AFTER INSERT ON a BEGIN UPDATE a SET b = 1; DELETE FROM c; END;",
-        "CREATE TEMP TRIGGER t AFTER INSERT ON a BEGIN SELECT CASE WHEN 1 THEN 2 END; SELECT ';'; END;",
-        "create trigger t after delete on a begin\n -- end;\n select 1;\n end;",
-        "SELECT 'it''s; here', \"a;b\", `c;d`, [e;f];",
-        "SELECT 1 -- no; end\n + 2;",
-        "SELECT 1 /* no; end ' */ + 2;",
-        "SELECT x'3b', 'ü;';",
-    ],
-)
-def test_semicolons_inside_a_statement_do_not_end_it(statement: str) -> None:
-    script = f"SELECT 0;\n{statement}\n{statement} SELECT 9;"
-    assert [s.sql for s in split_statements(script)] == ["SELECT 0;", statement, statement, "SELECT 9;"]
-
-
-def test_what_is_never_closed_is_one_statement_up_to_the_end() -> None:
-    for rest in (
-        "SELECT 'open; SELECT 1;",
-        'SELECT "open; x',
-        "SELECT 1 /* open; x",
-        "CREATE TRIGGER t BEGIN SELECT 1; x",
-    ):
-        assert [s.sql for s in split_statements(f"SELECT 1; {rest}")] == ["SELECT 1;", rest]
-
-
-@pytest.mark.parametrize("script", ["", "  \n", "-- nothing", "/* nothing", ";;\n;", "\ufeff"])
-def test_a_script_of_nothing_has_no_statements(script: str) -> None:
-    assert list(split_statements(script)) == []
-
-
 # -- what a base is ----------------------------------------------------------------------------------------
 
 
@@ -109,14 +75,6 @@ def test_a_seeded_base_is_finished_and_read_only(tmp_path: Path) -> None:
     assert Overlay(BaseImage.open(path)).pristine
 
 
-def test_an_empty_seed_gives_an_empty_database(tmp_path: Path) -> None:
-    path = seed_base(tmp_path / "base.db", "-- nothing yet")
-    assert rows(path, "SELECT count(*) FROM sqlite_master") == [(0,)]
-    connection = Overlay(BaseImage.open(path)).connect()
-    connection.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
-    assert connection.execute("SELECT * FROM t").fetchall() == [(1,)]
-
-
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     sql = """
     CREATE TABLE t (a DEFAULT (random()), b DEFAULT (hex(randomblob(8))), c DEFAULT CURRENT_TIMESTAMP, d);
@@ -130,16 +88,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [row[2] for row in values] == ["2024-05-15 12:00:00"] * 3
     assert values[0][3] == "2024-05-16"
     assert len({row[0] for row in values} | {row[1] for row in values}) == 6
-
-
-def test_without_now_a_seed_sees_one_moment_of_the_present(tmp_path: Path) -> None:
-    def script(db: Any) -> None:
-        db.execute("CREATE TABLE t (a)")
-        for _ in range(3):
-            db.execute("INSERT INTO t VALUES (julianday('now'))")
-
-    path = seed_base(tmp_path / "base.db", script=script)
-    assert rows(path, "SELECT count(DISTINCT a), abs(max(a) - julianday('now')) < 0.01 FROM t") == [(1, 1)]
 
 
 def test_a_new_seed_replaces_a_base_and_a_faulty_one_does_not(tmp_path: Path) -> None:
@@ -173,17 +121,6 @@ def test_a_dump_of_another_database_is_a_seed(tmp_path: Path) -> None:
     source.close()
 
 
-def test_transactions_of_the_seed_are_its_own(tmp_path: Path) -> None:
-    sql = """
-    INSERT INTO t VALUES (0);
-    BEGIN; INSERT INTO t VALUES (1); SAVEPOINT s; INSERT INTO t VALUES (2); ROLLBACK TO s; COMMIT;
-    BEGIN; INSERT INTO t VALUES (3); ROLLBACK;
-    INSERT OR IGNORE INTO t VALUES (1), (4);
-    """
-    path = seed_base(tmp_path / "base.db", "CREATE TABLE t (a UNIQUE);" + sql)
-    assert rows(path, "SELECT a FROM t ORDER BY a") == [(0,), (1,), (4,)]
-
-
 def test_a_full_text_index_over_another_table_survives_the_seeding(tmp_path: Path) -> None:
     sql = """
     CREATE TABLE docs (title TEXT, body TEXT);
@@ -215,15 +152,6 @@ def test_the_line_is_that_of_the_fault_where_sqlite_knows_it(tmp_path: Path) -> 
     assert message.startswith("flight_task/seed.sql:4: no such column: nope, in: SELECT a,")
 
 
-def test_a_long_statement_is_quoted_by_its_beginning(tmp_path: Path) -> None:
-    message = fault(tmp_path, f"INSERT INTO missing VALUES ('{'x' * 5000}')")
-    assert message.startswith(
-        "flight_task/seed.sql:1: no such table: missing, in: INSERT INTO missing VALUES ('xxx"
-    )
-    assert message.endswith("xxx...")
-    assert len(message) < 200
-
-
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
@@ -245,10 +173,6 @@ def test_seeds_cannot_reach_out_of_their_database(
     assert "is not allowed in a seed" in message
 
 
-def test_the_schema_table_cannot_be_written(tmp_path: Path) -> None:
-    assert "may not be modified" in fault(tmp_path, "CREATE TABLE t (a); UPDATE sqlite_schema SET sql = 'x'")
-
-
 def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
     assert fault(tmp_path, "BEGIN; CREATE TABLE t (a);") == (
         "flight_task/seed.sql: a transaction is begun and never ended. Add COMMIT."
@@ -257,13 +181,6 @@ def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
 
 def test_a_nul_character_is_a_fault(tmp_path: Path) -> None:
     assert fault(tmp_path, "CREATE TABLE t (a);\n\0").startswith("flight_task/seed.sql:2: a NUL character")
-
-
-def test_a_path_with_a_nul_character_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="the path has a NUL character"):
-        seed_base(tmp_path / "a\0b", "SELECT 1")
-    with pytest.raises(DatabaseError, match="the path has a NUL character"):
-        Database.open(tmp_path / "a\0b")
 
 
 def test_foreign_keys_switched_on_late_are_checked(tmp_path: Path) -> None:
@@ -355,57 +272,6 @@ def test_a_script_is_refused_what_seed_sql_is_refused_and_told_what_cannot_be_st
             seed_base(tmp_path / "base.db", script=call)
 
 
-def test_seeding_works_without_apsw_but_for_a_frozen_clock(tmp_path: Path) -> None:
-    program = """
-        import sys
-        from pathlib import Path
-        sys.modules["apsw"] = None
-        from reward_kit.agent.database.base import seed_base
-        from reward_kit.errors import BundleError, DatabaseError
-        path = Path(sys.argv[1])
-        sql = "PRAGMA foreign_keys=ON; CREATE TABLE t (a DEFAULT (random())); INSERT INTO t VALUES (7)"
-        seed_base(path, sql, script=lambda db: db.execute("INSERT INTO t DEFAULT VALUES"))
-        for sql in ("CREATE TABLE u (a);\\nATTACH 'x' AS y", "CREATE TABLE u (a);\\nbogus"):
-            try:
-                seed_base(path.with_name("no.db"), sql)
-            except BundleError as error:
-                print(error)
-        try:
-            seed_base(path.with_name("no.db"), "SELECT 1", now="2024-01-01")
-        except DatabaseError as error:
-            print(error)
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "base.db")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.stderr == ""
-    assert result.stdout.splitlines() == [
-        (
-            "seed SQL:2: reaching another file (ATTACH, VACUUM INTO) is not allowed in a seed,"
-            " in: ATTACH 'x' AS y"
-        ),
-        'seed SQL:2: near "bogus": syntax error, in: bogus',
-        "a database with a frozen clock needs the package apsw",
-    ]
-    assert names(tmp_path) == ["base.db"]
-    with_apsw = seed_base(
-        tmp_path / "other.db",
-        "PRAGMA foreign_keys=ON; CREATE TABLE t (a DEFAULT (random())); INSERT INTO t VALUES (7)",
-        script=lambda db: db.execute("INSERT INTO t DEFAULT VALUES"),
-    )
-    assert rows(tmp_path / "base.db", "SELECT a FROM t") == rows(with_apsw, "SELECT a FROM t")
-    assert Overlay(BaseImage.open(tmp_path / "base.db")).foreign_keys
-
-
-def test_a_moment_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseError, match="tomorrow"):
-        seed_base(tmp_path / "base.db", "SELECT 1", now="tomorrow")
-
-
 @pytest.mark.parametrize("mode", ["overlay", "file"])
 def test_changes_count_from_what_was_seeded_whatever_is_beside_it(tmp_path: Path, mode: Any) -> None:
     """A complete file beside a ``base.db`` may be a fork of that one; a seeded one is not."""
@@ -428,11 +294,6 @@ def fill(db: Any) -> None:
 
 async def fill_later(db: Any) -> None:
     db.execute("CREATE TABLE a (b)")
-
-
-def test_a_script_alone_needs_no_sql(tmp_path: Path) -> None:
-    with Database.seed(tmp_path / "base.db", None, script=fill) as base:
-        assert base.read_only().execute("SELECT count(*) FROM a").scalar_one() == 0
 
 
 @pytest.mark.parametrize(

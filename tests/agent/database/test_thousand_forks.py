@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import hashlib
-import random
 import threading
 import tracemalloc
 from pathlib import Path
@@ -113,26 +111,6 @@ async def test_a_thousand_forks_work_side_by_side_without_threads_or_descriptors
     assert hashlib.sha256(base_path.read_bytes()).digest() == content
 
 
-async def test_a_fork_takes_little_memory_even_after_large_calls_were_rolled_back(base_path: Path) -> None:
-    with Database.open(base_path) as base:
-        await base.fetch_val("SELECT count(*) FROM orders")
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        forks = [base.fork() for _ in range(100)]
-        for number, db in enumerate(forks):
-            with pytest.raises(DatabaseError):
-                await failing_call(db, number)
-            await succeeding_call(db, number)
-        gc.collect()
-        per_fork = (tracemalloc.get_traced_memory()[0] - before) / len(forks)
-        tracemalloc.stop()
-        for db in forks:
-            db.close()
-
-    # what Python holds: changed pages and bookkeeping; SQLite's own cache comes on top, at most 256 KiB
-    assert per_fork < 120_000
-
-
 async def test_forks_that_are_forgotten_are_freed_without_being_closed(base_path: Path) -> None:
     with Database.open(base_path) as base:
 
@@ -151,45 +129,3 @@ async def test_forks_that_are_forgotten_are_freed_without_being_closed(base_path
         tracemalloc.stop()
 
     assert grown < 300_000
-
-
-async def test_random_interleavings_give_the_same_states_as_one_fork_after_the_other(base_path: Path) -> None:
-    def script(number: int) -> list[tuple[str, bool]]:
-        draw = random.Random(number)
-        return [
-            (
-                draw.choice(
-                    [
-                        "UPDATE orders SET total = total + 1 WHERE id = 'X{}'",
-                        "DELETE FROM orders WHERE id = 'X{}'",
-                        "INSERT INTO customers(name) VALUES ('c{}' || abs(random() % 5))",
-                        "UPDATE customers SET credit = {} WHERE id = 2",
-                    ]
-                ).format(draw.randrange(1, 30)),
-                draw.random() < 0.3,
-            )
-            for _ in range(12)
-        ]
-
-    async def call(db: Database, sql: str, *, pause: bool, fails: bool) -> None:
-        async with db.tool_call():
-            await db.execute(sql)
-            if pause:
-                await asyncio.sleep(0)
-            if fails:
-                raise LookupError
-
-    async def play(db: Database, number: int, *, pause: bool) -> None:
-        for sql, fails in script(number):
-            with contextlib.suppress(LookupError, DatabaseError):
-                await call(db, sql, pause=pause, fails=fails)
-
-    with Database.open(base_path) as base:
-        together = [base.fork(seed=number) for number in range(60)]
-        await asyncio.gather(*(play(db, number, pause=True) for number, db in enumerate(together)))
-        for number, db in enumerate(together):
-            with base.fork(seed=number) as alone:
-                await play(alone, number, pause=False)
-                assert alone.equals(db)
-                assert alone.draws == db.draws
-            db.close()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from pathlib import Path
 
 import pytest
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.row_change import RowChange
 from reward_kit.errors import DatabaseError, QueryTimeoutError
 
 
@@ -69,33 +66,6 @@ async def test_each_call_tells_its_own_changes_only(db: Database) -> None:
     assert db.changes(since=first.changes) != db.changes()
 
 
-async def test_a_call_does_not_go_through_what_earlier_ones_have_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = 0
-    identity = RowChange.row_identity
-
-    def counted(row: RowChange) -> tuple[str, bytes]:
-        nonlocal compared
-        compared += 1
-        return identity(row)
-
-    seed = "CREATE TABLE bookings (id TEXT PRIMARY KEY, seat INT); INSERT INTO bookings VALUES ('a', 1);"
-    with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
-        monkeypatch.setattr(RowChange, "row_identity", counted)
-        for number in range(60):
-            async with db.tool_call() as call:
-                await db.execute("INSERT INTO bookings VALUES (:id, 2)", {"id": f"b{number}"})
-            assert [change.key for change in call.changes] == [{"id": f"b{number}"}]
-        assert compared <= 2 * 60
-        async with db.tool_call() as call:
-            await db.execute("INSERT INTO bookings VALUES (NULL, 3)")
-        async with db.tool_call() as call:
-            await db.execute("UPDATE bookings SET seat = 4 WHERE seat = 3")
-        assert [(change.op, change.key) for change in call.changes] == [("delete", None), ("insert", None)]
-        assert len(db.changes()) == 61
-
-
 async def test_changes_since_an_earlier_moment(db: Database) -> None:
     await insert(db, "Dora")
     earlier = db.changes()
@@ -128,14 +98,6 @@ async def test_changes_asked_for_within_a_call_are_forgotten_with_it(db: Databas
     assert len(db.changes()) == 1
 
 
-async def test_changes_asked_for_within_a_call_do_not_hide_what_the_call_did(db: Database) -> None:
-    async with db.tool_call() as call:
-        await insert(db, "Dora")
-        assert len(db.changes()) == 1
-
-    assert len(call.changes) == 1
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
 async def test_a_call_that_raises_leaves_nothing_behind(db: Database, error: type[BaseException]) -> None:
     async def failing() -> None:
@@ -152,16 +114,6 @@ async def test_a_call_that_raises_leaves_nothing_behind(db: Database, error: typ
     async with db.tool_call() as call:
         await insert(db, "Emil")
     assert [change.after["id"] for change in call.changes] == [4]
-
-
-async def test_an_error_that_a_tool_catches_takes_back_only_its_statement(db: Database) -> None:
-    async with db.tool_call():
-        await insert(db, "Dora")
-        with pytest.raises(DatabaseError):
-            await insert(db, "Alice")
-        await insert(db, "Emil")
-
-    assert await count(db) == 5
 
 
 async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -> None:
@@ -213,21 +165,6 @@ async def test_transactions_nest(db: Database) -> None:
     ]
 
 
-async def test_a_transaction_outside_a_call_is_kept_or_undone_as_one(db: Database) -> None:
-    async with db.transaction():
-        await insert(db, "Dora")
-
-    async def failing() -> None:
-        async with db.transaction():
-            await insert(db, "Emil")
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await failing()
-
-    assert await count(db) == 4
-
-
 async def test_a_call_inside_a_call_is_undone_by_itself(db: Database) -> None:
     async with db.tool_call() as outer:
         await insert(db, "Dora")
@@ -267,35 +204,6 @@ async def test_parallel_calls_have_the_database_to_themselves_in_the_order_of_th
     assert log == [f"{name} {event}" for name in names for event in ("starts", "ends")]
 
 
-async def test_a_failing_call_beside_others_takes_back_only_its_own_rows(db: Database) -> None:
-    async def tool(name: str, fails: bool) -> None:
-        async with db.tool_call():
-            await insert(db, name)
-            await asyncio.sleep(0)
-            if fails:
-                raise ValueError(name)
-
-    outcomes = await asyncio.gather(
-        *(tool(f"tool {number}", fails=number % 3 == 0) for number in range(12)), return_exceptions=True
-    )
-
-    assert [str(outcome) for outcome in outcomes if outcome] == ["tool 0", "tool 3", "tool 6", "tool 9"]
-    names = {row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")}
-    assert names == {f"tool {number}" for number in range(12) if number % 3}
-
-
-async def test_statements_gathered_within_a_call_belong_to_it(db: Database) -> None:
-    async def failing() -> None:
-        async with db.tool_call():
-            await asyncio.gather(*(insert(db, f"n{number}") for number in range(5)))
-            raise ValueError("late")
-
-    with pytest.raises(ValueError, match="late"):
-        await failing()
-
-    assert await count(db) == 3
-
-
 async def test_transactions_gathered_within_a_call_take_turns(db: Database) -> None:
     async def part(name: str, fails: bool) -> None:
         async with db.transaction():
@@ -326,26 +234,6 @@ async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database)
     with pytest.raises(DatabaseError, match="has ended"):
         await task
     assert await count(db) == 4
-
-
-async def test_statements_outside_wait_for_the_running_call(db: Database) -> None:
-    inserted, proceed = asyncio.Event(), asyncio.Event()
-
-    async def tool() -> None:
-        async with db.tool_call():
-            await insert(db, "Dora")
-            inserted.set()
-            await proceed.wait()
-
-    running = asyncio.create_task(tool())
-    await inserted.wait()
-    outside = asyncio.create_task(count(db))
-    await asyncio.sleep(0.01)
-    assert not outside.done()
-    proceed.set()
-
-    assert await outside == 4
-    await running
 
 
 async def test_calls_on_different_forks_do_not_wait_for_each_other(base: Database) -> None:
@@ -443,40 +331,6 @@ async def test_a_tool_in_a_thread_shares_the_transaction_of_its_call(db: Databas
     async with db.tool_call() as call:
         assert await asyncio.to_thread(tool) == 6
     assert [change.after["name"] for change in call.changes] == ["Dora", "Emil", "Fred"]
-
-
-async def test_tools_in_threads_take_turns_too(db: Database) -> None:
-    log: list[str] = []
-
-    def tool(name: str) -> None:
-        db.sync.execute("INSERT INTO customers(name) VALUES (?)", [name])
-        log.append(f"{name} starts")
-        threading.Event().wait(0.003)
-        db.sync.execute("UPDATE customers SET credit = 1 WHERE name = ?", [name])
-        log.append(f"{name} ends")
-
-    async def call(name: str) -> None:
-        async with db.tool_call():
-            await asyncio.to_thread(tool, name)
-
-    await asyncio.gather(*(call(f"tool {number}") for number in range(5)))
-
-    assert len(log) == 10
-    for starts, ends in zip(log[::2], log[1::2], strict=True):
-        assert starts.replace("starts", "ends") == ends
-
-
-async def test_a_failing_block_in_a_thread_is_undone(db: Database) -> None:
-    def tool() -> None:
-        db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
-
-        with pytest.raises(DatabaseError), db.sync.transaction():
-            db.sync.executemany("INSERT INTO customers(name) VALUES (?)", [["Emil"], ["Alice"]])
-
-    async with db.tool_call() as call:
-        await asyncio.to_thread(tool)
-
-    assert [change.after["name"] for change in call.changes] == ["Dora"]
 
 
 async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlock(db: Database) -> None:

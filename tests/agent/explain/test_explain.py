@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
+from stored_rollouts import edit, query
 from stub_server import Answer
 
-from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.evaluation import Evaluation
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.explain.context import context_of
+from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import ModelSetupError, StorageError
 
 AGENT = '''
@@ -26,6 +27,7 @@ class BooksTheWrongOne:
         await rollout.call_tool("pay_booking", {"booking_id": booked.partition(': "')[2].partition('"')[0]})
         return "Booked for " + name
 '''
+FILE = Path("runs/evals/mine.db")
 BLAMED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Bob."})
 
 
@@ -34,7 +36,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     made = flight_bundle(tmp_path)
     made.rows({"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reward_kit.agent.model_clients.attempts.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("reward_kit.agent.models.attempts.LONGEST_WAIT", 0.0)
     name = f"explained_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(AGENT)
     made.players = f"{name}:BooksTheWrongOne"
@@ -50,6 +52,10 @@ def run(bundle: Bundle, **options: Any) -> EvaluationResult:
         "retries": 0,
     }
     return agent_eval(bundle.dataset, **{**given, **options})
+
+
+def notes() -> list[dict[str, Any]]:
+    return query(FILE, "SELECT id, rollout, json FROM notes WHERE kind = 'explanation' ORDER BY id")
 
 
 def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, stub_llm: Any) -> None:
@@ -114,7 +120,7 @@ def test_a_finished_evaluation_is_explained_afterwards_and_by_another_model(
     assert second.explanations is not None
     assert first.explanations.authors == {"agent": 2}
     assert second.explanations.authors == {"user": 2}
-    assert len(second.explanations.path.read_text().splitlines()) == 4
+    assert len(notes()) == 4
 
 
 def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any) -> None:
@@ -214,19 +220,17 @@ def test_a_missing_key_is_found_before_the_first_rollout(
     assert not Path("runs").exists()
 
 
-def test_a_torn_last_line_is_asked_for_again_and_a_damaged_file_is_named(
-    bundle: Bundle, stub_llm: Any
+@pytest.mark.parametrize("damage", ["{}", "[1]", '{"rollout":'])
+def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_told(
+    bundle: Bundle, stub_llm: Any, damage: str
 ) -> None:
     stub_llm.script("judge", [BLAMED])
-    result = run(bundle)
-    assert result.explanations is not None
-    path = result.explanations.path
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text(lines[0] + lines[1][:40])
+    run(bundle)
+    edit(FILE, "DELETE FROM notes WHERE id = ?", notes()[1]["id"])
     run(bundle)
     assert len(stub_llm.requests_for("judge")) == 3
-    path.write_text("{}\n" + "".join(lines))
-    with pytest.raises(StorageError, match=r"mine\.explanations\.jsonl:1"):
+    edit(FILE, "UPDATE notes SET json = ? WHERE id = ?", damage, notes()[0]["id"])
+    with pytest.raises(StorageError, match=r"mine\.db: .*damaged"):
         run(bundle)
 
 
@@ -258,7 +262,7 @@ async def test_what_is_judged_before_an_interruption_is_kept(bundle: Bundle, stu
 
 def test_long_results_of_tools_can_be_cut(bundle: Bundle) -> None:
     result = run(bundle, explain=None)
-    record = load_rollout(result.folder / result.outcomes[1].file)
+    record = result.record(result.outcomes[1])
     record.messages[3]["content"] = "x" * 5000
     assert "x" * 5000 in context_of(record)
     assert "x" * 10 + "… (4990 more characters)" in context_of(record, longest_result=10)

@@ -18,7 +18,8 @@ from stub_server import Answer, StubServer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.explain import make_explainer
-from reward_kit.agent.providers import Gates, gate
+from reward_kit.agent.models import rate_limits
+from reward_kit.agent.models.limiter import Call, Limiters
 
 AGENT = """
 class BooksNothing:
@@ -87,7 +88,7 @@ def test_a_judge_that_takes_few_calls_a_second_judges_all(
 def test_requests_per_minute_hold_for_the_judge(
     bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "MINUTE", WINDOW)
+    monkeypatch.setattr(rate_limits, "MINUTE", WINDOW)
     arrivals = judge(stub_llm)
     result = run(bundle, rpm=8, max_concurrency=FAILED)
     assert result.explanations is not None
@@ -100,29 +101,18 @@ def test_what_rollouts_have_used_of_a_limit_counts_for_the_judge(stub_llm: StubS
     config = EvaluationConfig(explain="openai/judge", rpm=2)
 
     async def main() -> None:
-        gates = Gates(rpm=2)
-        gates.used = True
-        explainer = make_explainer(config, gates)
+        limiters = Limiters(rpm=2)
+        limiters.used = True
+        explainer = make_explainer(config, limiters)
         assert explainer is not None
-        shared = gates.of("openai", stub_llm.url)
-        asked = asyncio.ensure_future(explainer.model.complete([{"role": "user", "content": "Why?"}]))
-        await asyncio.wait({asked})
-        shared.keep_to(NothingLeft())
+        shared = limiters.of("openai", stub_llm.url)
+        first = Call()
+        await shared.enter(first)
+        shared.cancelled(first)
         asked = asyncio.ensure_future(explainer.model.complete([{"role": "user", "content": "Why?"}]))
         await asyncio.wait({asked}, timeout=0.3)
         assert not asked.done()
         asked.cancel()
 
     asyncio.run(main())
-    assert len(arrivals) == 1
-
-
-class NothingLeft:
-    """Limits that are used up."""
-
-    wants_size = False
-
-    def delay(self, size: int) -> float:
-        return 60.0
-
-    def release(self) -> None: ...
+    assert arrivals == []

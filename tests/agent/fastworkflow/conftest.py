@@ -16,7 +16,7 @@ from small_task import ScriptedUser, play, small_task
 
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
 from reward_kit.agent.agents.fastworkflow.workers import Patience
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.config import EvaluationConfig
 
 Opening = Callable[..., Awaitable[FastWorkflow]]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -85,7 +87,7 @@ def test_setup_makes_an_environment_and_prepares_the_example(
     assert main([*setup[:-1], "nowhere"]) == 2
     assert "no example workflow 'nowhere'. There are other, seats." in capfd.readouterr().err
     assert main([*setup[:-1], "other"]) == 2
-    assert "the example other has no tools of its own" in capfd.readouterr().err
+    assert "the example other has no tools that could call those of a rollout" in capfd.readouterr().err
 
 
 def test_setup_says_that_pip_failed(
@@ -95,9 +97,7 @@ def test_setup_says_that_pip_failed(
     (tmp_path / "empty").mkdir()
     offline = ["--", "--quiet", "--no-index", "--find-links", str(tmp_path / "empty")]
     assert main(["fastworkflow", "setup", "--python", sys.executable, *offline]) == 2
-    assert "pip cannot install FastWorkflow (exit code 1). The reason is in its output above." in (
-        capfd.readouterr().err
-    )
+    assert "pip cannot install FastWorkflow (exit code 1). See its output above." in (capfd.readouterr().err)
 
 
 def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +176,12 @@ def small_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def trajectories(folder: Path) -> list[dict[str, Any]]:
+    (path,) = (folder / "runs" / "evals").glob("*.db")
+    with contextlib.closing(sqlite3.connect(path)) as store:
+        return [json.loads(text) for (text,) in store.execute("SELECT json FROM trajectories")]
+
+
 def results(folder: Path) -> dict[str, Any]:
     (path,) = (folder / "runs" / "evals").glob("*.json")
     return json.loads(path.read_text())
@@ -190,7 +196,7 @@ def test_an_evaluation_runs_from_the_command_line(
     found = results(tmp_path)
     assert found["configuration"]["agent"] == "fastworkflow"
     assert found["configuration"]["fastworkflow_policy"] == "none"
-    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/roll_*.json")]
+    records = trajectories(tmp_path)
     assert sorted((record["row_id"], record["reward"]) for record in records) == [
         *[("both", 1.0)] * 3,
         *[("one", 0.0)] * 3,
@@ -204,7 +210,7 @@ def test_rollouts_of_dead_workers_are_tried_again_then_reported_apart(
 ) -> None:
     monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["take"])))
     assert main([*EVALUATION, "-d", "seat_task", "--task-ids", "dies"]) == 1
-    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("dies/roll_*.json")]
+    records = trajectories(tmp_path)
     assert [record["stop_reason"] for record in records] == ["infrastructure_error"] * 2
     assert all("out of memory, key [hidden]" in record["stop_detail"] for record in records)
 
@@ -233,7 +239,7 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, small_bundl
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not list(tmp_path.glob("runs/evals/*.jsonl")) or not pid_file.exists():
+    while not list(tmp_path.glob("runs/evals/*.db")) or not pid_file.exists():
         assert evaluation.poll() is None
         time.sleep(0.02)
     evaluation.send_signal(signal.SIGINT)

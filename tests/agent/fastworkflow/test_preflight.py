@@ -12,8 +12,8 @@ from fake_home import COMMANDS, make_home
 from small_task import BOOKED, small_task
 
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.agents.fastworkflow.environment import FastWorkflowHome
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.errors import ModelSetupError
 
 
@@ -31,9 +31,7 @@ async def fault_of(*tasks: Any, **options: Any) -> str:
 async def test_without_an_environment_setup_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(tmp_path / "none"))
     fault = await fault_of()
-    assert (
-        f"there is no environment in {tmp_path / 'none'}: `reward-kit fastworkflow setup` makes it" in fault
-    )
+    assert f"there is no environment in {tmp_path / 'none'}: run `reward-kit fastworkflow setup`" in fault
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,7 @@ async def test_an_untrained_workflow_is_sent_to_its_training(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_UNTRAINED", "1")
-    assert "the workflow is not trained (*): `reward-kit fastworkflow train` does it" in await fault_of()
+    assert "the workflow is not trained (*): run `reward-kit fastworkflow train`" in await fault_of()
 
 
 async def test_models_that_are_not_named_are_told_together(
@@ -66,7 +64,7 @@ async def test_models_that_are_not_named_are_told_together(
     fault = await fault_of()
     assert "LLM_AGENT, LLM_PLANNER are not set: name a model" in fault
     assert "LLM_PARAM_EXTRACTION" not in fault
-    assert "--model NAME stands for all of them" in fault
+    assert "--model NAME sets all of them" in fault
 
 
 async def test_a_model_of_the_command_line_is_enough(
@@ -103,7 +101,7 @@ async def test_a_tool_without_a_command_is_a_fault_where_the_rows_need_it(
     folder = make_home(tmp_path / "home", commands=["search_flights", "create_booking"])
     monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(folder))
     fault = await fault_of(small_task(tmp_path, actions=BOOKED))
-    assert "tools that the rows' actions need and the workflow has no command for: pay_booking" in fault
+    assert "tools in the rows' actions without a command in the workflow: pay_booking" in fault
 
 
 async def test_another_tool_without_a_command_is_worth_a_warning(
@@ -111,7 +109,7 @@ async def test_another_tool_without_a_command_is_worth_a_warning(
 ) -> None:
     await opened()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == ["tools that FastWorkflow has no command for, and never calls: hang, ping, transfer"]
+    assert warnings == ["tools without a FastWorkflow command, which it never calls: hang, ping, transfer"]
 
 
 async def test_everything_that_is_missing_is_in_one_message(

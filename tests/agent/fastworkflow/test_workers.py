@@ -43,7 +43,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_are_infrastructur
     dead, other = await asyncio.gather(talk(factory, "say Hello", "die ."), talk(factory, "wait ."))
     for finished in (dead, other):
         assert finished.rollout.stop_reason == "infrastructure_error"
-        assert "a worker ended by itself (exit code 3): out of memory" in finished.rollout.stop_detail
+        assert "a worker exited unexpectedly (exit code 3): out of memory" in finished.rollout.stop_detail
         assert "sk-test-0123456789abcdef" not in finished.rollout.stop_detail
         assert finished.reward is None
     after = await talk(factory, "count .")
@@ -65,7 +65,7 @@ async def test_the_other_rollouts_of_a_worker_that_hangs_can_be_played_again(ope
     factory = await opened(patience=Patience(turn=0.5, farewell=0.1))
     _, other = await asyncio.gather(talk(factory, "hang ."), talk(factory, "work 20"))
     assert other.rollout.stop_reason == "infrastructure_error"
-    assert "a turn of another rollout had hung" in other.rollout.stop_detail
+    assert "a turn of another rollout did not end" in other.rollout.stop_detail
 
 
 async def test_a_long_turn_that_goes_on_asking_models_is_left_alone(opened: Any, talk: Any) -> None:
@@ -88,14 +88,14 @@ async def test_a_frozen_process_is_noticed(opened: Any, talk: Any) -> None:
     first = pid_of(factory)
     finished = await talk(factory, "freeze .")
     assert finished.rollout.stop_reason == "infrastructure_error"
-    assert "gave no sign of life for 5 s" in finished.rollout.stop_detail
+    assert "did not respond for 5 s" in finished.rollout.stop_detail
     await until_gone(first)
 
 
 async def test_a_worker_that_writes_something_else_is_ended(opened: Any, talk: Any) -> None:
     finished = await talk(await opened(), "babble .")
     assert finished.rollout.stop_reason == "infrastructure_error"
-    assert "wrote what cannot be read" in finished.rollout.stop_detail
+    assert "wrote an invalid line" in finished.rollout.stop_detail
 
 
 async def test_a_worker_that_does_not_start_is_told_with_its_last_words(
@@ -125,7 +125,7 @@ async def test_nothing_is_left_when_the_evaluation_is_over(
 PARENT = """
 import asyncio, os, signal
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.evaluation_config import EvaluationConfig
+from reward_kit.agent.config import EvaluationConfig
 
 async def main():
     factory = FastWorkflow(EvaluationConfig(agent="fastworkflow", fastworkflow_workers=2), [])

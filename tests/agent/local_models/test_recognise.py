@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.local_models import LocalFile, names_local_model
+from reward_kit.agent.models.local import LocalFile, names_local_model
 from reward_kit.errors import ModelSetupError
 
 
@@ -80,7 +80,7 @@ def test_a_folder_without_config(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
 def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
-    assert "config.json holds no JSON object" in fault_of(folder)
+    assert "config.json is not a JSON object" in fault_of(folder)
 
 
 def test_a_folder_without_weights(folder: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_folder_without_weights(folder: Path) -> None:
 
 
 def test_a_file_of_another_kind(folder: Path) -> None:
-    assert "the file is no .gguf file" in fault_of(folder / "model.safetensors")
+    assert "the file is not a .gguf file" in fault_of(folder / "model.safetensors")
 
 
 def test_a_gguf_file_is_known_by_how_it_begins(gguf: Path) -> None:

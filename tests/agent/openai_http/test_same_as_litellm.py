@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer
 
-from reward_kit.agent.completion import Completion, Message
-from reward_kit.agent.llm import LiteLLMModel
-from reward_kit.agent.openai_http.endpoint import find_endpoint
-from reward_kit.agent.openai_http.model import LONGEST_ANSWER, OpenAIModel
-from reward_kit.agent.redaction import HIDDEN
-from reward_kit.errors import ModelError
+from reward_kit.agent.base.redaction import HIDDEN
+from reward_kit.agent.base.types import Completion, Message
+from reward_kit.agent.models.litellm import LiteLLMModel
+from reward_kit.agent.models.openai_http.endpoint import find_endpoint
+from reward_kit.agent.models.openai_http.model import LONGEST_ANSWER, OpenAIModel
+from reward_kit.agent.models.remote import remote_model
+from reward_kit.errors import ModelError, ModelSetupError
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
@@ -371,3 +373,20 @@ async def test_a_call_costs_the_same(stub_llm: StubServer, name: str) -> None:
     (slow, direct), _ = await both(stub_llm, body(says(), usage, model=name), name=name)
     assert isinstance(slow, Completion)
     assert direct == slow
+
+
+def test_an_answer_without_choices_says_so(stub_llm: StubServer) -> None:
+    empty = {"object": "chat.completion", "model": "gpt-4o-mini", "choices": [], "usage": USAGE}
+    stub_llm.script("gpt-4o-mini", [Answer(body=json.dumps(empty).encode())])
+    asked = remote_model("openai/gpt-4o-mini", client="direct", retries=0)
+    with pytest.raises(ModelError, match="the answer cannot be read: it has no choices"):
+        asyncio.run(asked.complete(HELLO))
+
+
+def test_a_redirect_is_not_followed(stub_llm: StubServer) -> None:
+    headers = {"Location": "http://elsewhere.example/v1/chat/completions?key=x"}
+    stub_llm.script("gpt-4o-mini", [Answer(status=307, headers=headers)])
+    asked = remote_model("openai/gpt-4o-mini", client="direct", model_args={"extra_headers": {"X": "1"}})
+    with pytest.raises(ModelSetupError, match=r"redirects to http://elsewhere\.example/v1/chat/completions,"):
+        asyncio.run(asked.complete(HELLO))
+    assert len(stub_llm.requests) == 1

@@ -69,21 +69,6 @@ def test_an_answer_that_is_no_action_was_said_as_it_stands_behind_the_last_actio
     assert found.lines == ["Hi, I need help.", "19122", "Go on.", "###STOP###"]
 
 
-def test_an_action_that_only_a_patient_agent_reads_was_a_call_if_a_tool_answered() -> None:
-    loose = {
-        "role": "assistant",
-        "content": "Thought: hm\nAction: {'name': 'think', 'arguments': {'thought': 'x'}}",
-    }
-    answer = {"role": "user", "content": "API output: fine"}
-    found = conversation_of([loose, answer, {"role": "assistant", "content": "So."}])
-    assert [(name, json.loads(arguments)) for name, arguments in calls_of(found)] == [
-        ("think", {"thought": "x"})
-    ]
-    assert (replies_of(found), found.lines) == (["So."], [])
-    unread = {"role": "assistant", "content": "Action: {broken"}
-    assert calls_of(conversation_of([unread, answer, {"role": "assistant", "content": "So."}])) == []
-
-
 def test_of_several_calls_those_with_a_result_were_run() -> None:
     found = conversation_of([assistant("Let me see", "first", "second"), tool("one"), assistant("Well.")])
     assert [name for name, _ in calls_of(found)] == ["first"]

@@ -14,9 +14,9 @@ from stub_server import StubServer, call
 from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pass_power, write
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.bundle import TaskBundle
-from reward_kit.agent.gold import replay_gold_calls
-from reward_kit.agent.storage import RunsFolder
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.tau_bench.results_file import results_parts
 from reward_kit.errors import BundleError, UsageError
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_rollouts import edit
 from stub_server import Answer, StubServer, call
 from tau_bench_file import RETAIL, EnvInfo, RewardResult, RunResult, row_of, their_pass_power
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.tau_bench.recorded import task_numbers
 from reward_kit.agent.tau_bench.results_file import results_parts
-from reward_kit.agent.tau_bench.task_numbers import task_numbers
 
 MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 
@@ -33,7 +34,7 @@ def written(result: EvaluationResult, numbers: dict[str, int]) -> list[dict[str,
 
 def numbers_of(dataset: str) -> dict[str, int]:
     with TaskBundle.load(RETAIL / dataset) as bundle:
-        return task_numbers(bundle.tasks)
+        return task_numbers([task.row for task in bundle.tasks])
 
 
 @pytest.fixture
@@ -140,10 +141,11 @@ def test_a_lost_trajectory_spoils_no_other(tmp_path: Path) -> None:
     result = agent_eval(
         RETAIL / "task_dev.jsonl", agent="gold", max_tasks=2, output_dir=str(tmp_path / "runs")
     )
-    (result.folder / result.outcomes[0].file).unlink()
+    file = result.results_path.with_suffix(".db")
+    edit(file, "DELETE FROM trajectories WHERE rollout = ?", result.outcomes[0].id)
     lost, kept = written(result, numbers_of("task_dev.jsonl"))
     assert (lost["reward"], lost["traj"]) == (1.0, [])
-    assert "no such rollout file" in lost["info"]["error"]
+    assert "there is no rollout" in lost["info"]["error"]
     assert kept["traj"] == load_rollout(result.folder / result.outcomes[1].file).messages
 
 
@@ -156,4 +158,7 @@ def test_rows_without_an_index_go_by_their_position(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "task.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with TaskBundle.load(folder / "task.jsonl", task_dir=RETAIL) as bundle:
-        assert task_numbers(bundle.tasks) == {"retail.classic.005": 0, "retail.classic.006": 1}
+        assert task_numbers([task.row for task in bundle.tasks]) == {
+            "retail.classic.005": 0,
+            "retail.classic.006": 1,
+        }

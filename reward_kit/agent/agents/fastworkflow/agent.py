@@ -1,4 +1,4 @@
-"""``--agent fastworkflow``: FastWorkflow's agent, played in processes of its own on the rollout's tools."""
+"""``--agent fastworkflow``: FastWorkflow's agent in worker processes, on the rollout's tools."""
 
 from __future__ import annotations
 
@@ -9,26 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.fastworkflow import preflight
-from reward_kit.agent.agents.fastworkflow.environment import FastWorkflowHome
-from reward_kit.agent.agents.fastworkflow.model_faults import raise_fault
-from reward_kit.agent.agents.fastworkflow.session import Session
-from reward_kit.agent.agents.fastworkflow.settings import (
-    ROLES,
-    hidden_arguments,
-    worker_environment,
-)
-from reward_kit.agent.agents.fastworkflow.workers import Patience, Worker, WorkerPool
-from reward_kit.agent.temporary_folder import temporary_folder
+from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.agents.fastworkflow.preflight import ROLES, hidden_arguments, worker_environment
+from reward_kit.agent.agents.fastworkflow.workers import Patience, Session, Worker, WorkerPool, raise_fault
+from reward_kit.agent.base.files import temporary_folder
 from reward_kit.errors import AgentError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.completion import Message
-    from reward_kit.agent.doors import ToolDoor
-    from reward_kit.agent.evaluation_config import EvaluationConfig
-    from reward_kit.agent.rollout import Rollout
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.servers.endpoint import ToolEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +30,7 @@ WORKER_PROGRAM = Path(__file__).with_name("worker.py")
 
 
 class FastWorkflowAgent:
-    """One rollout, played by one of the workers that the evaluation shares."""
+    """Plays one rollout in a worker that the evaluation's rollouts share."""
 
     def __init__(self, shared: FastWorkflow) -> None:
         self._shared = shared
@@ -44,34 +38,34 @@ class FastWorkflowAgent:
 
     @classmethod
     def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> FastWorkflow:
-        """What makes the agents of an evaluation, and holds the processes that they share."""
+        """Return the factory of an evaluation's agents, which owns their processes."""
         return FastWorkflow(config, tasks)
 
     async def respond(self, rollout: Rollout) -> str | Message:
-        """Hand over what the user said last; FastWorkflow's answer or question is what the user hears.
+        """Pass the user's last line on and return FastWorkflow's answer or question.
 
-        Raises ``ModelError`` where a model or the worker failed, ``AgentError`` where FastWorkflow did.
+        Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
         """
         if self._session is None:
             self._session = await self._shared.session(rollout)
         answer = await self._session.turn(_heard(rollout))
         if rollout.stop_reason is not None:
-            return ""  # not said to anybody: the conversation is over
+            return ""  # the conversation is over
         if "error" in answer:
             raise_fault(answer["error"])
         if answer["status"] == "stopped":
-            raise ModelError("the turn was called off", place="FastWorkflow", retryable=True)
+            raise ModelError("the turn was cancelled", place="FastWorkflow", retryable=True)
         return _said(answer)
 
     async def close(self) -> None:
-        """Free the worker of this rollout; a turn that is still running is called off."""
+        """Leave the worker; a running turn is cancelled."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
 
 class FastWorkflow:
-    """The factory of an evaluation: the tool door and the workers, opened before the first rollout."""
+    """Factory of the agents: tool endpoint and workers, opened before the first rollout."""
 
     def __init__(
         self,
@@ -84,24 +78,24 @@ class FastWorkflow:
     ) -> None:
         self.patience = patience or Patience()
         self.versions: dict[str, str] = {}
-        """Of the packages that play, by name; known once it is open."""
+        """Package versions by name, known after ``open``."""
         self.models: dict[str, str] = {}
-        """Of FastWorkflow's roles, by role; known once it is open."""
+        """Models by role, known after ``open``."""
         self._config = config
         self._warn = warn
         self._tasks = tasks
         self._home = home or FastWorkflowHome.find()
         self._resources = contextlib.AsyncExitStack()
-        self._door: ToolDoor | None = None
+        self._door: ToolEndpoint | None = None
         self._pool: WorkerPool | None = None
 
     def __call__(self) -> FastWorkflowAgent:
         return FastWorkflowAgent(self)
 
     async def open(self) -> None:
-        """Check everything that can be checked, then start the workers.
+        """Check the set-up, then start the workers.
 
-        Raises ``ModelSetupError`` with all that is missing.
+        Raises ``ModelSetupError`` with everything that is missing.
         """
         environment = worker_environment(self._config)
         faults, warnings = preflight.faults_of_tools(self._home, self._tasks)
@@ -110,7 +104,7 @@ class FastWorkflow:
         if of_home:
             preflight.check(faults)
         await self._start(environment)
-        assert self._pool is not None, "_start makes it"
+        assert self._pool is not None, "set by _start"
         description = await self._pool.workers[0].ask("describe")
         if "error" in description:
             raise_fault(description["error"])
@@ -122,35 +116,35 @@ class FastWorkflow:
             self._warn(warning)
 
     async def close(self) -> None:
-        """End the workers, then the door."""
+        """Stop the workers, then the endpoint."""
         await self._resources.aclose()
         self._door = self._pool = None
 
     async def session(self, rollout: Rollout) -> Session:
         """Begin ``rollout`` in one of the workers."""
         if self._pool is None or self._door is None:
-            raise RuntimeError("open() comes first")
-        policy = rollout.task.system_prompt if self._config.fastworkflow_policy == "insights" else None
+            raise RuntimeError("call open() first")
+        policy = rollout.system_prompt if self._config.fastworkflow_policy == "insights" else None
         session = Session(rollout, self._pool, await self._pool.take(), self.patience)
         await session.begin(self._door, policy)
         return session
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes; empty while it is not open."""
+        """The processes; empty unless open."""
         return self._pool.workers if self._pool is not None else []
 
     async def _start(self, environment: dict[str, str]) -> None:
-        from reward_kit.agent.doors import ToolDoor
+        from reward_kit.agent.servers.endpoint import ToolEndpoint
 
         workflow = self._home.workflow()
-        assert workflow is not None, "the preflight says so otherwise"
+        assert workflow is not None, "checked by the preflight"
         folder = temporary_folder("fastworkflow")
         self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._door = ToolDoor()
+        self._door = ToolEndpoint()
         await self._door.open()
         self._resources.push_async_callback(self._door.close)
-        # -I: nothing of this project's or the user's import path reaches the other environment
+        # -I: keeps this process's import path out of the other environment
         command = [str(self._home.python), "-I", "-X", "utf8", str(WORKER_PROGRAM), str(workflow)]
         hidden = hidden_arguments(self._config)
         self._pool = WorkerPool(
@@ -162,8 +156,8 @@ class FastWorkflow:
 
 
 def _local_model(config: EvaluationConfig) -> list[str]:
-    """FastWorkflow asks its models itself; it does not start them."""
-    from reward_kit.agent.local_models import names_local_model
+    """Refuse a local model path: FastWorkflow calls its models itself and starts no server."""
+    from reward_kit.agent.models.local import names_local_model
 
     if not config.model or not names_local_model(config.model, provider=config.provider):
         return []
@@ -172,17 +166,17 @@ def _local_model(config: EvaluationConfig) -> list[str]:
 
 
 def _heard(rollout: Rollout) -> str:
-    """The user's last line; at the beginning, whatever was said before it too."""
+    """Return the user's last line; in the first turn, with everything said before it."""
     lines = rollout.lines
     if not lines:
-        raise AgentError("FastWorkflow answers a user, and nobody has said anything")
+        raise AgentError("FastWorkflow needs a user's line, and there is none")
     if rollout.turns > 1 or len(lines) == 1:
         return lines[-1].text
     return "\n".join(f"{line.speaker}: {line.text}" for line in lines)
 
 
 def _said(answer: dict[str, Any]) -> Message:
-    """The assistant message; FastWorkflow's steps stand where a model's reasoning would."""
+    """Build the assistant message, with FastWorkflow's steps as its reasoning."""
     text = str(answer.get("text") or "").strip()
     if not text:
         raise AgentError(f"FastWorkflow gave no answer ({answer.get('reason') or answer['status']})")

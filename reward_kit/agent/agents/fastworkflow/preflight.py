@@ -1,27 +1,76 @@
-"""What is missing before FastWorkflow can play, all of it in one message, each with its remedy."""
+"""Settings of FastWorkflow's processes, and checks of everything they need before the first rollout."""
 
 from __future__ import annotations
 
-import logging
+import json
+import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.agents.fastworkflow.environment import VERSION, FastWorkflowHome, commands_of
-from reward_kit.agent.agents.fastworkflow.settings import ROLES
+from reward_kit.agent.agents.fastworkflow.home import CONSTANTS, VERSION, FastWorkflowHome, commands_of
+from reward_kit.agent.base.redaction import is_secret_name
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from reward_kit.agent.bundles.task import Task
-
-logger = logging.getLogger(__name__)
+    from reward_kit.agent.config import EvaluationConfig
 
 PLACE = "--agent fastworkflow"
+ROLES = ("AGENT", "PLANNER", "PARAM_EXTRACTION")
+"""The models of a conversation are named by ``LLM_<ROLE>``, their keys by ``LITELLM_API_KEY_<ROLE>``."""
+
+TRAINING_ROLE = "SYNDATA_GEN"
+MODEL_ARGUMENTS = "REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"
+"""Passes the arguments of all model calls (temperature, --model-arg) to a worker; may hold keys."""
+_QUIET = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "HF_HUB_OFFLINE": "1",  # the models were trained before
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",  # small intent models, several rollouts at once
+}
+"""No downloads and little output, unless the environment says otherwise."""
+
+
+def worker_environment(config: EvaluationConfig) -> dict[str, str]:
+    """Build a worker's environment: this process's, the options and FastWorkflow's defaults.
+
+    ``--model`` sets the models of agent and planner, and that of the parameter extraction unless the
+    environment names one.
+    """
+    environment = {**_QUIET, **base_environment()}
+    if config.model:
+        model = config.model
+        if config.provider and not model.startswith(f"{config.provider}/"):
+            model = f"{config.provider}/{model}"
+        environment["LLM_AGENT"] = environment["LLM_PLANNER"] = model
+        if not environment.get("LLM_PARAM_EXTRACTION"):
+            environment["LLM_PARAM_EXTRACTION"] = model
+    environment["LOG_LEVEL"] = "WARNING"  # other values make the import of FastWorkflow fail
+    environment[MODEL_ARGUMENTS] = json.dumps(_model_arguments(config))
+    return environment
+
+
+def base_environment() -> dict[str, str]:
+    """Return FastWorkflow's constants, overridden by this process's environment."""
+    return {**CONSTANTS, **os.environ}
+
+
+def hidden_arguments(config: EvaluationConfig) -> list[str]:
+    """Return secrets among the model arguments, which no environment variable of this process holds."""
+    return [str(value) for name, value in config.model_args.items() if is_secret_name(name)]
+
+
+def _model_arguments(config: EvaluationConfig) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"num_retries": config.retries}
+    if config.temperature is not None:
+        arguments["temperature"] = config.temperature
+    return {**arguments, **config.model_args}
 
 
 def faults_of_home(home: FastWorkflowHome) -> list[str]:
-    """What ``reward-kit fastworkflow setup`` would have made and is not there."""
-    remedy = "`reward-kit fastworkflow setup` makes it (REWARD_KIT_FASTWORKFLOW names another folder)"
+    """List what ``reward-kit fastworkflow setup`` still has to create."""
+    remedy = "run `reward-kit fastworkflow setup` (REWARD_KIT_FASTWORKFLOW names another folder)"
     if not home.python.exists():
         return [f"there is no environment in {home.folder}: {remedy}"]
     faults = []
@@ -37,25 +86,25 @@ def faults_of_home(home: FastWorkflowHome) -> list[str]:
 
 
 def faults_of_settings(environment: Mapping[str, str], roles: Sequence[str] = ROLES) -> list[str]:
-    """Roles for which no model is named."""
+    """List roles without a model."""
     unnamed = [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]
     if not unnamed:
         return []
     how = "as LiteLLM names it, in the environment or .env"
-    instead = "" if roles != ROLES else "; --model NAME stands for all of them"
+    instead = "" if roles != ROLES else "; --model NAME sets all of them"
     return [
         f"{', '.join(unnamed)} {'is' if len(unnamed) == 1 else 'are'} not set: name a model, {how}{instead}"
     ]
 
 
 def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
-    """What a running worker finds: an untrained workflow, keys that its models lack."""
+    """List faults that a running worker reports: an untrained workflow, missing keys."""
     faults = []
     if not description["trained"]:
         missing = ", ".join(description["untrained"])
-        faults.append(f"the workflow is not trained ({missing}): `reward-kit fastworkflow train` does it")
+        faults.append(f"the workflow is not trained ({missing}): run `reward-kit fastworkflow train`")
     for role, variables in description["lacking"].items():
-        lacking = [name for name in variables if name != f"LLM_{role}"]  # told by faults_of_settings
+        lacking = [name for name in variables if name != f"LLM_{role}"]  # see faults_of_settings
         if lacking:
             key = "" if any("API_BASE" in name for name in lacking) else f", or LITELLM_API_KEY_{role}"
             needed = " and ".join(lacking)
@@ -64,10 +113,9 @@ def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
 
 
 def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list[str], list[str]]:
-    """Faults and warnings about the tasks' tools: what the agent's commands call has to be there.
+    """Return faults and warnings about the tasks' tools, which the workflow's commands call.
 
-    A tool without a command is one that the agent can never call: a fault where a row's gold actions need
-    it, else worth a warning.
+    The agent cannot call a tool without a command: a fault if a row's gold actions need it, else a warning.
     """
     workflow = home.workflow()
     if workflow is None:
@@ -85,17 +133,13 @@ def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list
     if lost:
         faults.append(
             f"commands of the workflow {workflow.name} without a tool in the bundle: {_names(lost)}. "
-            "A workflow plays only the bundle that it was made for, such as tau_retail_task"
+            "A workflow works only with its own bundle, such as tau_retail_task"
         )
     unreachable = gold - commands
     if unreachable:
-        faults.append(
-            f"tools that the rows' actions need and the workflow has no command for: {_names(unreachable)}"
-        )
+        faults.append(f"tools in the rows' actions without a command in the workflow: {_names(unreachable)}")
     left = tools - commands - unreachable
-    warnings = (
-        [f"tools that FastWorkflow has no command for, and never calls: {_names(left)}"] if left else []
-    )
+    warnings = [f"tools without a FastWorkflow command, which it never calls: {_names(left)}"] if left else []
     return faults, warnings
 
 

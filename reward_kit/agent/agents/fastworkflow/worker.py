@@ -1,10 +1,10 @@
-"""Plays rollouts with FastWorkflow. A program of its own: it runs inside FastWorkflow's environment.
+"""Play rollouts with FastWorkflow: a program that runs in FastWorkflow's own environment.
 
     python -I worker.py WORKFLOW_FOLDER
 
-It speaks JSON lines on stdin and stdout, many rollouts side by side, and imports nothing of this project.
-Each request carries an ``id`` and is answered by a line with the same ``id``; lines with ``event`` come
-unasked. Standard error takes what FastWorkflow and its libraries print. The end of stdin ends the process.
+It speaks JSON lines on stdin and stdout, plays many rollouts concurrently and imports nothing of this
+project. Each request has an ``id``, which its answer repeats; lines with ``event`` come unrequested.
+FastWorkflow and its libraries print to standard error. The process exits at the end of stdin.
 
 - ``describe``: versions, whether the workflow is trained, the variables that its models lack;
 - ``open``: ``rollout``, ``door`` (base address of the tools), ``token``, ``policy`` (text or null);
@@ -12,10 +12,10 @@ unasked. Standard error takes what FastWorkflow and its libraries print. The end
 - ``action``: ``rollout``, ``command``, ``parameters``: one command without any model; gives ``text``;
 - ``cancel``: ``rollout``: its turn ends, as ``stopped``, before its next model call or tool call;
 - ``close``: ``rollout``;
-- ``ping``: answered by the thread that reads, so that a frozen process is told from a busy one.
+- ``ping``: answered by the reading thread, which tells a frozen process from a busy one.
 
-``error`` is an object: ``kind`` (``model``, ``door``, ``agent``), ``name`` of the exception, ``status`` of
-HTTP where there was one, ``text``. The event ``model_call`` tells of a call with its tokens and its cost.
+``error`` is an object: ``kind`` (``model``, ``door``, ``agent``), ``name`` of the exception, HTTP ``status``
+or null, ``text``. The event ``model_call`` reports a call with its tokens and its cost.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ sys.stdout = sys.stderr
 import speedict  # noqa: E402 - standard output must be out of the way first
 
 CURRENT: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
-"""The rollout that this thread plays."""
+"""The session of this thread."""
 
 open_database = speedict.Rdict
 
 
 def open_own_database(path: str, *given: Any, **named: Any) -> Any:
-    """What the words of a user were taken for is remembered beside the workflow, for all; here, by rollout.
+    """Keep the memory of interpreted utterances per rollout, not beside the workflow for all.
 
-    Taken before FastWorkflow is imported: it loads the module that does this twice, under two names.
+    Installed before FastWorkflow is imported, which loads the calling module twice, under two names.
     """
     session = CURRENT.get(None)
     if session is not None and "___convo_info" in str(path):
@@ -79,21 +79,21 @@ Answer = dict[str, Any]
 ROLES = ("AGENT", "PLANNER", "PARAM_EXTRACTION")
 MODEL_ARGUMENTS = "REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"
 TOOLS = "reward_kit_tools"
-"""Where the context of a workflow holds what its tools call."""
+"""Key of the session in a workflow's context, for its tools."""
 
 DOOR_TRIES = 4
 TOOL_LIMIT = 600.0
-"""Seconds that a tool may take: the tools have limits of their own, which come first."""
+"""Seconds that a tool may take; the tools' own limits are shorter."""
 
 OBSERVATION = 1000
 THREADS = 256
 
 AGENTS_OWN_FAULTS = ("ContextWindowExceededError", "LMInvalidRequestError", "BadRequestError")
-"""Refusals that depend on what was asked; FastWorkflow shortens its trajectory and asks again."""
+"""Refusals of the request itself; FastWorkflow shortens its trajectory and retries."""
 
 
 class RolloutOverError(BaseException):
-    """The rollout is over. Not an ``Exception``: FastWorkflow would run the command once more."""
+    """The rollout is over. Not an ``Exception``: FastWorkflow would repeat the command."""
 
 
 class DoorLostError(BaseException):
@@ -101,7 +101,7 @@ class DoorLostError(BaseException):
 
 
 class ModelFailedError(BaseException):
-    """A model could not answer. Not an ``Exception``: FastWorkflow would go on without the answer."""
+    """A model could not answer. Not an ``Exception``: FastWorkflow would continue without the answer."""
 
     def __init__(self, fault: Answer) -> None:
         self.fault = fault
@@ -122,7 +122,7 @@ class Lines:
 
 
 class ModelCalls(BaseCallback):
-    """Tells of every model call of a turn, and ends the turn where one fails or the rollout is over."""
+    """Reports model calls, and ends the turn if one fails or the rollout is over."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -136,7 +136,7 @@ class ModelCalls(BaseCallback):
         started, model = self._open.pop(call_id)
         seconds = time.time() - started
         if exception is None:
-            self._session.tell_of_call(model, started, seconds)
+            self._session.report_call(model, started, seconds)
         elif isinstance(exception, Exception):
             fault = fault_of(exception)
             sys.stderr.write(f"model call failed: {fault['name']} {fault['status']}: {fault['text']}\n")
@@ -145,7 +145,7 @@ class ModelCalls(BaseCallback):
 
 
 class Session:
-    """One rollout: a FastWorkflow context of its own, bound to the rollout's tools."""
+    """One rollout: a FastWorkflow context bound to the rollout's tools."""
 
     def __init__(self, lines: Lines, workflow: str, message: Answer) -> None:
         self.rollout = message["rollout"]
@@ -165,7 +165,7 @@ class Session:
         self._context.bind_app_workflow(self._workflow)
 
     def turn(self, text: str) -> Answer:
-        """Hand over what the user said; what is to be said to the user comes back."""
+        """Pass the user's line on and return the reply."""
         self._turns += 1
         if text.startswith("/"):
             text = f" {text}"  # a slash would switch to commands typed by hand
@@ -219,7 +219,7 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def call(self, name: str, arguments: Answer) -> str:
-        """What the workflow's tools do: call the tool of the same name behind the rollout's door."""
+        """Call the tool of this name at the rollout's endpoint, for the workflow's tools."""
         self.check_running()
         body = json.dumps(arguments).encode()
         headers = {
@@ -236,10 +236,10 @@ class Session:
                     told = json.load(answer)
             except urllib.error.HTTPError as error:
                 if error.code == 401:
-                    raise RolloutOverError from error  # the door knows this rollout no more
-                fault = f"the tool door answered HTTP {error.code}"
+                    raise RolloutOverError from error  # the endpoint has closed this rollout
+                fault = f"the tool endpoint answered HTTP {error.code}"
             except (OSError, ValueError) as error:
-                fault = f"the tool door cannot be reached: {error}"
+                fault = f"the tool endpoint cannot be reached: {error}"
             else:
                 if told.get("stopped"):
                     self._over = True
@@ -249,15 +249,13 @@ class Session:
         raise DoorLostError(fault)
 
     def _attempt(self, name: str, body: bytes) -> str:
-        """The same for calls that FastWorkflow repeats because something around them failed, and only those:
-        they belong to the same step of the agent, and say the same.
-        """
+        """Return a key that is equal only for repetitions of one call: same agent step, same content."""
         agent = self._context.workflow_tool_agent
         step = len(agent.current_trajectory) if agent is not None else 0
         digest = hashlib.sha256(name.encode() + b"\n" + body).hexdigest()[:24]
         return f"{self._turns}.{step}.{digest}"
 
-    def tell_of_call(self, model: Any, started: float, seconds: float) -> None:
+    def report_call(self, model: Any, started: float, seconds: float) -> None:
         entry = model.history[-1] if model.history else {}
         usage = entry.get("usage") or {}
         inputs = usage.get("prompt_tokens_details") or {}
@@ -279,7 +277,7 @@ class Session:
         )
 
     def _new_thoughts(self) -> str:
-        """The agent's steps of this turn; a resumed turn continues the trajectory that was shown before."""
+        """Return the agent's steps of this turn; a resumed turn continues the earlier trajectory."""
         agent = self._context.workflow_tool_agent
         trajectory = agent.current_trajectory if agent is not None else {}
         shown, index = self._shown
@@ -303,7 +301,7 @@ def shortened(observation: object) -> str:
 
 
 def part(details: Any, name: str) -> int:
-    """A number of a usage's details, which come as dict or object."""
+    """Return a number from a usage's details, given as dict or object."""
     value = details.get(name) if isinstance(details, dict) else getattr(details, name, None)
     return value or 0
 
@@ -315,7 +313,7 @@ def finish_reason(response: Any) -> str:
 
 
 def fault_of(error: BaseException) -> Answer:
-    """What failed: the model that is behind an exception, or FastWorkflow itself."""
+    """Describe a failure: of the model behind an exception, or of FastWorkflow itself."""
     seen: BaseException | None = error
     while seen is not None:
         home = type(seen).__module__.partition(".")[0]
@@ -327,15 +325,17 @@ def fault_of(error: BaseException) -> Answer:
     return {"kind": "agent", "name": type(error).__name__, "status": None, "text": str(error)[:500]}
 
 
-def take_the_seams() -> Answer:
-    """Everything that has to differ from FastWorkflow's defaults, for rollouts that share a process."""
+def patch_fastworkflow() -> Answer:
+    """Change FastWorkflow's defaults where rollouts share a process; return the model arguments."""
     from fastworkflow import cache_matching
     from fastworkflow.model_pipeline_training import CommandRouter
     from fastworkflow.utils import dspy_utils, insights_loader
 
-    litellm.drop_params = True  # the chat session of the package does this too
+    litellm.drop_params = True  # as the package's chat session does
     litellm.suppress_debug_info = True
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)  # or trials repeat each other
+    dspy.configure_cache(
+        enable_disk_cache=False, enable_memory_cache=False
+    )  # caching would make trials repeat each other
 
     arguments: Answer = json.loads(os.environ.pop(MODEL_ARGUMENTS, "{}"))
     make_model, load_insights = dspy_utils.get_lm, insights_loader.load_workflow_insights
@@ -349,7 +349,7 @@ def take_the_seams() -> Answer:
 
     dspy_utils.get_lm = get_lm
     insights_loader.load_workflow_insights = load_workflow_insights
-    # The intent models are shared, and neither their loading nor their tokenizers bear two threads at once.
+    # The intent models are shared; neither their loading nor their tokenizers are thread-safe.
     alone = threading.RLock()
     CommandRouter.__init__ = one_at_a_time(CommandRouter.__init__, alone)
     CommandRouter.predict = one_at_a_time(CommandRouter.predict, alone)
@@ -358,7 +358,7 @@ def take_the_seams() -> Answer:
 
 
 def one_at_a_time(function: Callable[..., Any], lock: threading.RLock) -> Callable[..., Any]:
-    """``function``, which waits until no other thread holds ``lock``."""
+    """Wrap ``function`` so that it holds ``lock``."""
 
     @functools.wraps(function)
     def locked(*given: Any, **named: Any) -> Any:
@@ -369,7 +369,7 @@ def one_at_a_time(function: Callable[..., Any], lock: threading.RLock) -> Callab
 
 
 def describe(workflow: str, arguments: Answer) -> Answer:
-    """What a person may have to mend before a run."""
+    """Report versions and faults of the set-up."""
     from fastworkflow.model_pipeline_training import is_workflow_trained
 
     trained, missing = is_workflow_trained(workflow)
@@ -384,7 +384,7 @@ def describe(workflow: str, arguments: Answer) -> Answer:
 
 
 def lacking(role: str, arguments: Answer) -> list[str]:
-    """Environment variables without which the model of this role cannot be called."""
+    """Return environment variables that the model of this role lacks."""
     model = os.environ.get(f"LLM_{role}")
     if not model:
         return [f"LLM_{role}"]
@@ -396,12 +396,12 @@ def lacking(role: str, arguments: Answer) -> list[str]:
 
 
 class Worker:
-    """The sessions of this process, and what the requests do to them."""
+    """Serves the requests to the sessions of this process."""
 
     def __init__(self, workflow: str) -> None:
         self._workflow = workflow
         self._lines = Lines()
-        self._arguments = take_the_seams()
+        self._arguments = patch_fastworkflow()
         self._sessions: dict[str, Session] = {}
 
     def serve(self) -> None:
@@ -454,12 +454,12 @@ class Worker:
 
 
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Goes straight to the door: a proxy of the environment is not meant for this machine."""
+"""Bypasses proxies of the environment, which do not serve this machine."""
 
 
 def main() -> None:
     os.environ["SPEEDDICT_FOLDERNAME"] = tempfile.mkdtemp(prefix="fastworkflow-")
-    # All settings come from the environment; a key that is not there is no reason for a warning at each call.
+    # All settings come from the environment; empty keys avoid a warning at each call.
     keys = [f"LITELLM_API_KEY_{role}" for role in ROLES]
     fastworkflow.init(env_vars={name: "" for name in keys if not os.environ.get(name)})
     Worker(str(Path(sys.argv[1]).resolve())).serve()
@@ -468,4 +468,4 @@ def main() -> None:
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         main()
-    os._exit(0)  # threads may be waiting for a model; nobody waits for them any more
+    os._exit(0)  # do not wait for threads that wait for a model

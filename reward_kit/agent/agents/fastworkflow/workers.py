@@ -1,4 +1,6 @@
-"""Processes that play rollouts with FastWorkflow: started, spoken to in JSON lines, watched and ended."""
+"""Worker processes that play rollouts with FastWorkflow, and the sessions of rollouts in them.
+
+A worker speaks JSON lines on its standard streams; ``worker.py`` documents the protocol."""
 
 from __future__ import annotations
 
@@ -10,29 +12,34 @@ import logging
 import os
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from reward_kit.agent.redaction import redact
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.rollout.rollout import episode_of
+from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.servers.endpoint import ToolEndpoint
+
 logger = logging.getLogger(__name__)
 
 LONGEST_LINE = 64 * 1024 * 1024
 LAST_LINES = 12
-"""Lines of a worker's standard error that are told when it ends by itself."""
+"""Lines of a worker's standard error in the message when it exits unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that workers are waited for.
+    """Time limits for workers, in seconds.
 
-    ``start``: until a process is ready. ``turn``: for the next model call or tool call of a turn to end.
-    ``silence``: without any sign of life from the process. ``farewell``: for a turn to end after it was
-    called off; other rollouts are lost with the process, so this is long enough for a slow model's answer.
+    ``start``: until a process is ready. ``turn``: until the next model call or tool call of a turn ends.
+    ``silence``: without an answer to a ping. ``farewell``: until a cancelled turn ends; since killing the
+    process loses other rollouts, this is long enough for a slow model's answer.
     """
 
     start: float = 300.0
@@ -42,17 +49,17 @@ class Patience:
 
 
 class WorkerLostError(ModelError):
-    """A worker ended, or was ended because it did not answer; its rollouts can be played again."""
+    """A worker exited, or was killed because it did not answer; its rollouts can be replayed."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault, place="FastWorkflow", retryable=True)
 
 
 class Worker:
-    """One process. ``rollouts`` holds, by id, who listens to the events of each rollout that it plays.
+    """One process. ``rollouts`` maps the ids of its rollouts to listeners for their events.
 
-    ``hidden`` are secrets that its environment has and this process's has not: they are taken out of whatever
-    it writes.
+    ``hidden`` are secrets of its environment that this process's does not have; they are removed from its
+    output.
     """
 
     def __init__(
@@ -65,8 +72,8 @@ class Worker:
         hidden: Sequence[str] = (),
     ) -> None:
         self.rollouts: dict[str, Callable[[dict[str, Any]], None]] = {}
-        self.called_off = 0
-        """Turns that were called off and have not ended yet."""
+        self.cancelled_turns = 0
+        """Cancelled turns that have not ended yet."""
         self._command = list(command)
         self._environment = dict(environment)
         self._folder = folder
@@ -82,7 +89,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it takes requests."""
         return self._fault is None and self._ready.is_set()
 
     @property
@@ -90,7 +97,7 @@ class Worker:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready; ``ModelSetupError`` where it does not come up."""
+        """Start the process and wait until it is ready. Raises ``ModelSetupError`` if it does not start."""
         environment = {**self._environment, "TMPDIR": str(self._folder)}
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -101,7 +108,7 @@ class Worker:
                 cwd=self._folder,
                 env=environment,
                 limit=LONGEST_LINE,
-                start_new_session=True,  # Ctrl-C at the terminal is the evaluation's to handle
+                start_new_session=True,  # the evaluation handles Ctrl-C
             )
         except OSError as error:
             raise ModelSetupError(f"cannot be started: {error}", place="FastWorkflow") from error
@@ -113,7 +120,7 @@ class Worker:
                 {ready, listening}, timeout=self._patience.start, return_when=asyncio.FIRST_COMPLETED
             )
         except BaseException:
-            await self.end("not wanted any more")
+            await self.end("no longer needed")
             raise
         finally:
             ready.cancel()
@@ -124,7 +131,7 @@ class Worker:
         self._tasks.append(asyncio.ensure_future(self._watch()))
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The answer to a request; raises ``WorkerLostError`` where none can come any more."""
+        """Send a request and return the answer. Raises ``WorkerLostError`` if the process is gone."""
         if self._fault is not None:
             raise WorkerLostError(self._fault)
         assert self._process is not None, "start() comes first"
@@ -135,7 +142,7 @@ class Worker:
         self._waiting[number] = answer
         line = json.dumps({"id": number, "op": op, **fields})
         try:
-            with contextlib.suppress(ConnectionError):  # that it has ended is told to whoever waits
+            with contextlib.suppress(ConnectionError):  # _listen reports the exit to all requests
                 self._process.stdin.write(f"{line}\n".encode())
                 await self._process.stdin.drain()
             return await answer
@@ -143,7 +150,7 @@ class Worker:
             self._waiting.pop(number, None)
 
     async def end(self, fault: str) -> None:
-        """Kill the process with all that it started; whoever waits for it gets ``fault``."""
+        """Kill the process group; pending requests fail with ``fault``."""
         self._lose(fault)
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -164,14 +171,14 @@ class Worker:
             async for line in self._process.stdout:
                 self._hear(json.loads(self._without_secrets(line)))
         except ValueError as error:
-            await self.end(f"a worker wrote what cannot be read: {error}")
+            await self.end(f"a worker wrote an invalid line: {error}")
             return
         code = await self._process.wait()
-        with contextlib.suppress(asyncio.TimeoutError):  # what it still had to say, if its pipe is closed
+        with contextlib.suppress(asyncio.TimeoutError):  # its last lines, if the pipe is closed
             await asyncio.wait_for(asyncio.shield(self._tasks[1]), 1.0)
         said = "; ".join(line for line in self._last_lines if line.strip())
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._lose(f"a worker ended by itself ({how})" + (f": {said}" if said else ""))
+        self._lose(f"a worker exited unexpectedly ({how})" + (f": {said}" if said else ""))
 
     def _hear(self, message: dict[str, Any]) -> None:
         event = message.get("event")
@@ -192,7 +199,7 @@ class Worker:
             try:
                 line = await self._process.stderr.readline()
             except ValueError:
-                continue  # a line beyond all measure is left out
+                continue  # skip an overlong line
             if not line:
                 return
             text = redact(self._without_secrets(line).decode(errors="replace").rstrip())
@@ -200,14 +207,12 @@ class Worker:
             logger.debug("worker %s: %s", self.pid, text)
 
     async def _watch(self) -> None:
-        """End a process that gives no sign of life."""
+        """Kill the process if it does not answer pings."""
         while self._fault is None:
             try:
                 await asyncio.wait_for(self.ask("ping"), self._patience.silence)
             except asyncio.TimeoutError:
-                await self.end(
-                    f"a worker gave no sign of life for {self._patience.silence:g} s and was ended"
-                )
+                await self.end(f"a worker did not respond for {self._patience.silence:g} s and was killed")
             except WorkerLostError:
                 return
             await asyncio.sleep(self._patience.silence / 4)
@@ -226,7 +231,7 @@ class Worker:
 
 
 class WorkerPool:
-    """``size`` workers; one that is gone is replaced when it is needed again."""
+    """``size`` workers; a lost one is replaced when it is needed again."""
 
     def __init__(self, make: Callable[[], Worker], size: int) -> None:
         self._make = make
@@ -239,7 +244,7 @@ class WorkerPool:
         return list(self._workers)
 
     async def open(self) -> None:
-        """Start all of them; raises ``ModelSetupError`` where one does not come up."""
+        """Start all workers. Raises ``ModelSetupError`` if one does not start."""
         starts = [asyncio.ensure_future(worker.start()) for worker in self._workers]
         try:
             await asyncio.gather(*starts)
@@ -250,7 +255,7 @@ class WorkerPool:
             raise
 
     async def take(self) -> Worker:
-        """The worker with the fewest rollouts, started anew if it is gone."""
+        """Return the worker with the fewest rollouts, restarted if it is lost."""
         place = min(range(len(self._workers)), key=self._load)
         async with self._locks[place]:
             if not self._workers[place].alive:
@@ -260,13 +265,13 @@ class WorkerPool:
             return self._workers[place]
 
     def later(self, work: Any) -> None:
-        """Run a coroutine beside everything else, at most until the pool is closed."""
+        """Run a coroutine in the background, at most until the pool is closed."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def close(self) -> None:
-        """End all workers and whatever is still waiting for them."""
+        """Cancel background work and kill all workers."""
         tasks = list(self._background)
         for task in tasks:
             task.cancel()
@@ -276,4 +281,150 @@ class WorkerPool:
 
     def _load(self, place: int) -> tuple[int, int]:
         worker = self._workers[place]
-        return (worker.called_off, len(worker.rollouts)) if worker.alive else (0, 0)
+        return (worker.cancelled_turns, len(worker.rollouts)) if worker.alive else (0, 0)
+
+
+class Session:
+    """A rollout in a worker: its access to the tools, and its turns."""
+
+    def __init__(self, rollout: Rollout, pool: WorkerPool, worker: Worker, patience: Patience) -> None:
+        self._rollout = rollout
+        self._pool = pool
+        self._worker = worker
+        self._patience = patience
+        self._admission = contextlib.ExitStack()
+        self._asked: asyncio.Task[dict[str, Any]] | None = None
+        worker.rollouts[rollout.id] = self._count
+
+    async def begin(self, door: ToolEndpoint, policy: str | None) -> None:
+        """Give the worker access to the rollout's tools; the planner sees ``policy``."""
+        token = self._admission.enter_context(door.admit(self._rollout))
+        try:
+            self._begin("open", door=door.url, token=token, policy=policy)
+            answer = await self._answer()
+        except BaseException:
+            await self.close()
+            raise
+        if "error" in answer:
+            await self.close()
+            raise_fault(answer["error"])
+
+    async def turn(self, text: str) -> dict[str, Any]:
+        """Play a turn. Raises ``ModelError`` if nothing happens within the time limit."""
+        self._begin("turn", text=text)
+        return await self._answer()
+
+    def _begin(self, op: str, **fields: Any) -> None:
+        self._asked = asyncio.ensure_future(self._worker.ask(op, rollout=self._rollout.id, **fields))
+        self._asked.add_done_callback(_seen)
+
+    async def _answer(self) -> dict[str, Any]:
+        assert self._asked is not None, "_begin was called"
+        happened = -1
+        while not self._asked.done():
+            if happened == self._happened:
+                limit = self._patience.turn
+                raise ModelError(
+                    f"no model call and no tool call of a turn ended within {limit:g} s",
+                    place="FastWorkflow",
+                    retryable=True,
+                )
+            happened = self._happened
+            # not cancelled with its waiter: close() cancels the turn in order
+            await asyncio.wait({self._asked}, timeout=self._patience.turn)
+        return self._asked.result()
+
+    @property
+    def _happened(self) -> int:
+        """Count of model calls and tool calls so far."""
+        episode = episode_of(self._rollout)
+        return len(episode.model_calls) + len(episode.tool_calls)
+
+    async def close(self) -> None:
+        """Remove the rollout from the worker; a running turn is cancelled in the background."""
+        self._worker.rollouts.pop(self._rollout.id, None)
+        self._admission.close()
+        self._pool.later(self._cancel())
+
+    async def _cancel(self) -> None:
+        """Cancel a running turn, and kill the worker if the turn does not end."""
+        with contextlib.suppress(ModelError):  # the worker is gone
+            if self._asked is not None and not self._asked.done():
+                self._worker.cancelled_turns += 1
+                await self._worker.ask("cancel", rollout=self._rollout.id)
+                await asyncio.wait({self._asked}, timeout=self._patience.farewell)
+                self._worker.cancelled_turns -= 1
+                if not self._asked.done():
+                    limit = self._patience.farewell
+                    await self._worker.end(
+                        f"a turn of another rollout did not end {limit:g} s after it was cancelled"
+                    )
+            await self._worker.ask("close", rollout=self._rollout.id)
+
+    def _count(self, event: dict[str, Any]) -> None:
+        """Count a model call that the worker reports."""
+        if event["event"] != "model_call":
+            return
+        cost = event["cost"]
+        usage = Usage(
+            calls=1,
+            input_tokens=event["input_tokens"],
+            cached_tokens=event["cached_tokens"],
+            output_tokens=event["output_tokens"],
+            reasoning_tokens=event["reasoning_tokens"],
+            cost=cost or 0.0,
+            unpriced_calls=1 if cost is None else 0,
+        )
+        self._rollout.count_usage(
+            usage,
+            model=event["model"],
+            seconds=event["seconds"],
+            started=event["started"],
+            finish_reason=event["finish_reason"],
+        )
+
+
+def _seen(asked: asyncio.Task[dict[str, Any]]) -> None:
+    """Retrieve the exception, so that asyncio does not log it if nobody waits any more."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+_INPUT = {"ContextWindowExceededError", "ContentPolicyViolationError"}
+_SETUP = {
+    "AuthenticationError",
+    "LMAuthError",
+    "LMBillingError",
+    "LMConfigurationError",
+    "LMNotConfiguredError",
+    "LMUnsupportedModelError",
+    "NotFoundError",
+    "PermissionDeniedError",
+}
+_SETUP_STATUS = {401, 402, 403, 404}
+_FINAL_STATUS = {400, 422}
+
+
+def raise_fault(fault: Mapping[str, Any]) -> NoReturn:
+    """Raise a fault that the worker reported: ``ModelError`` for models and tools, else ``AgentError``."""
+    text = redact(f"{fault['name']}: {fault['text']}")
+    if fault["kind"] == "agent":
+        raise AgentError(f"FastWorkflow failed: {text}")
+    status = fault.get("status")
+    status = status if isinstance(status, int) else None
+    place = "FastWorkflow"
+    if fault["name"] in _INPUT or status == 413:
+        raise ModelInputError(f"a model refuses the conversation: {text}", place=place, status=status)
+    if fault["name"] in _SETUP or status in _SETUP_STATUS:
+        raise ModelSetupError(
+            f"a model cannot be called: {text}",
+            place=place,
+            remedy="Check the models in LLM_* and their keys.",
+            status=status,
+        )
+    raise ModelError(
+        f"a model did not answer: {text}" if fault["kind"] == "model" else text,
+        place=place,
+        status=status,
+        retryable=status not in _FINAL_STATUS,
+    )

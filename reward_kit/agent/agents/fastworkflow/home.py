@@ -1,0 +1,91 @@
+"""FastWorkflow's own environment: it needs one, since its requirements conflict with common packages."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "REWARD_KIT_FASTWORKFLOW"
+VERSION = "2.30"
+PACKAGES = ("fastworkflow[training]==2.30.*", "dspy==3.4.1", "litellm==1.106.2")
+"""Packages to install. DSPy and LiteLLM are pinned: the worker program depends on the one, and pip would try
+dozens of releases of the other, 37 MB each.
+"""
+DEFAULT_WORKFLOW = "retail_workflow"
+CONSTANTS = {
+    "SPEEDDICT_FOLDERNAME": "___workflow_contexts",
+    "SYNTHETIC_UTTERANCE_GEN_NUMOF_PERSONAS": "4",
+    "SYNTHETIC_UTTERANCE_GEN_UTTERANCES_PER_PERSONA": "5",
+    "SYNTHETIC_UTTERANCE_GEN_PERSONAS_PER_BATCH": "1",
+    "MISSING_INFORMATION_ERRMSG": "Missing parameter values: ",
+    "INVALID_INFORMATION_ERRMSG": "Invalid parameter values: ",
+    "NOT_FOUND": "NOT_FOUND",
+    "INVALID": "INVALID",
+    "PARAMETER_EXTRACTION_ERROR_MSG": "Error in parameter extraction: {error}",
+}
+"""Settings that FastWorkflow requires; the environment overrides them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastWorkflowHome:
+    """The folder that ``reward-kit fastworkflow setup`` fills: ``venv/`` and ``workflows/NAME/``."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, folder: str | Path | None = None) -> FastWorkflowHome:
+        """Return ``folder``, or the one in ``REWARD_KIT_FASTWORKFLOW``, or the one in the user's cache."""
+        given = folder or os.environ.get(HOME_VARIABLE)
+        if given:
+            return cls(Path(given).expanduser().absolute())
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return cls(Path(cache) / "reward-kit" / "fastworkflow")
+
+    @property
+    def venv(self) -> Path:
+        return self.folder / "venv"
+
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter, which may not exist yet."""
+        return self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    def _installed(self, pattern: str) -> Path | None:
+        for packages in ("lib/python3.*/site-packages", "Lib/site-packages"):
+            for found in self.venv.glob(f"{packages}/{pattern}"):
+                return found
+        return None
+
+    @property
+    def version(self) -> str | None:
+        """The installed version of FastWorkflow, if any."""
+        found = self._installed("fastworkflow-*.dist-info")
+        return found.name.removesuffix(".dist-info").partition("-")[2] if found else None
+
+    @property
+    def package(self) -> Path | None:
+        """The folder of the installed package."""
+        return self._installed("fastworkflow")
+
+    @property
+    def has_right_version(self) -> bool:
+        version = self.version
+        return version is not None and version.split(".")[:2] == VERSION.split(".")
+
+    @property
+    def workflows(self) -> Path:
+        return self.folder / "workflows"
+
+    def workflow(self) -> Path | None:
+        """Return the prepared workflow: the retail one, else the first by name."""
+        names = sorted(path.name for path in self.workflows.glob("*") if (path / "_commands").is_dir())
+        if DEFAULT_WORKFLOW in names:
+            return self.workflows / DEFAULT_WORKFLOW
+        return self.workflows / names[0] if names else None
+
+
+def commands_of(workflow: Path) -> set[str]:
+    """Return the names of the commands that a workflow folder declares."""
+    files = (workflow / "_commands").rglob("*.py")
+    return {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}

@@ -1,0 +1,177 @@
+"""Install FastWorkflow into its own environment, prepare a workflow, and train it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.agents.fastworkflow.home import CONSTANTS, PACKAGES, FastWorkflowHome
+from reward_kit.agent.agents.fastworkflow.preflight import base_environment
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PYTHON = ((3, 11), (3, 13))
+"""Oldest and newest Python that the package supports."""
+TRAINED = "___command_info"
+"""Folder in which FastWorkflow's training stores its models."""
+
+DATA = '''\
+"""The current rollout, in place of the example's data files."""
+
+import fastworkflow
+
+
+def load_data():
+    """Return the rollout of the workflow that is active in this thread."""
+    return fastworkflow.get_active_workflow().context["reward_kit_tools"]
+'''
+TOOL = '''\
+from .tool import Tool
+
+
+class {name}(Tool):
+    """Calls the tool `{tool}` of the rollout."""
+
+    @staticmethod
+    def invoke(data, **arguments):
+        return data.call("{tool}", arguments)
+'''
+
+_CLASS = re.compile(r"^class (\w+)\(Tool\)", re.MULTILINE)
+_TRAINING_SETTING = re.compile(r"LLM_SYNDATA_GEN|LITELLM_\w+|INTENT_DETECTION_\w+|SYNTHETIC_UTTERANCE_\w+")
+
+
+def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_arguments: Sequence[str]) -> Path:
+    """Make the environment unless it exists, prepare ``workflow``, and return the workflow's folder.
+
+    Raises ``UsageError`` if no suitable Python is found or the installation fails; its output is shown.
+    """
+    if not home.has_right_version:
+        interpreter = find_python(python)
+        home.folder.mkdir(parents=True, exist_ok=True)
+        _run([interpreter, "-m", "venv", "--clear", str(home.venv)], "the environment cannot be created")
+        # pip uses the index and proxy that the user has configured
+        pip = [str(home.python), "-m", "pip", "install", "--disable-pip-version-check"]
+        _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow")
+    return prepare_workflow(home, workflow)
+
+
+def train(home: FastWorkflowHome, workflow: Path) -> None:
+    """Run FastWorkflow's own training, with its output on the terminal."""
+    environment = base_environment()
+    # Its command line reads settings and keys from files; keys refer to the environment, none is written.
+    referred = sorted(
+        name for name in environment if _TRAINING_SETTING.fullmatch(name) and name not in CONSTANTS
+    )
+    lines = [f'{name}="{environment[name]}"' for name in CONSTANTS]
+    with tempfile.TemporaryDirectory() as folder:
+        settings, keys = Path(folder, "settings.env"), Path(folder, "keys.env")
+        settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        keys.write_text("".join(f"{name}=${{{name}}}\n" for name in referred), encoding="utf-8")
+        program = [
+            str(home.python),
+            "-I",
+            "-m",
+            "fastworkflow.train",
+            str(workflow),
+            str(settings),
+            str(keys),
+        ]
+        _run(program, "the training failed", environment=environment)
+
+
+def find_python(python: str | None) -> str:
+    """Return a Python that FastWorkflow supports: the given one, this one, or one on the PATH."""
+    if python is not None:
+        found = shutil.which(python)
+        if found is None:
+            raise UsageError(f"--python {python}: there is no such program")
+        return found
+    oldest, newest = PYTHON
+    if oldest <= sys.version_info[:2] <= newest:
+        return sys.executable
+    for minor in range(newest[1], oldest[1] - 1, -1):
+        found = shutil.which(f"python3.{minor}")
+        if found is not None:
+            return found
+    raise UsageError(
+        f"FastWorkflow needs Python {_dotted(oldest)} to {_dotted(newest)}, and none was found",
+        remedy="Install one and name it with --python.",
+    )
+
+
+def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
+    """Copy the example ``name`` and make its tools call those of rollouts; earlier training is kept.
+
+    The commands stay unchanged. Their tools, which work on the example's files, are replaced. Raises
+    ``UsageError`` if the example does not exist or has another structure.
+    """
+    source = _example(home, name)
+    data = _data_package(source, name)
+    target = home.workflows / name
+    kept = target.with_name(f"{name}.trained")
+    if (target / TRAINED).is_dir():
+        shutil.rmtree(kept, ignore_errors=True)
+        (target / TRAINED).rename(kept)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "___*"))
+    for file in (target / data).iterdir():
+        file.unlink()
+    (target / data / "__init__.py").write_text(DATA, encoding="utf-8")
+    for file in _tools(target):
+        found = _CLASS.search(file.read_text(encoding="utf-8"))
+        if found is not None:
+            file.write_text(TOOL.format(name=found.group(1), tool=file.stem), encoding="utf-8")
+    if kept.is_dir():
+        kept.rename(target / TRAINED)
+    return target
+
+
+def _example(home: FastWorkflowHome, name: str) -> Path:
+    examples = home.package / "examples" if home.package else None
+    names = sorted(path.parent.name for path in examples.glob("*/_commands")) if examples else []
+    if examples is None or name not in names:
+        raise UsageError(
+            f"FastWorkflow has no example workflow {name!r}",
+            remedy=f"There are {', '.join(names) or 'none'}.",
+        )
+    return examples / name
+
+
+def _data_package(source: Path, name: str) -> str:
+    """Return the package whose ``load_data`` provides the tools' data."""
+    found = [
+        file.parent.name
+        for file in source.glob("*/__init__.py")
+        if "def load_data" in file.read_text(encoding="utf-8")
+    ]
+    if len(found) != 1 or not _tools(source):
+        raise UsageError(
+            f"the example {name} has no tools that could call those of a rollout",
+            remedy=f"{name} needs a folder tools/ and one package with load_data(), as retail_workflow has.",
+        )
+    return found[0]
+
+
+def _tools(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("tools/*.py") if file.stem not in ("tool", "__init__"))
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _run(command: list[str], fault: str, *, environment: dict[str, str] | None = None) -> None:
+    try:
+        code = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - no shell
+    except OSError as error:
+        raise UsageError(f"{fault}: {error}") from error
+    if code != 0:
+        raise UsageError(f"{fault} (exit code {code})", remedy="See its output above.")

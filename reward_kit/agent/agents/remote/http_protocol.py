@@ -1,0 +1,132 @@
+"""The JSON between this package and an agent behind HTTP; docs/http-agent.md is its reference."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from reward_kit.agent.base.redaction import label
+from reward_kit.agent.base.text import encodable
+from reward_kit.agent.base.types import Usage
+from reward_kit.errors import AgentError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.servers.endpoint import ToolEndpoint
+
+PROTOCOL = "reward-kit.agent/1"
+EXPECTED = 'expected {"reply": "text"}'
+
+_Tokens = Annotated[float, Field(ge=0, le=10**12, allow_inf_nan=False), BeforeValidator(lambda v: v or 0)]
+_Amount = Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
+
+
+class ModelUsage(BaseModel):
+    """One model call of the agent; without ``cost`` (US dollars) it counts as unpriced."""
+
+    model_config = ConfigDict(strict=True)
+    model: str | None = None
+    input_tokens: _Tokens = 0
+    cached_tokens: _Tokens = 0
+    output_tokens: _Tokens = 0
+    reasoning_tokens: _Tokens = 0
+    cost: _Amount | None = None
+    seconds: _Amount | None = None
+
+    def usage(self) -> Usage:
+        """The tokens and cost as they are counted."""
+        return Usage(
+            calls=1,
+            input_tokens=int(self.input_tokens),
+            cached_tokens=int(self.cached_tokens),
+            output_tokens=int(self.output_tokens),
+            reasoning_tokens=int(self.reasoning_tokens),
+            cost=self.cost or 0.0,
+            unpriced_calls=int(self.cost is None),
+        )
+
+    def model_name(self, default: str) -> str:
+        """The model as it is shown; ``default`` if the agent does not name one."""
+        return label(self.model) if self.model else default
+
+
+def _as_list(value: Any) -> Any:
+    return [] if value is None else [value] if isinstance(value, dict) else value
+
+
+class AgentAnswer(BaseModel):
+    """The agent's answer to a turn; ``reply`` may be missing or empty only if it is ``done``."""
+
+    model_config = ConfigDict(strict=True)
+    reply: str | None = None
+    reasoning: str | None = None
+    done: bool = False
+    usage: Annotated[list[ModelUsage], BeforeValidator(_as_list), Field(max_length=10_000)] = []
+
+    @property
+    def message(self) -> Message:
+        """The assistant message for the history."""
+        message: Message = {"content": self.reply}
+        return {**message, "reasoning_content": self.reasoning} if self.reasoning else message
+
+
+def read_answer(body: str) -> AgentAnswer:
+    """The answer in the body of a 200; raises ``AgentError`` that names the fault."""
+    try:
+        text = encodable(json.dumps(json.loads(body), ensure_ascii=False))
+    except (ValueError, RecursionError):
+        raise _unusable("is not JSON") from None
+    try:
+        answer = AgentAnswer.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        reason = fault["msg"][:1].lower() + fault["msg"][1:]
+        raise _unusable(f"has {place}: {reason}" if place else "is not a JSON object") from None
+    if not answer.done and not (answer.reply or "").strip():
+        raise _unusable("has no reply" if answer.reply is None else "has an empty reply")
+    return answer
+
+
+def _unusable(fault: str) -> AgentError:
+    return AgentError(f"the agent's answer {fault}; {EXPECTED}")
+
+
+def turn_request(rollout: Rollout, endpoint: ToolEndpoint, token: str) -> bytes:
+    """The body that asks for the agent's next reply."""
+    heard = rollout.lines[-1] if rollout.lines else None
+    return _encoded(
+        rollout,
+        "turn",
+        system_prompt=rollout.system_prompt,
+        messages=rollout.messages,
+        message=heard.text if heard is not None and heard.speaker == "user" else "",
+        tools=rollout.tools,
+        door={
+            "tools_url": endpoint.tools_url,
+            "rollout_url": endpoint.rollout_url,
+            "mcp_url": endpoint.mcp_url,
+            "token": token,
+        },
+    )
+
+
+def closed_request(rollout: Rollout) -> bytes:
+    """The body that says that a rollout is over."""
+    return _encoded(rollout, "closed", stop_reason=rollout.stop_reason)
+
+
+def _encoded(rollout: Rollout, event: str, **fields: Any) -> bytes:
+    identity = {
+        "id": rollout.id,
+        "row_id": rollout.row_id,
+        "index": rollout.index,
+        "seed": rollout.seed,
+        "turn": rollout.turns,
+    }
+    body = {"protocol": PROTOCOL, "event": event, "rollout": identity, **fields}
+    # Escaped to ASCII, so that text which is not valid Unicode can be sent as well.
+    return json.dumps(body, default=str).encode("ascii")

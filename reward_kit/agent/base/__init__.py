@@ -1,0 +1,1 @@
+"""Plain types and helpers that know nothing of bundles, rollouts or models."""

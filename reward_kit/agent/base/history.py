@@ -1,0 +1,225 @@
+"""The messages of a rollout, kept valid for strict providers at every moment.
+
+Valid means: each tool call of an assistant message is answered by a tool message with its id before the next
+user or assistant message; ids are unique in the whole history; arguments are the JSON text of an object;
+names have the letters that providers allow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.agent.base.strict_json import finite, is_too_deep
+from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.errors import AgentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reward_kit.agent.base.types import Message
+
+NOT_RUN = "Error: not run, the rollout had ended."
+INTERRUPTED = "Error: stopped while it ran, because the rollout ended; nothing it did was kept."
+
+MALFORMED = "malformed_arguments"
+"""The key for arguments that are no JSON object: providers parse the history that they are sent."""
+
+
+class Line(NamedTuple):
+    """A line said aloud, which agent and user hear of each other."""
+
+    speaker: str
+    text: str
+
+
+class History:
+    """Messages in the OpenAI format, and beside them the lines that were said aloud.
+
+    ``lines`` leaves out the system prompt, tool calls with the text beside them, observations and reasoning.
+    """
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.messages: list[Message] = []
+        self.lines: list[Line] = []
+        self._open: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._issued = 0
+        for message in messages:
+            self._append_given(message)
+
+    def _append_given(self, message: Message) -> None:
+        """Take a message of the row as it is: its ids are the row author's."""
+        calls = message.get("tool_calls") or []
+        for call in calls:
+            self._used.add(call["id"])
+            self._open[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool":
+            self._open.pop(message.get("tool_call_id", ""), None)
+        elif message["role"] in ("user", "assistant") and not calls:
+            text = text_of(message.get("content"))
+            if text:
+                self.lines.append(Line("user" if message["role"] == "user" else "agent", text))
+        self.messages.append(message)
+
+    def is_open(self, call_id: str) -> bool:
+        """True if an assistant message has announced this call and no observation has answered it."""
+        return call_id in self._open
+
+    def announce(self, message: Message) -> Message:
+        """Append an assistant message with tool calls; returned as recorded, with ids made unique.
+
+        Arguments that are not the JSON text of an object are wrapped in one, under ``MALFORMED``.
+        """
+        self.answer_open_calls()
+        recorded = _assistant_message(message)
+        recorded["content"] = text_of(message.get("content")) or None
+        recorded["tool_calls"] = [self._tool_call(call) for call in message["tool_calls"]]
+        self.messages.append(recorded)
+        return recorded
+
+    def call(self, name: str, arguments: dict[str, Any] | str, call_id: str | None) -> str:
+        """Announce one call that was not announced by ``announce``; returns the call's id.
+
+        While other calls wait for their observation it joins their message: a message between would part
+        them.
+        """
+        call = self._tool_call({"id": call_id, "function": {"name": name, "arguments": arguments}})
+        if len(self._open) > 1:
+            announcing = next(m for m in reversed(self.messages) if m["role"] == "assistant")
+            announcing["tool_calls"].append(call)
+        else:
+            self.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        identifier: str = call["id"]
+        return identifier
+
+    def observe(self, call_id: str, content: str) -> None:
+        """Append the observation of an open call."""
+        name = self._open.pop(call_id)
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": name, "content": encodable(content)}
+        )
+
+    def say(self, speaker: str, message: Message) -> None:
+        """Append what the agent or the user says aloud."""
+        self.answer_open_calls()
+        self.lines.append(Line(speaker, text_of(message.get("content"))))
+        self.messages.append(message)
+
+    def reply(self, message: str | Message) -> None:
+        """Append the agent's reply; ``AgentError`` where it holds nothing to say."""
+        if isinstance(message, str):
+            message = {"content": message}
+        elif not isinstance(message, dict):
+            raise AgentError(
+                f"the agent answered with {type(message).__name__}, not with a str or a message dict"
+            )
+        recorded = _assistant_message(message)
+        recorded["content"] = text_of(message.get("content"))
+        if message.get("tool_calls"):
+            raise AgentError(
+                "the agent answered with a message that holds tool calls; they go through call_tool"
+            )
+        if not recorded["content"].strip():
+            raise AgentError("the agent answered with nothing to say")
+        self.say("agent", recorded)
+
+    def answer_open_calls(self) -> None:
+        """Answer what was announced and never run, so that the history stays valid."""
+        for call_id in list(self._open):
+            self.observe(call_id, NOT_RUN)
+
+    def _tool_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        call_id = self._unique(call.get("id"))
+        name = _valid_name(function.get("name"))
+        self._open[call_id] = name
+        recorded = {**call, "id": call_id, "type": "function"}
+        recorded["function"] = {
+            **function,
+            "name": name,
+            "arguments": _valid_arguments(function.get("arguments")),
+        }
+        return recorded
+
+    def _unique(self, call_id: str | None) -> str:
+        """An id not used before; nine letters and digits, the strictest form a provider asks for."""
+        call_id = encodable(call_id) if call_id else None
+        while not call_id or call_id in self._used:
+            self._issued += 1
+            call_id = f"call{self._issued:05d}"
+        self._used.add(call_id)
+        return call_id
+
+
+def shown_text(content: Any) -> str:
+    """The same for people, with a word for each part that is no text: ``[image_url: https://…]``."""
+    if not isinstance(content, list):
+        return text_of(content)
+    return "\n".join(text for part in content if (text := _shown_part(part)))
+
+
+def _shown_part(part: Any) -> str:
+    text = text_of([part])
+    if text or not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return text
+    kind = encodable(part["type"])
+    value = part.get(kind)
+    url = value.get("url") if isinstance(value, dict) else value
+    if not isinstance(url, str):
+        return f"[{kind}]"
+    if url.startswith("data:"):
+        form, _, data = url.removeprefix("data:").partition(",")
+        return encodable(f"[{kind}: {form.partition(';')[0]}, {len(data)} characters]")
+    return encodable(f"[{kind}: {url}]")
+
+
+def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | None:
+    """The object in a model's arguments text; None if it is no JSON object.
+
+    Nothing, blanks and ``null`` stand for no arguments, as several models write it.
+    """
+    if isinstance(arguments, dict):
+        return arguments
+    if arguments is None or arguments.isspace() or not arguments:
+        return {}
+    try:
+        parsed = _DECODER.decode(arguments)
+    except (ValueError, RecursionError):
+        return None
+    if is_too_deep(parsed, arguments):
+        return None
+    return {} if parsed is None else parsed if isinstance(parsed, dict) else None
+
+
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
+
+
+def written_arguments(recorded: str) -> str:
+    """The text that a model wrote, from the arguments as the history holds them."""
+    parsed = parse_arguments(recorded)
+    if parsed is not None and parsed.keys() == {MALFORMED} and isinstance(parsed[MALFORMED], str):
+        return str(parsed[MALFORMED])
+    return recorded
+
+
+def _valid_arguments(arguments: Any) -> str:
+    parsed = parse_arguments(arguments)
+    if parsed is None:
+        parsed = {MALFORMED: arguments if isinstance(arguments, str) else repr(arguments)}
+    elif isinstance(arguments, str) and arguments.lstrip().startswith("{"):
+        return encodable(arguments)
+    return json.dumps(parsed, ensure_ascii=False, default=str)
+
+
+def _valid_name(name: Any) -> str:
+    """A tool's name as providers take it back; a model may have made up any."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] if isinstance(name, str) and name else "unnamed"
+
+
+def _assistant_message(message: Message) -> Message:
+    """Role and content first, then the fields a provider gave and wants back (reasoning, signatures)."""
+    first = {"role": "assistant", "content": message.get("content")}
+    others = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
+    return {**first, **others, "role": "assistant"}

@@ -1,0 +1,114 @@
+"""Parsing and checking of option values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import UnknownOptionError, UsageError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.config import Option
+
+MAX_ROLLOUTS = 1_000_000
+"""Rollouts of one row; all are planned before the first one runs."""
+OTHER_NAMES = {
+    "limit": "max_tasks",
+    "epochs": "n_rollouts",
+    "num_trials": "n_rollouts",
+    "log_dir": "output_dir",
+    "agent_strategy": "agent",
+    "user_strategy": "user",
+    "user_model": "sim_model",
+    "model_arg": "model_args",
+}
+"""Names of options in other tools and in older flags."""
+_WITHOUT = {
+    "--max-tasks": "all rows",
+    "--n-rollouts": "each row's own number",
+    "--max-steps": "each row's own number",
+    "--timeout": "no limit",
+    "--max-tokens": "no limit",
+    "--max-rollout-tokens": "no limit",
+    "--rpm": "no limit",
+    "--tpm": "no limit",
+}
+"""The meaning that 0 often has in other tools."""
+
+
+_BY_NAME = (
+    "Give it to evaluate() as {name}=, or name it by its import path, module:factory "
+    "(__main__:factory in a notebook or the script itself)."
+)
+_OWN_MODEL = "Give a model of your own as models={{{role!r}: model}}."
+_FOR_OBJECTS = {
+    "--agent": _BY_NAME.format(name="agent"),
+    "--user": _BY_NAME.format(name="user"),
+    "--model": _OWN_MODEL.format(role="agent"),
+    "--sim-model": _OWN_MODEL.format(role="user"),
+}
+
+
+def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
+    """The error for an unknown option."""
+    meant = OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    remedy = f"Did you mean {meant!r}?" if meant else None
+    return UnknownOptionError(f"unknown option {name!r}", remedy=remedy)
+
+
+def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
+    """Row ids and positions, from a list or a comma-separated text."""
+    if not isinstance(task_ids, Iterable):
+        raise UsageError(
+            f"--task-ids takes ids or positions, not {task_ids!r}",
+            remedy='Give a list, or a text such as "0,3".',
+        )
+    parts = task_ids.split(",") if isinstance(task_ids, str) else [str(part) for part in task_ids]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> dict[str, Any]:
+    """Names and values, from a dict or from texts ``KEY=VALUE`` with values in JSON or plain text."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{flag} takes names and values, not {given!r}", remedy="Give a dict.")
+    parsed = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
+        try:
+            parsed[name] = json.loads(text)
+        except ValueError:
+            parsed[name] = text
+    return parsed
+
+
+def check_value(option: Option, value: Any) -> None:
+    """Raise ``UsageError`` for a value of the wrong type or out of range."""
+    flag = option.flag
+    if value is None:
+        return
+    if option.kind is bool and not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{flag} takes True or False, not {value!r}")
+    if option.kind in (int, float):
+        wanted = (int,) if option.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise UsageError(
+                f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
+            )
+        if value != value or (option.minimum is not None and value < option.minimum):
+            remedy = f"Omit {flag} for {_WITHOUT[flag]}." if flag in _WITHOUT else None
+            raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
+        if option.maximum is not None and value > option.maximum:
+            raise UsageError(f"{flag} must be at most {option.maximum:.15g}, not {value}")
+    elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
+        raise UsageError(f"{flag} takes text, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
+    elif option.kind is str and "\0" in str(value):
+        raise UsageError(f"{flag} contains a NUL character: {value!r}")
+    elif option.choices and value not in option.choices:
+        raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")

@@ -1,0 +1,96 @@
+"""One line that says where foreign code (a tool, reward, agent or user) failed, and how; without secrets."""
+
+from __future__ import annotations
+
+import inspect
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.redaction import redact
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_TEXT = 2000
+"""Characters of an exception's message that are kept."""
+_OWN_CODE = str(Path(__file__).parents[2])
+_ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+def fault_line(error: BaseException) -> str:
+    """``reward.py:12: KeyError: 'seat'``: the line of the foreign code, then the error, redacted.
+
+    Errors of this package already say what is wrong, and some say where. If the exception cannot be read,
+    because its own ``__str__`` fails, the line is the name of its class.
+    """
+    try:
+        text = _message(error)
+    except (Exception, SystemExit):  # noqa: BLE001 - an exception's class is foreign code, too
+        return class_name(error)
+    if isinstance(error, RewardKitError) and error.place:
+        return text
+    line = line_of(error)
+    return f"{line}: {text}" if line else text
+
+
+def import_fault(error: BaseException) -> str:
+    """The line of a module that cannot be imported, and the error: ``tools.py:3: KeyError: 'seat'``."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    if isinstance(error, SystemExit):
+        return f"{fault_line(error)} (code that is imported must not exit)"
+    return fault_line(error)
+
+
+def class_name(error: BaseException) -> str:
+    """The name of its class, without running any code of that class."""
+    return str(type.__getattribute__(type(error), "__name__"))
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, RewardKitError):
+        return redact(str(error))
+    said = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    text = redact("\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT)))
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
+
+
+def line_of(error: BaseException) -> str | None:
+    """``reward.py:12``: the line of the foreign code in which it was raised."""
+    frame = _foreign_frame(error)
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame else None
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """``reward.py:5 evaluate``: the place where a function was written, seen through its decorators."""
+    inner = inspect.unwrap(function)
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    code = getattr(inner, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno} {name}" if code else name
+
+
+def is_own_code(filename: str) -> bool:
+    """True for Python code that a person wrote, and not part of an installed library."""
+    return _is_foreign(filename) and "site-packages" not in filename
+
+
+def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of a person's own code; else the first of an installed library's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    if own:
+        return own[-1]
+    return frames[0] if frames else None
+
+
+def _is_foreign(filename: str) -> bool:
+    """True for lines of Python code; libraries in C (apsw) report their own as well."""
+    if filename.startswith("<ipython"):
+        return True
+    if filename.startswith(_OWN_CODE) or not filename.endswith(".py") or not Path(filename).is_absolute():
+        return False  # code compiled from Python (SQLAlchemy's) names a place in its own source
+    return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

@@ -1,0 +1,92 @@
+"""Strict JSON: limits of numbers and nesting, copies of values, encoders."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_DEPTH = 100
+"""Levels: far deeper than anything real, far from where Python's recursion ends."""
+
+
+def finite(text: str) -> float:
+    """A float that JSON can hold, for ``parse_constant`` and ``parse_float``; ``ValueError`` for others."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a JSON number")
+    return number
+
+
+def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
+    """True if ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is what it was read from."""
+    brackets: tuple[Any, Any] = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, brackets)) <= MAX_DEPTH:
+        return False  # the usual case, without a look at the value
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain JSON values, to hand to foreign code: what that does to it changes nothing else."""
+    if isinstance(value, dict):
+        return {
+            name: inner if inner.__class__ is str else copied(inner)  # most of them, and a call costs most
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [copied(inner) for inner in value]
+    return value
+
+
+def json_bytes(value: Any) -> bytes:
+    """``value`` as UTF-8 JSON; dataclasses become objects, unknown values their text."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as models sometimes write
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    return str(value)
+
+
+def compact_json(value: Any) -> bytes:
+    """``value`` as ``json_bytes`` gives it, without spaces and in a quarter of the time."""
+    from pydantic_core import to_json
+
+    try:
+        return to_json(value, inf_nan_mode="constants", fallback=str)
+    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
+        return json_bytes(value)
+
+
+def readable_json(members: Mapping[str, Any]) -> bytes:
+    """An object with a line for each field, and for each item of a field that is a list of objects.
+
+    ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
+    """
+    parts = []
+    for name, value in members.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = b"[\n  " + b",\n  ".join(map(compact_json, value)) + b"\n ]"
+        else:
+            text = json_bytes(value)
+        parts.append(json_bytes(name) + b": " + text)
+    return b"{\n " + b",\n ".join(parts) + b"\n}\n"

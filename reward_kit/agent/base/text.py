@@ -1,0 +1,206 @@
+"""Texts for messages and reports: cut, cleaned, and numbers in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.scoring.metrics import Estimate
+
+NOTHING = "-"
+NOTABLE_WAITING = 0.05
+"""The share of a time from which waiting is mentioned."""
+LONG = 1e9
+"""Numbers from here on are written with an exponent."""
+LONGEST_TEXT = 300
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
+"""Terminal colours, cursor movements, titles and links."""
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but line ends and tabs, marks that reverse letters, halves of characters."""
+
+
+def cut(text: str, length: int) -> str:
+    """At most ``length`` characters of ``text``; the last is ``…`` if some are left out."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def excerpt(text: str, length: int) -> str:
+    """At most ``length`` characters of ``text``, in one line."""
+    return cut(" ".join(text.split()), length)
+
+
+def tamed(text: str) -> str:
+    """Text of any number of lines for a terminal: control characters are shown as JSON writes them."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
+    """Foreign text for a terminal: one line, no control characters, at most ``limit`` characters."""
+    words = " ".join(_ESCAPE_SEQUENCE.sub("", text).split())
+    plain = "".join(character for character in words if character.isprintable())
+    return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
+
+
+def apart(before: str, now: str, limit: int = 80, lead: int = 20) -> tuple[str, str]:
+    """Both texts from ``lead`` characters before the first difference, each in one line of ``limit``."""
+    same = next(
+        (at for at, (one, other) in enumerate(zip(before, now, strict=False)) if one != other),
+        min(len(before), len(now)),
+    )
+    start = max(0, same - lead)
+    dots = "..." if start else ""
+    return (
+        dots + one_line(before[start : start + limit + lead], limit),
+        dots + one_line(now[start : start + limit + lead], limit),
+    )
+
+
+def encodable(text: str) -> str:
+    """``text`` with ``?`` for halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a str, None, or a list of parts."""
+    if isinstance(content, str):
+        return encodable(content)
+    if not isinstance(content, list):
+        return ""
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return encodable("\n".join(text for text in texts if isinstance(text, str)))
+
+
+def call_line(name: str, arguments: Any, length: int | None = 1000) -> str:
+    """``cancel_order({"order_id": "#W1"})``, the arguments cut after ``length`` characters."""
+    return f"{name}({json_text(arguments, length)})"
+
+
+def json_text(value: Any, length: int | None = None) -> str:
+    """A value as JSON in one line, for people and models; cut after ``length`` characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if length is None else cut(text, length)
+
+
+def names_of_own_tools(own: Any, bundled: list[dict[str, Any]]) -> list[str] | None:
+    """The names in an agent's ``own`` list of tools; None if it has none, or the same as the bundle.
+
+    A provider's tool is named by its type, anything that is not a tool by ``?``.
+    """
+    if not isinstance(own, list | tuple) or own == bundled:
+        return None
+    return [_name(tool) for tool in own]
+
+
+def _name(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return "?"
+    function = tool.get("function")
+    named = function.get("name") if isinstance(function, dict) else tool.get("type")
+    return encodable(str(named or "?"))
+
+
+def decimal(value: float, digits: int = 3) -> str:
+    """A number with this many decimals; with an exponent if it would fill the line."""
+    return f"{value:.{digits}f}" if abs(value) < LONG else f"{value:.{digits}e}"
+
+
+def score(value: float | None) -> str:
+    """A reward or metric with three decimals."""
+    return NOTHING if value is None else decimal(value)
+
+
+def estimate(value: Estimate | None) -> str:
+    """``0.500 [0.412, 0.588]``; without the interval if there is none."""
+    if value is None:
+        return NOTHING
+    if value.interval is None:
+        return score(value.value)
+    low, high = value.interval
+    return f"{decimal(value.value)} [{decimal(low)}, {decimal(high)}]"
+
+
+def money(usage: Usage) -> str:
+    """``$0.0123``; calls without a known price are unpriced, never $0."""
+    if usage.calls == 0:
+        return NOTHING
+    if usage.unpriced_calls >= usage.calls:
+        return "unpriced"
+    cost = dollars(usage.cost)
+    return f"{cost} + {count(usage.unpriced_calls, 'unpriced call')}" if usage.unpriced_calls else cost
+
+
+def mean_money(usage: Usage, rollouts: int) -> str:
+    """The cost of one of these rollouts; ``$0.0123 + unpriced`` if some calls have no known price."""
+    if usage.calls == 0 or usage.unpriced_calls >= usage.calls:
+        return money(usage)
+    cost = dollars(usage.cost / rollouts)
+    return f"{cost} + unpriced" if usage.unpriced_calls else cost
+
+
+def dollars(amount: float) -> str:
+    """Cents for whole dollars, hundredths of cents below."""
+    if 0 < amount < 0.0001:
+        return "<$0.0001"
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
+
+
+def tokens(number: int) -> str:
+    """``950``, ``12.3k``, ``4.5M``."""
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 999_950 else f"{number / 1_000_000:.1f}M"
+
+
+def duration(seconds: float | None) -> str:
+    """``0.42 s``, ``12.3 s``, ``4:05``, ``1:02:03``."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration_with_waiting(seconds: float, waited: float) -> str:
+    """``95.0 s``, or ``95.0 s, of which its model calls waited 83.1 s for limits``."""
+    if waited <= 0 or waited < NOTABLE_WAITING * seconds:
+        return duration(seconds)
+    return f"{duration(seconds)}, of which its model calls waited {duration(waited)} for limits"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``3 rows``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def from_here(path: Path) -> Path:
+    """The path as a person in the working directory would type it."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, FileNotFoundError):
+        return path
+
+
+def shares(counter: Counter[str]) -> str:
+    """``wrong_tool 3 (75%), other 1 (25%)``, the most frequent first."""
+    total = counter.total()
+    return ", ".join(
+        f"{name} {number} ({100 * number / total:.0f}%)" for name, number in counter.most_common()
+    )
+
+
+def tallied(counter: Counter[str]) -> str:
+    """``wrong_tool 3, other 1``, the most frequent first."""
+    return ", ".join(f"{name} {number}" for name, number in counter.most_common())

@@ -1,0 +1,181 @@
+"""Plain types of rollouts: messages, model answers, tokens and cost, tool calls, stop reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol
+
+Role = Literal["agent", "user", "judge"]
+"""Owner of a model call; ``judge``: the reward's, which asks with a client of its own."""
+
+StopReason = Literal[
+    "user_stop",
+    "terminal_tool",
+    "agent_done",
+    "max_steps",
+    "timeout",
+    "budget",
+    "agent_error",
+    "user_error",
+    "infrastructure_error",
+]
+
+UNJUDGED_STOPS = ("user_error", "infrastructure_error")
+"""Reasons that are not the agent's fault: such a rollout has no reward and counts in no metric."""
+
+STOP_TOKEN = "###STOP###"  # noqa: S105 - the word that ends a conversation, no secret
+
+MOST_COUNTED = 2**53
+"""The largest number that is counted: larger whole numbers are not exact in JSON elsewhere."""
+LATEST = 2.5e11
+"""Unix seconds of the last times that a calendar can name, in the year 9892."""
+MOST_STEPS = 1_000_000
+"""No rollout has more steps or turns; reports have a number for each turn."""
+
+Message = dict[str, Any]
+"""One chat message in the OpenAI format."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens and cost of one or many model calls.
+
+    ``cached_tokens`` are part of ``input_tokens``, ``reasoning_tokens`` part of ``output_tokens``.
+    ``cost`` is in US dollars, over the priced calls; ``unpriced_calls`` counts those without a known price.
+    ``reused_calls`` were answered from the cache: their tokens and cost are those of the call that was made
+    once; ``reused_cost`` is the share of ``cost`` that was not paid again, ``reused_tokens`` that of the
+    tokens.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float = 0.0
+    unpriced_calls: int = 0
+    reused_calls: int = 0
+    reused_cost: float = 0.0
+    reused_tokens: int = 0
+
+    @property
+    def paid(self) -> float:
+        """US dollars that were paid for these calls now."""
+        return self.cost - self.reused_cost
+
+    @property
+    def fresh_tokens(self) -> int:
+        """Input and output tokens that were used now."""
+        return self.input_tokens + self.output_tokens - self.reused_tokens
+
+    def check(self) -> None:
+        """Raise ``TypeError`` for a value that would spoil sums; see ``check_number``."""
+        for name in _COUNTERS:
+            check_number(f"Usage.{name}", getattr(self, name))
+
+    def add(self, other: Usage) -> None:
+        """Add the counts of ``other``."""
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_COUNTERS = tuple(one.name for one in fields(Usage))
+
+
+def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:
+    """Raise ``TypeError`` for a value that would spoil a sum: no number, below 0, or above ``most``."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value >= 0:
+        raise TypeError(f"{name} is {value!r}, not a number from 0")
+    if value > most:  # Python may refuse to write it
+        raise TypeError(f"{name} is above {most}, which counts nothing")
+
+
+@dataclass(slots=True)
+class Completion:
+    """One answer of a model.
+
+    ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the
+    reasoning fields that the provider wants back). ``seconds`` is the time the answer took, retries
+    included (0: unknown; the rollout measures it), ``waited`` the seconds before, in which rate limits
+    delayed it.
+    """
+
+    message: Message
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str = "stop"
+    model: str = ""
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
+class Model(Protocol):
+    """A language model that answers chat messages; ``LiteLLMModel`` is the built-in one.
+
+    Optional extras are ``async def open(self)`` and ``async def close(self)``, called before the first
+    rollout and at the end, and ``def identity(self) -> dict``: everything besides the conversation that its
+    answers depend on (name, address, settings). Answers of a model without one are never cached.
+    """
+
+    name: str
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
+        """Answer ``messages``; raises ``ModelError`` if there is no answer.
+
+        ``messages`` and ``tools`` must not be changed: the rollout continues with them. Without
+        ``parallel_tool_calls`` an answer should have at most one tool call.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One tool call as it ran.
+
+    ``step`` and ``turn`` count from 1. ``arguments`` is the parsed object, or the text that could not be
+    parsed. ``started`` is in Unix seconds; ``changes`` are the rows that the call changed.
+    """
+
+    index: int
+    id: str
+    step: int
+    turn: int
+    name: str
+    arguments: dict[str, Any] | str
+    content: str
+    status: str
+    changes: list[dict[str, Any]]
+    started: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """One model call as it was made.
+
+    ``started`` is in Unix seconds, ``seconds`` with retries; ``waited`` are the seconds before, in which rate
+    limits delayed it. ``answer`` is the text of the simulated user's model, with thoughts and rejected drafts
+    (that of the agent's model is in the messages). If ``cached``, usage and ``seconds`` are those of the call
+    that was made once. ``error`` is the reason for having no answer; then ``finish_reason`` is ``error`` and
+    the usage is empty.
+    """
+
+    role: Role
+    step: int
+    turn: int
+    model: str
+    finish_reason: str
+    usage: Usage
+    started: float
+    seconds: float
+    answer: str | None = None
+    cached: bool = False
+    error: str | None = None
+    waited: float = 0.0

@@ -1,0 +1,97 @@
+"""Run a blocking function in a thread beside the event loop.
+
+Unlike ``asyncio.to_thread``, calls that hang do not exhaust a pool: each keeps its own thread, and the next
+call gets another. The threads are daemons, so the interpreter does not wait for them when it exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 2.0
+"""A thread without work ends after this time."""
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Return or raise the outcome of ``function()``, run in a thread with the caller's context variables.
+
+    If the caller is cancelled, the thread runs on and its outcome is dropped. ``StopIteration``, which a
+    future cannot carry, arrives as ``RuntimeError``.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # the caller was cancelled
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]  # a T where there is no error
+        else:
+            future.set_exception(error)
+
+    def job() -> Callable[[], None]:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except StopIteration as stopped:
+            error = RuntimeError(f"StopIteration: {stopped}")
+        except BaseException as raised:  # noqa: BLE001 - the caller gets whatever the function raises
+            error = raised
+
+        def report() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed while the function ran
+                loop.call_soon_threadsafe(deliver, result, error)
+
+        return report
+
+    _idle_worker().jobs.put(job)
+    return await future
+
+
+class _Worker:
+    """A thread that runs one job after the other; each job returns the function that reports its outcome."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[Callable[[], Callable[[], None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="in_thread").start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self.jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:
+                    continue  # just taken by a caller, whose job is on its way
+                return
+            report = job()
+            _idle.append(self)  # first, so that the caller's next call finds this thread idle
+            report()
+            del job, report  # drop references to the caller's objects while waiting
+
+
+_idle: list[_Worker] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+
+
+def _idle_worker() -> _Worker:
+    try:
+        return _idle.pop()
+    except IndexError:
+        return _Worker()

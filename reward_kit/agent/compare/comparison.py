@@ -1,0 +1,287 @@
+"""Compare stored evaluations row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.compare.measures import Measure, measures_of, metrics_of
+from reward_kit.agent.compare.row_pairs import (
+    CHANGED,
+    RowPair,
+    changed_fields,
+    changed_rows_between,
+    pair_rows,
+)
+from reward_kit.agent.config import OPTIONS, flag_of
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.scoring.results import asked_model
+from reward_kit.agent.scoring.rows import passes_of, reward_of
+from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.compare.paired import PairedDifference
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable
+
+FORMAT = "reward-kit.comparison/1"
+SEVERAL_FORMAT = "reward-kit.comparisons/1"
+ALSO_RELEVANT = ("errors_as_failures",)
+"""Options that may change on --resume and still affect the numbers."""
+IRRELEVANT = ("platform",)
+"""Versions that do not affect results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option or version that differs; ``a`` and ``b`` as text."""
+
+    name: str
+    a: str
+    b: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "a": self.a, "b": self.b}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationComparison:
+    """Evaluation B compared with evaluation A.
+
+    ``rows`` are the compared rows, ``left_out`` the ids of the others by reason. ``changed`` are rows with
+    other content (``changed_fields``: the fields of the first of them), ``tools`` those with other tools.
+    ``code`` maps each changed module to its fingerprints in A and B (None: absent). ``metrics`` are those
+    that the reward returned in either.
+    """
+
+    a: StoredEvaluation
+    b: StoredEvaluation
+    rows: tuple[RowPair, ...]
+    left_out: Mapping[str, tuple[str, ...]]
+    settings: tuple[Setting, ...]
+    code: Mapping[str, tuple[str | None, str | None]]
+    measures: tuple[Measure, ...]
+    metrics: tuple[Measure, ...] = ()
+    changed: tuple[str, ...] = ()
+    changed_fields: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+
+    @property
+    def success(self) -> PairedDifference:
+        """Difference of Pass^1, which decides the verdict."""
+        difference = self.measures[0].difference
+        assert difference is not None, "every compared row has judged rollouts"
+        return difference
+
+    @property
+    def worse(self) -> list[RowPair]:
+        """Rows that succeed less often in B, the largest change first."""
+        return sorted((row for row in self.rows if row.difference < 0), key=lambda row: row.difference)
+
+    @property
+    def better(self) -> list[RowPair]:
+        """Rows that succeed more often in B, the largest change first."""
+        return sorted((row for row in self.rows if row.difference > 0), key=lambda row: -row.difference)
+
+    @property
+    def unjudged(self) -> tuple[int, int]:
+        """Rollouts without a reward in A and in B, of their common rows."""
+        both = {row.row_id for row in self.a.rows} & {row.row_id for row in self.b.rows}
+        a, b = (
+            sum(row.unjudged.total() for row in stored.rows if row.row_id in both)
+            for stored in (self.a, self.b)
+        )
+        return a, b
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "a": _named(self.a),
+            "b": _named(self.b),
+            "verdict": self.success.verdict,
+            "settings": [setting.to_json() for setting in self.settings],
+            "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
+            "measures": [measure.to_json() for measure in self.measures],
+            "metrics": [metric.to_json() for metric in self.metrics],
+            "unjudged": dict(zip("ab", self.unjudged, strict=True)),
+            "left_out": {reason: list(ids) for reason, ids in self.left_out.items()},
+            "changed": list(self.changed),
+            "changed_tools": list(self.tools),
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def compare(
+    a: Named, b: Named, *, output_dir: str | Path = "runs", changed_rows: bool = False
+) -> EvaluationComparison:
+    """Compare evaluation ``b`` with ``a``: names in ``output_dir``, paths, or results of ``evaluate``.
+
+    Rows with changed fields or seed are left out unless ``changed_rows`` is set. Unjudged rollouts count as
+    failed only if both evaluations were configured so. Raises ``UsageError`` for an unknown evaluation or
+    without comparable rows, ``StorageError`` for a damaged file.
+    """
+    return _compared(load_evaluation(a, output_dir), load_evaluation(b, output_dir), changed_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineComparison:
+    """Several evaluations compared with one baseline, which is A in each comparison."""
+
+    baseline: StoredEvaluation
+    comparisons: tuple[EvaluationComparison, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": SEVERAL_FORMAT,
+            "baseline": _named(self.baseline),
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+        }
+
+
+def compare_with(
+    baseline: Named,
+    others: Named | Sequence[Named],
+    *,
+    output_dir: str | Path = "runs",
+    changed_rows: bool = False,
+) -> BaselineComparison:
+    """Compare each of ``others`` with ``baseline``, which is skipped among them; otherwise as ``compare``."""
+    one = load_evaluation(baseline, output_dir)
+    named = others if isinstance(others, Sequence) and not isinstance(others, str) else [others]
+    loaded = [load_evaluation(other, output_dir) for other in named]
+    compared = tuple(
+        _compared(one, other, changed_rows)
+        for other in loaded
+        if other.path.absolute() != one.path.absolute()
+    )
+    if not compared:
+        raise UsageError("nothing to compare with", place=one.eval_id, remedy="Name other evaluations.")
+    return BaselineComparison(one, compared)
+
+
+def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool) -> EvaluationComparison:
+    strict = all(stored.configuration.get("errors_as_failures") for stored in (one, other))
+    pairs, left_out = pair_rows(one, other, changed_rows=changed_rows, errors_as_failures=strict)
+    changed = changed_rows_between(one, other)
+    fields = changed_fields(one, other, changed[0]) if changed else []
+    if not pairs:
+        raise _nothing_to_compare(one, other, left_out, fields)
+    return EvaluationComparison(
+        a=one,
+        b=other,
+        rows=tuple(pairs),
+        left_out={reason: tuple(ids) for reason, ids in left_out.items()},
+        settings=tuple(different_settings(one, other)),
+        code=different_code(one, other),
+        measures=tuple(measures_of(pairs)),
+        metrics=tuple(metrics_of(pairs)),
+        changed=tuple(changed),
+        changed_fields=tuple(fields),
+        tools=tuple(changed_rows_between(one, other, parts=("tools",))),
+    )
+
+
+def _nothing_to_compare(
+    a: StoredEvaluation, b: StoredEvaluation, left_out: Mapping[str, list[str]], fields: list[str]
+) -> UsageError:
+    reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
+    what = f" (fields: {', '.join(fields)})" if fields else ""
+    if not fields and {*changed_rows_between(a, b, parts=("seed",))} & {*left_out.get(CHANGED, ())}:
+        what = " (their seed; a seed that reads the clock changes daily unless the row has a `now`)"
+    return UsageError(
+        f"no row can be compared: {reasons or 'there are none'}{what}",
+        place=f"{a.eval_id} and {b.eval_id}",
+        remedy="Add --changed-rows to compare changed rows." if CHANGED in left_out else None,
+    )
+
+
+def _named(stored: StoredEvaluation) -> dict[str, Any]:
+    return {
+        "eval_id": stored.eval_id,
+        "path": str(stored.path),
+        "status": stored.status,
+        "agent": stored.configuration.get("agent"),
+        "model": asked_model(stored.configuration, stored.usage, stored.outcomes),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One line of a comparison table: an evaluation's own numbers, over all of its rows.
+
+    ``success`` is the difference of Pass^1 to the baseline on their common rows, None for the baseline.
+    """
+
+    evaluation: StoredEvaluation
+    passes: PassTable
+    reward: Estimate | None
+    success: PairedDifference | None
+
+    @property
+    def judged(self) -> int:
+        """Rollouts that enter Pass^k."""
+        return sum(row.n for row in self.evaluation.rows)
+
+    @property
+    def spent(self) -> Usage:
+        """Total usage of all model calls, aborted attempts included."""
+        stored = self.evaluation
+        return total_usage([*stored.usage.values(), *stored.broken_off.usage.values()])
+
+
+def standings(comparisons: Sequence[EvaluationComparison]) -> list[Standing]:
+    """Return the baseline of ``comparisons`` (at least one), then the others in order."""
+    first = _standing(comparisons[0].a, None)
+    return [first, *(_standing(each.b, each.success) for each in comparisons)]
+
+
+def shared_ks(lines: Sequence[Standing]) -> list[int]:
+    """Return the values of k that a table shows, of those that all lines have."""
+    return shown_ks(min(len(line.passes.pass_power) for line in lines))
+
+
+def _standing(stored: StoredEvaluation, success: PairedDifference | None) -> Standing:
+    seed = stored.configuration.get("seed", 0)
+    return Standing(stored, passes_of(stored.rows, seed=seed), reward_of(stored.rows, seed=seed), success)
+
+
+def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
+    """Yield differing options that affect results, and versions."""
+    for name, option in OPTIONS.items():
+        in_both = name in a.configuration and name in b.configuration
+        if in_both and (option.fixed or name in ALSO_RELEVANT):
+            yield from _different(flag_of(name), _value(a, name), _value(b, name))
+    for name, version in a.versions.items():
+        if name in b.versions and name not in IRRELEVANT:
+            yield from _different(f"version of {name}", version, b.versions[name])
+
+
+def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[str | None, str | None]]:
+    """Return changed modules of bundle, agent and user with their fingerprints (None: absent)."""
+    both = {name: (a.code.get(name), b.code.get(name)) for name in dict.fromkeys([*a.code, *b.code])}
+    return {name: (before, now) for name, (before, now) in both.items() if before != now}
+
+
+def _value(stored: StoredEvaluation, name: str) -> Any:
+    """Return an option's value; for the model, the one that was asked."""
+    if name == "model":
+        return asked_model(stored.configuration, stored.usage, stored.outcomes)
+    return stored.configuration[name]
+
+
+def _different(name: str, a: Any, b: Any) -> Iterator[Setting]:
+    if a != b:
+        yield Setting(name, _shown(a), _shown(b))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)

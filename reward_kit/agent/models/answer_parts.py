@@ -1,0 +1,58 @@
+"""The parts of a model's answer: what it says, what it thinks, and in which words it refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.base.text import encodable, text_of
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.types import Message
+
+_TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """What ``text`` says, and what stands in its ``<think>`` blocks.
+
+    A block that is not closed goes on to the end. What comes before a closing tag without an opening one is a
+    thought too: some chat templates put the opening tag into the prompt.
+    """
+    said: list[str] = []
+    thoughts: list[str] = []
+    position = 0
+    inside = False
+    for tag in _TAG.finditer(text):
+        piece = text[position : tag.start()]
+        position = tag.end()
+        if tag[1] and not inside:
+            thoughts += [*said, piece]
+            said = []
+        else:
+            (thoughts if inside else said).append(piece)
+        inside = not tag[1]
+    if position == 0:
+        return text, ""
+    (thoughts if inside else said).append(text[position:])
+    return "".join(said).strip(), joined(*thoughts)
+
+
+def joined(*thoughts: str | None) -> str:
+    """Thoughts one after the other, without the empty ones."""
+    return "\n".join(thought.strip() for thought in thoughts if thought and thought.strip())
+
+
+def reasoning_of(message: Message) -> str:
+    """The reasoning that a provider gave beside the content."""
+    reasoning = message.get("reasoning_content")
+    return encodable(reasoning).strip() if isinstance(reasoning, str) else ""
+
+
+def text_in(message: Message) -> str:
+    """The text of an answer; where it has none, the words in which the model refuses."""
+    text = text_of(message.get("content"))
+    fields = message.get("provider_specific_fields")
+    if text.strip() or not isinstance(fields, dict):
+        return text
+    return text_of(fields.get("refusal"))

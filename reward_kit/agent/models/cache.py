@@ -1,0 +1,312 @@
+"""A cache of model answers (``--cache``): repeating an evaluation calls no model.
+
+It is off by default: several rollouts of a task measure the variation of an agent, which repeated answers
+would hide. The answers are in one SQLite file, which several processes may use at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from reward_kit.agent.base.redaction import is_secret_name
+from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.models.caller import model_of_rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Message, Model, Role
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.models.caller import Caller
+
+logger = logging.getLogger(__name__)
+
+FOLDER = ".cache"
+"""In the output directory; no row may have this id."""
+FORMAT = "reward-kit.request/1"
+"""Changes with the form of requests, so that answers to the former ones are not reused."""
+BUSY_SECONDS = 30.0
+"""Time limit for other processes' writes."""
+TRANSPORT = frozenset({"timeout", "request_timeout", "stream_timeout", "num_retries", "max_retries"})
+"""Settings that affect how a request is sent, not its answer."""
+
+
+class AnswerStore:
+    """The answers in ``folder``, by the key of their request; used by several threads and processes.
+
+    Faults of the file never raise: the model is called instead, and ``warn`` gets one message.
+    """
+
+    def __init__(self, folder: Path, *, warn: Callable[[str], None] = logger.warning) -> None:
+        self.path = folder / "answers.db"
+        self._warn = warn
+        self._warned = False
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def get(self, key: str) -> Completion | None:
+        """Return the stored answer, marked as reused in its usage, or None."""
+        found = self._execute("SELECT answer FROM answers WHERE key = ?", (key,))
+        if not found:
+            return None
+        plain: dict[str, Any] = json.loads(found[0][0])
+        usage = Usage(**plain.pop("usage"))
+        usage.reused_calls, usage.reused_cost = usage.calls, usage.cost
+        usage.reused_tokens = usage.input_tokens + usage.output_tokens
+        return Completion(usage=usage, **plain)
+
+    def add(self, key: str, completion: Completion) -> Completion:
+        """Store an answer and return the stored one.
+
+        It is another's if another process has answered the same call meanwhile, so that both continue with
+        the same words; the usage stays that of this call, which was paid for as well.
+        """
+        plain = asdict(completion)
+        del plain["waited"]  # a reused answer does not wait
+        try:
+            answer = json.dumps(plain)
+        except (TypeError, ValueError):  # a field that JSON cannot hold would come back changed
+            return completion
+        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, answer))
+        kept = self.get(key)
+        if kept is None:
+            return completion
+        kept.usage, kept.seconds, kept.waited = completion.usage, completion.seconds, completion.waited
+        return kept
+
+    def clear(self) -> None:
+        """Delete all answers."""
+        if self.path.exists():
+            self._execute("DELETE FROM answers", ())
+
+    def _execute(self, sql: str, values: tuple[str, ...]) -> list[tuple[str]]:
+        with self._lock:
+            try:
+                return self._connected().execute(sql, values).fetchall()
+            except (OSError, sqlite3.Error) as error:
+                if not self._warned:
+                    self._warned = True
+                    self._warn(
+                        f"{self.path}: the answer cache cannot be used ({error}); models are called instead"
+                    )
+                return []
+
+    def _connected(self) -> sqlite3.Connection:
+        """Raises ``OSError`` or ``sqlite3.Error``."""
+        if self._connection is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            with suppress(sqlite3.OperationalError):  # NFS has no WAL
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS answers"
+                " (key TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
+            )
+        return self._connection
+
+
+class CachedModel:
+    """A model with cached answers; errors are not cached.
+
+    ``for_rollout`` returns the view for one rollout, in which every call has a position, so that no two
+    rollouts and no two calls of a rollout share an answer. Called directly, the same request gets the same
+    answer.
+    """
+
+    def __init__(self, model: Model, store: AnswerStore, *, role: str = "") -> None:
+        """``role`` separates the calls of agent and user. ``model`` must have an ``identity()``."""
+        self.name = model.name
+        self.model = model
+        self._store = store
+        self._role = role
+        self._identity: dict[str, Any] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the answers besides the conversation, without secrets."""
+        if self._identity is None:
+            stated: dict[str, Any] = self.model.identity()  # type: ignore[attr-defined]  # an optional extra
+            self._identity = public_identity(stated)
+        return self._identity
+
+    def keys(self) -> RequestKeys:
+        """Make the keys of one conversation's requests."""
+        return RequestKeys(self.identity())
+
+    def for_rollout(self, caller: Caller) -> Model:
+        """Return the model for one attempt at a rollout."""
+        return _OfRollout(self, (self._role, caller.index, caller.attempt), caller)
+
+    async def open(self) -> None:
+        """Open the model itself, if it has ``open``."""
+        opening = getattr(self.model, "open", None)
+        if opening is not None:
+            await opening()
+
+    async def close(self) -> None:
+        """Close the model itself, if it has ``close``."""
+        closing = getattr(self.model, "close", None)
+        if closing is not None:
+            await closing()
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+        place: tuple[Hashable, ...] = (),
+        keys: RequestKeys | None = None,
+        asked: Model | None = None,
+    ) -> Completion:
+        """Return the cached answer, or the model's, which is then cached. Raises ``ModelError``.
+
+        ``place`` separates otherwise equal requests, ``keys`` remember the conversation, ``asked`` is the
+        rollout's own view of the model.
+        """
+        options: dict[str, Any] = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
+        key = (keys or self.keys()).key(messages, **options, place=place)
+        kept = self._store.get(key)
+        if kept is not None:
+            return kept
+        completion = await (asked or self.model).complete(messages, **options)
+        return await asyncio.to_thread(self._store.add, key, completion)
+
+
+class _OfRollout:
+    """The view of one attempt at a rollout, which numbers its calls."""
+
+    def __init__(self, model: CachedModel, place: tuple[Hashable, ...], caller: Caller) -> None:
+        self.name = model.name
+        self._model = model
+        self._place = place
+        self._keys = model.keys()
+        self._asked = model_of_rollout(model.model, caller)
+        self._calls = 0
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
+        position = self._calls
+        self._calls += 1
+        return await self._model.complete(
+            messages,
+            tools=tools,
+            seed=seed,
+            parallel_tool_calls=parallel_tool_calls,
+            place=(*self._place, position),
+            keys=self._keys,
+            asked=self._asked,
+        )
+
+
+def cached_models(
+    models: Mapping[Role, Model], config: EvaluationConfig, output_dir: Path, *, warn: Callable[[str], None]
+) -> dict[Role, Model]:
+    """Wrap the models if ``config.cache`` is set; ``config.clear_cache`` clears the cache first."""
+    store = AnswerStore(output_dir / FOLDER, warn=warn)
+    if config.clear_cache:
+        store.clear()
+    if not config.cache:
+        return dict(models)
+    cached: dict[Role, Model] = {}
+    for role, model in models.items():
+        if hasattr(model, "identity"):
+            cached[role] = CachedModel(model, store, role=role)
+        else:
+            warn(f"--cache: answers of {model.name} are not cached, since it has no identity()")
+            cached[role] = model
+    return cached
+
+
+def public_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's ``identity()`` without secrets and transport settings."""
+    return {name: _without_secrets(value) for name, value in identity.items() if not _left_out(name)}
+
+
+class RequestKeys:
+    """Keys of a model's requests, from their content.
+
+    A conversation grows at its end and its tools stay the same, so only new messages are encoded.
+    """
+
+    def __init__(self, identity: Mapping[str, Any]) -> None:
+        self._start = hashlib.sha256(_json([FORMAT, identity]))
+        self._tools: Any = None
+        self._tools_json = _json(None)
+        self._seen: list[Message] = []
+        self._conversation = self._start.copy()
+
+    def key(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        seed: int | None,
+        parallel_tool_calls: bool,
+        place: Sequence[Hashable],
+    ) -> str:
+        """Return the key of a request, 64 hex digits.
+
+        ``place`` separates equal requests: role, rollout, attempt and number of the call.
+        """
+        digest = self._after(messages).copy()
+        digest.update(b"\0" + self._written(tools or None))
+        digest.update(b"\0" + _json([len(messages), seed, parallel_tool_calls, place]))
+        return str(digest.hexdigest())
+
+    def _after(self, messages: Sequence[Message]) -> Any:
+        """Return the digest of the conversation so far."""
+        if list(messages[: len(self._seen)]) != self._seen:
+            self._seen.clear()
+            self._conversation = self._start.copy()
+        for message in messages[len(self._seen) :]:
+            self._conversation.update(b"\n" + _json(message))
+            self._seen.append(copy.deepcopy(message))  # the caller may change it later
+        return self._conversation
+
+    def _written(self, tools: Any) -> bytes:
+        if tools != self._tools:
+            self._tools, self._tools_json = copy.deepcopy(tools), _json(tools)
+        return self._tools_json
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=repr).encode()
+
+
+def _left_out(name: str) -> bool:
+    """Return whether a setting affects only transport or authentication."""
+    return name in TRANSPORT or is_secret_name(name)
+
+
+def _without_secrets(value: Any) -> Any:
+    """Remove secrets from a value, and user, password and query from an address."""
+    if isinstance(value, Mapping):
+        return public_identity({str(name): inner for name, inner in value.items()})
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner) for inner in value]
+    if isinstance(value, str) and "://" in value:
+        parts = urlsplit(value)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return value

@@ -1,0 +1,70 @@
+"""The models that an evaluation's options name: each behind a local server or at a provider."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.config import REDACTED
+from reward_kit.agent.models.local import LocalModel, ModelServers, names_local_model
+from reward_kit.agent.models.remote import remote_model
+from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.types import Model, Role
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.models.limiter import Limiters
+
+
+def find_models(
+    config: EvaluationConfig, limiters: Limiters, *, agent: bool, user: bool
+) -> dict[Role, Model]:
+    """The models that agent and user ask, as far as they are wanted and named.
+
+    Their calls go through ``limiters``, but for those of local servers.
+
+    Raises ``ModelSetupError`` for one that cannot be called: no key, no such provider, a wrong address.
+    """
+    for flag, given in (("--model-arg", config.model_args), ("--user-model-arg", config.user_model_args)):
+        hidden = [name for name, value in given.items() if REDACTED in json.dumps(value, default=str)]
+        if hidden:
+            raise ModelSetupError(
+                f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
+                remedy=f"Give it again: {flag} {hidden[0]}=...",
+            )
+    servers = ModelServers()
+    models: dict[Role, Model] = {}
+    if agent and config.model:
+        models["agent"] = _model(
+            config.model,
+            config.provider,
+            config,
+            servers,
+            limiters,
+            temperature=config.temperature,
+            model_args=dict(config.model_args),
+        )
+    if user and config.sim_model:
+        models["user"] = _model(
+            config.sim_model,
+            config.user_provider,
+            config,
+            servers,
+            limiters,
+            model_args=dict(config.user_model_args),
+        )
+    return models
+
+
+def _model(
+    name: str,
+    provider: str | None,
+    config: EvaluationConfig,
+    servers: ModelServers,
+    limiters: Limiters,
+    **more: Any,
+) -> Model:
+    more.update(retries=config.retries, timeout=config.call_timeout)
+    if names_local_model(name, provider=provider, model_args=more["model_args"]):
+        return LocalModel(servers.of(name), client=config.client, **more)
+    return remote_model(name, provider, client=config.client, limiters=limiters, **more)

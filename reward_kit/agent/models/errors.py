@@ -1,0 +1,265 @@
+"""Errors of model calls as ``ModelError``: their words for a person, and if another attempt may help."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS
+from reward_kit.agent.base.redaction import redact, without_password
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.models.headers import retry_after, seconds_until
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+LONGEST_TEXT = 300
+
+_PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
+
+
+def model_error(
+    error: BaseException,
+    *,
+    model: str,
+    provider: str,
+    address: str | None,
+    timeout: float,
+    secrets: Collection[str] = (),
+) -> ModelError:
+    """The ``ModelError`` for an ``error`` of a call to ``model`` of ``provider`` (at ``address``).
+
+    ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
+    """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
+    status = _status(error, kinds)
+    text = _short(redact(str(error), secrets))  # in this order: half of a key would not be recognised
+    address = without_password(address) if address else None
+    place = f"model {model} ({provider})"
+    if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
+        return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
+    if refuses_input(status, raw):
+        return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
+    raw += f" {getattr(error, 'body', None) or ''}"  # for what it says of limits beside its message
+    if "RedirectError" in kinds:
+        remedy = "Name the final address with --model-arg api_base=... if you trust it."
+        return ModelSetupError(text, place=place, remedy=remedy)
+    setup = _setup_fault(status, raw, provider)
+    if setup is not None:
+        fault, remedy = setup
+        return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
+    if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
+        return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
+    return _other_fault(error, kinds, status, text, place, address, raw)
+
+
+def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
+    """Fault and remedy where every further call would be refused as well."""
+    variable = f"{provider.upper()}_API_KEY"
+    given = os.environ.get(variable)
+    key = f"the key in {variable}" if given else f"the provider's key ({variable} is not set)"
+    if status == 401:
+        return "the provider refuses the key (HTTP 401)", f"Check {key}."
+    if status == 403:
+        return "the provider denies access (HTTP 403)", f"Check what {key} may use."
+    if status == 404:
+        return "the provider does not know it (HTTP 404)", "Check the model's name and the server's address."
+    if status == 402 or (status == 429 and quota_used_up(raw)):
+        return f"the provider's quota is used up (HTTP {status})", "Check the account's plan and billing."
+    return None
+
+
+def _other_fault(
+    error: BaseException,
+    kinds: set[str],
+    status: int | None,
+    text: str,
+    place: str,
+    address: str | None,
+    raw: str,
+) -> ModelError:
+    if "connection error" in text.lower() or "Connect" in str(error.__context__):
+        return _no_connection(error, place, address)
+    if status is None:
+        fault = f"the answer cannot be read: {text or type(error).__name__}"
+        return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
+    retryable = status in RETRYABLE_STATUS
+    fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
+    wait = retry_after(headers_of(error)) if retryable else None
+    if wait is None and status in (429, 503):
+        wait = named_wait(raw)
+    return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
+
+
+def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
+    where = address or "the provider"
+    if hung_up(error):
+        fault = f"{where} closed the connection without a whole answer"
+        remedy = "Its log may say why."
+        if address and address.startswith("http://"):
+            remedy = f"{remedy} If it speaks TLS, write https:// in its address."
+        return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
+    reason = reason_of(error)
+    fault = f"cannot connect to {where}" + (f": {reason.text}" if reason else "")
+    if reason is not None and reason.lasting:
+        return ModelSetupError(fault, place=place, remedy=reason.remedy, no_answer="connection")
+    remedy = f"Check that a server is running at {address}." if address else "Check the network."
+    return ModelError(
+        fault,
+        place=place,
+        remedy=(reason and reason.remedy) or remedy,
+        retryable=True,
+        no_answer="connection",
+    )
+
+
+def _status(error: BaseException, kinds: set[str]) -> int | None:
+    """The HTTP status that really came: LiteLLM makes one up for broken answers and connections, and for
+    answers that hold an error without a number.
+    """
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return None
+    made_up = kinds & {"InternalServerError", "APIConnectionError", "Timeout"} or (
+        status == 422 and "BadRequestError" in kinds
+    )
+    return None if made_up and not headers_of(error) else status
+
+
+def headers_of(error: BaseException) -> Any:
+    """The headers of the answer that an error stands for; empty where there are none."""
+    headers = getattr(error, "litellm_response_headers", None)
+    return headers or getattr(getattr(error, "response", None), "headers", None) or {}
+
+
+def _short(text: str) -> str:
+    text = text.partition("Traceback (most recent call last)")[0]  # what LiteLLM adds of its own
+    return cut(_PREFIX.sub("", " ".join(text.split())), LONGEST_TEXT)
+
+
+# -- words of providers
+
+_POLICY = r"content_policy|content management policy|content_filter|safety system"
+_TOO_LONG = (
+    r"context_length_exceeded|maximum context length|context window",  # OpenAI, vLLM, llama-cpp-python
+    r"prompt is too long|prompt exceeds max length",  # Anthropic, Fireworks; Zhipu
+    r"exceeds? (?:the )?context limit|maximum context limit",  # Anthropic, with max_tokens
+    r"input tokens exceed the configured limit",  # OpenAI
+    r"exceeds the available context size|exceed_context_size_error",  # llama.cpp
+    r"longer than the model's context length|exceeds the model's (?:maximum )?context length",  # SGLang
+    r"longer than the maximum model length|too long to fit into the model",  # vLLM
+    r"greater than the context length",  # LM Studio
+    r"`inputs` tokens \+ `max_new_tokens` must be|`inputs` must have less than \d+ tokens",  # TGI, Together
+    r"too large for model with \d+ maximum context",  # Mistral
+    r"too many tokens: |too many input tokens",  # Cohere, Bedrock
+    r"input is too long for requested model|prompt tokens \(\d+\) exceed model maximum",  # Bedrock
+    r"token count.{0,40}exceeds the (?:maximum number of tokens|limit of \d+)",  # Gemini, Copilot
+    r"maximum prompt length is \d+|exceeded model token limit",  # xAI, Kimi
+    r"current length is \d+ while limit is \d+",  # Cerebras
+    r"range of input length should be",  # DashScope
+    r"please reduce the length of the messages",  # Groq
+)
+_REFUSED_INPUT = re.compile("|".join((*_TOO_LONG, _POLICY)), re.IGNORECASE)
+_NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
+"""OpenAI's words, with the status of a rate limit, for a request with more tokens than the limit."""
+
+_USED_UP = re.compile(r"insufficient_quota|credit balance is too low", re.IGNORECASE)
+_QUOTA = re.compile(r"exceeded your current quota", re.IGNORECASE)
+"""Google says so of any limit, and lets the quota's name and the time to wait tell which."""
+_OF_A_SHORT_TIME = re.compile(r"quotaId.{0,80}Per(?:Second|Minute)", re.IGNORECASE)
+_WAIT = re.compile(r"retryDelay\W{1,8}([\d.]+m?s)|please retry in ((?:[\d.]+(?:ms|h|m|s))+)", re.IGNORECASE)
+LONGEST_WAIT_OF_A_LIMIT = 600.0
+"""Seconds; who is told to wait longer because a quota is exceeded has used it up."""
+
+
+def refuses_input(status: int | None, said: str) -> bool:
+    """True if the conversation is refused: too long for the model, or against its content policy."""
+    if status in (400, 422):
+        return _REFUSED_INPUT.search(said) is not None
+    return status == 429 and _NEVER_FITS.search(said) is not None
+
+
+def quota_used_up(said: str) -> bool:
+    """True if an error with status 429 means a quota that is used up for a long time."""
+    if _USED_UP.search(said):
+        return True
+    if not _QUOTA.search(said) or _OF_A_SHORT_TIME.search(said):
+        return False
+    wait = named_wait(said)
+    return wait is None or wait > LONGEST_WAIT_OF_A_LIMIT
+
+
+def named_wait(said: str) -> float | None:
+    """Seconds to wait that an error names in Google's words."""
+    times = [seconds_until(first or second) for first, second in _WAIT.findall(said)]
+    return max((seconds for seconds in times if seconds is not None), default=None)
+
+
+# -- connections
+
+DEEPEST = 10
+"""Causes of an error that are looked at."""
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
+"""What OpenSSL calls an answer that is no TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``text`` completes "cannot connect to ..."; ``lasting``: waiting does not help."""
+
+    text: str
+    remedy: str | None = None
+    lasting: bool = False
+
+
+def hung_up(error: BaseException) -> bool:
+    """True if a connection was made and broke off."""
+    return any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error))
+
+
+def reason_of(error: BaseException) -> Reason | None:
+    """The reason among the causes of ``error``; None if none of them is known."""
+    for cause in _causes(error):
+        if type(cause) in _TLS_ERRORS or isinstance(cause, (socket.gaierror, ConnectionError)):
+            return _reason(cause)
+    return None
+
+
+_TLS_ERRORS = (ssl.SSLError, ssl.SSLCertVerificationError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""By their exact types: those of aiohttp inherit from them, and their texts name the host once more."""
+
+
+def _reason(cause: BaseException) -> Reason:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Reason(
+            f"its certificate cannot be verified: {cause.verify_message}",
+            "If you trust it, let SSL_CERT_FILE name a file with the certificate that it was signed with.",
+            lasting=True,
+        )
+    if isinstance(cause, ssl.SSLError):
+        name = (cause.reason or "").replace("_", " ").lower()
+        if cause.reason in _NO_TLS:
+            return Reason(
+                f"it does not speak TLS there ({name})",
+                "Write http:// in its address, perhaps.",
+                lasting=True,
+            )
+        return Reason(f"no TLS connection ({name})" if name else "no TLS connection")
+    if isinstance(cause, socket.gaierror):
+        text = (cause.strerror or "the name is not known").lower()
+        return Reason(text, "Check the server's name, and the network.")
+    return Reason("connection refused" if isinstance(cause, ConnectionRefusedError) else "connection lost")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__

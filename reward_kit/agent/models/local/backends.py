@@ -1,0 +1,203 @@
+"""Programs that serve local models, in order of preference, and their command lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.models.local.recognise import Kind, LocalFile
+
+SERVER = "REWARD_KIT_LOCAL_MODEL_SERVER"
+ARGUMENTS = "REWARD_KIT_LOCAL_MODEL_ARGS"
+SERVED_NAME = "local-model"
+"""The model's name in requests; LiteLLM has special rules for well-known names."""
+
+TOOL_CALLS_IN_TEMPLATE = (
+    ("<arg_key>", "glm45"),
+    ("<function=", "qwen3_xml"),
+    ("<tool_call>", "hermes"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<|python_tag|>", "llama3_json"),
+)
+"""vLLM's tool-call parsers by a mark in the chat template; the first match decides."""
+TOOL_CALLS_OF_TYPE = {
+    "deepseek_v3": "deepseek_v3",
+    "gpt_oss": "openai",
+    "granite": "granite",
+    "jamba": "jamba",
+    "kimi_k2": "kimi_k2",
+    "mistral": "mistral",
+    "mistral3": "mistral",
+}
+"""vLLM's tool-call parsers by ``model_type``, if the template does not decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A program that serves models of one ``kind``.
+
+    ``arguments(program, file, link, extra)`` returns the command line after the program, without the
+    address. ``served`` is the model's name in requests, None for the path of the link. ``health`` answers
+    200 once the model is loaded. ``install`` says how to install it.
+    """
+
+    name: str
+    kind: Kind
+    install: str
+    arguments: Callable[[list[str], LocalFile, Path, list[str]], list[str]]
+    served: str | None = SERVED_NAME
+    health: str = "/health"
+
+    def find(self) -> list[str] | None:
+        """Return the start of the command line, or None if the program is not installed."""
+        if self.name == "llama-cpp-python":
+            if importlib.util.find_spec("llama_cpp") is None:
+                return None
+            return [sys.executable, "-m", "llama_cpp.server"]
+        # first beside this Python, since its environment need not be activated
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        found = shutil.which(self.name, path=path)
+        return [found] if found else None
+
+    def command(self, program: list[str], file: LocalFile, link: Path, port: int) -> list[str]:
+        """Build the command line; may take seconds, since some programs are asked for their options.
+
+        Raises ``ModelSetupError`` if the user's extra arguments cannot be split.
+        """
+        extra = extra_arguments()
+        arguments = self.arguments(program, file, link, extra)
+        return [*program, *arguments, "--host", HOST, "--port", str(port), *extra]
+
+
+def extra_arguments() -> list[str]:
+    """Return the user's own arguments for the server."""
+    text = os.environ.get(ARGUMENTS, "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ModelSetupError(f"{ARGUMENTS}={text!r} cannot be split into arguments: {error}") from error
+
+
+def find_backend(file: LocalFile) -> tuple[Backend, list[str]]:
+    """Return the first installed program for ``file``, or the one that the environment names.
+
+    Raises ``ModelSetupError`` that says what to install.
+    """
+    place = f"model {file.name}"
+    if sys.platform == "win32":
+        raise ModelSetupError(
+            "servers for local models are started on Linux and macOS only",
+            place=place,
+            remedy="Start one yourself and name it: --provider openai --model-arg api_base=http://...",
+        )
+    what = "a folder" if file.kind == "folder" else "a .gguf file"
+    fitting = [backend for backend in BACKENDS if backend.kind == file.kind]
+    wanted = os.environ.get(SERVER)
+    if wanted and wanted not in [backend.name for backend in fitting]:
+        names = ", ".join(backend.name for backend in fitting)
+        raise ModelSetupError(
+            f"{SERVER}={wanted} serves no such model", place=place, remedy=f"For {what} there are {names}."
+        )
+    fitting = [backend for backend in fitting if wanted in (None, "", backend.name)]
+    for backend in fitting:
+        program = backend.find()
+        if program is not None:
+            _check_template(file, backend)
+            return backend, program
+    remedies = ", or ".join(f"{backend.name} ({backend.install})" for backend in fitting)
+    kind = "a folder of Hugging Face" if file.kind == "folder" else what
+    raise ModelSetupError(
+        f"nothing that serves {kind} is installed", place=place, remedy=f"Install {remedies}."
+    )
+
+
+def _check_template(file: LocalFile, backend: Backend) -> None:
+    if file.needs_chat_template and not _given("--chat-template", extra_arguments()):
+        remedy = "Use a model that was trained to converse (its name often ends with Instruct or Chat)"
+        if backend.name == "vllm":
+            remedy += f', or name a template: {ARGUMENTS}="--chat-template FILE"'
+        raise ModelSetupError(
+            "there is no chat template in the folder, so the model cannot converse",
+            place=f"model {file.name}",
+            remedy=f"{remedy}.",
+        )
+
+
+def tool_call_parser(file: LocalFile) -> str | None:
+    """Return vLLM's parser for the tool calls of this model, if known."""
+    template = file.chat_template or ""
+    for mark, parser in TOOL_CALLS_IN_TEMPLATE:
+        if mark in template:
+            return parser
+    return TOOL_CALLS_OF_TYPE.get(file.model_type)
+
+
+def _given(flag: str, arguments: list[str]) -> bool:
+    return any(argument.split("=")[0] == flag for argument in arguments)
+
+
+def _vllm(_program: list[str], file: LocalFile, _link: Path, extra: list[str]) -> list[str]:
+    parser = None if _given("--tool-call-parser", extra) else tool_call_parser(file)
+    tools = ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
+    return ["serve", str(file.path), "--served-model-name", SERVED_NAME, *tools]
+
+
+def _transformers(program: list[str], _file: LocalFile, link: Path, _extra: list[str]) -> list[str]:
+    """Earlier releases take the model as an option, later ones as an argument.
+
+    It is the link, since ``@`` and ``:`` in a path have a special meaning there.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - an installed program
+            [*program, "serve", "--help"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=120, check=False,
+        )  # fmt: skip
+        option = ["--force-model"] if "--force-model" in done.stdout else []
+    except (OSError, subprocess.TimeoutExpired):
+        option = []  # starting it will show the fault
+    return ["serve", *option, str(link)]
+
+
+def _llama_server(_program: list[str], file: LocalFile, _link: Path, _extra: list[str]) -> list[str]:
+    """Without ``--jinja``, releases of 2025 omit the tools from the prompt."""
+    return ["--model", str(file.path), "--alias", SERVED_NAME, "--jinja"]
+
+
+def _llama_cpp_python(_program: list[str], file: LocalFile, _link: Path, extra: list[str]) -> list[str]:
+    """``--n_ctx 0`` is the model's trained context, instead of 2048 tokens."""
+    context = [] if _given("--n_ctx", extra) else ["--n_ctx", "0"]
+    return ["--model", str(file.path), "--model_alias", SERVED_NAME, *context]
+
+
+BACKENDS = (
+    Backend("vllm", "folder", "pip install vllm", _vllm),
+    Backend(
+        "transformers",
+        "folder",
+        'pip install "transformers[serving]" torch accelerate',
+        _transformers,
+        served=None,
+    ),
+    Backend("llama-server", "gguf", "llama.cpp, for instance: brew install llama.cpp", _llama_server),
+    Backend(
+        "llama-cpp-python",
+        "gguf",
+        'pip install "llama-cpp-python[server]"',
+        _llama_cpp_python,
+        health="/v1/models",
+    ),
+)

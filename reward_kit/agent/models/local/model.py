@@ -1,0 +1,184 @@
+"""A served local model, for agents and users: like any other model, at no cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE
+from reward_kit.agent.models.local.server import logger
+from reward_kit.agent.models.openai_http.model import OpenAIModel
+from reward_kit.agent.models.remote import remote_model
+from reward_kit.errors import ModelError, ModelSetupError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.models.litellm import LiteLLMModel
+    from reward_kit.agent.models.local.server import ModelServer
+
+CHECK_SECONDS = 0.5
+"""Seconds between checks of the server during a call."""
+
+
+class LocalModel:
+    """Calls the model of a ``ModelServer``, between ``open`` and ``close``.
+
+    ``name`` in results is the last part of the path. Calls cost 0 and count as priced. ``client`` is that of
+    ``remote_model``, the other arguments are those of ``LiteLLMModel``.
+    """
+
+    def __init__(
+        self,
+        server: ModelServer,
+        *,
+        client: str = "direct",
+        temperature: float | None = None,
+        model_args: dict[str, Any] | None = None,
+        retries: int = 3,
+        timeout: float = 600.0,
+    ) -> None:
+        self.name = server.file.name
+        self._server = server
+        self._client = client
+        self._settings: dict[str, Any] = {"temperature": temperature, "retries": retries, "timeout": timeout}
+        self._model_args = dict(model_args or {})
+        self._asked: OpenAIModel | LiteLLMModel | None = None
+        self._warned = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines its answers besides the conversation."""
+        asked = {"temperature": self._settings["temperature"], "model_args": self._model_args}
+        return {**self._server.identity(), **asked}
+
+    async def open(self) -> None:
+        """Start the server unless it runs, and request one token.
+
+        Raises ``ModelSetupError`` with the server's last lines if it does not start or answer.
+        """
+        if self._asked is not None:
+            return
+        started = await self._server.open()
+        _bypass_proxies()
+        self._asked = self._reached(self._model_args, **self._settings)
+        if started:
+            await self._try()
+        self._warn_of_greed()
+
+    async def close(self) -> None:
+        """Release the server, which ends with its last user."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        last = await self._server.close()
+        # LiteLLM closes the connections of all clients, which others may still need
+        if last or isinstance(asked, OpenAIModel):
+            await asked.close()
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
+        """Answer ``messages``.
+
+        Raises ``ModelError``, at once and with the server's last lines if the server exits.
+        """
+        if self._asked is None:
+            raise ModelSetupError("its server is not started: call open() first", place=self._server.place)
+        call = asyncio.ensure_future(
+            self._asked.complete(messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls)
+        )
+        try:
+            while not (await asyncio.wait({call}, timeout=CHECK_SECONDS))[0]:
+                fault = self._server.fault()
+                if fault is not None:
+                    raise fault
+            completion = call.result()
+        except ModelError as error:
+            fault = await self._server.fault_behind(error)
+            if fault is not None:
+                raise fault from error
+            self._explain(error)
+            raise
+        finally:
+            call.cancel()
+        if tools and not completion.message.get("tool_calls"):
+            self._warn_of_text(str(completion.message.get("content")))
+        completion.model = self.name
+        completion.usage.cost, completion.usage.unpriced_calls = 0.0, 0
+        return completion
+
+    async def _try(self) -> None:
+        """Request one token, to find a missing template or lack of memory before the rollouts."""
+        others = {name: value for name, value in self._model_args.items() if name != "max_completion_tokens"}
+        asked = self._reached({**others, "max_tokens": 1}, retries=0, timeout=self._server.timeout)
+        try:
+            await asked.complete([{"role": "user", "content": "Hello"}])
+        except ModelError as error:
+            fault = await self._server.fault_behind(error)
+            words = "" if fault else f": {self._server.last_words()}"
+            raise ModelSetupError(
+                f"its server cannot answer: {(fault or error).fault}{words}", place=self._server.place
+            ) from error
+        finally:
+            if isinstance(asked, OpenAIModel):
+                await asked.close()
+
+    def _warn_of_greed(self) -> None:
+        """Warn that transformers samples only if the model's own settings say so."""
+        if self._settings["temperature"] and self._server.never_samples:
+            logger.warning(
+                "warning: %s ignores the temperature: its generation_config.json does not set "
+                '"do_sample": true, which transformers requires',
+                self.name,
+            )
+
+    def _warn_of_text(self, text: str) -> None:
+        """Warn of a tool call that the server has not recognised."""
+        signs = [sign for sign, _ in TOOL_CALLS_IN_TEMPLATE if sign in text]
+        if signs and not self._warned:
+            self._warned = True
+            logger.warning(
+                "warning: an answer of %s contains %s as text, so %s may not recognise its tool calls "
+                "(docs/local-models.md, Tool calls)",
+                self.name, signs[0], self._server.backend.name,
+            )  # fmt: skip
+
+    def _reached(self, model_args: dict[str, Any], **settings: Any) -> OpenAIModel | LiteLLMModel:
+        """Make a client for the served model."""
+        address = {"api_base": self._server.url, "api_key": "none"}
+        return remote_model(
+            self._server.served_name,
+            "openai",
+            client=self._client,
+            model_args={**model_args, **address},
+            **settings,
+        )
+
+    def _explain(self, error: ModelError) -> None:
+        """Add the model's name, the fix or the server's last lines to an error."""
+        error.place = self._server.place
+        if "--tool-call-parser" in error.fault:
+            raise ModelSetupError(
+                "vLLM needs a tool-call parser for this model",
+                place=error.place,
+                remedy=f'Name one: {ARGUMENTS}="--enable-auto-tool-choice --tool-call-parser NAME", '
+                "or use an agent that writes actions as text: --agent react.",
+            ) from error
+        if error.status is not None and error.status >= 500:
+            error.remedy = f"The server's last lines: {self._server.last_words()}"
+
+
+def _bypass_proxies() -> None:
+    """Exclude this machine's servers from proxies that the environment names."""
+    if not any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")):
+        return
+    for name in ("NO_PROXY", "no_proxy"):
+        kept = [host.strip() for host in os.environ.get(name, "").split(",") if host.strip()]
+        if HOST not in kept:
+            os.environ[name] = ",".join([*kept, HOST])

@@ -1,0 +1,157 @@
+"""Recognise paths of local models, and check them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.errors import ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["folder", "gguf"]
+
+GGUF_MAGIC = b"GGUF"
+POINTER = b"version https://git-lfs"
+"""Start of a Git LFS pointer, which stands for a file that was not downloaded."""
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+OWN_TOKENIZERS = ("tekken.json", "tokenizer.model.v*")
+"""Mistral's tokenizers, which need no chat template."""
+
+
+def names_local_model(
+    name: str, *, provider: str | None = None, model_args: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether ``--model NAME`` is a local path.
+
+    Anything that starts like a path is one. A bare name is one only if such a model exists, since
+    ``org/name`` is a LiteLLM name. With a provider or a server's address it is never a local path.
+    """
+    if provider or (model_args or {}).keys() & {"api_base", "base_url"}:
+        return False
+    if name == "~" or name.startswith(("/", "./", "../", "~/")) or name in (".", ".."):
+        return True
+    path = Path(name)
+    return (path / "config.json").is_file() or (path.suffix.lower() == ".gguf" and path.is_file())
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A model on this machine: ``path`` is absolute."""
+
+    path: Path
+    kind: Kind
+
+    @classmethod
+    def find(cls, name: str) -> LocalFile:
+        """Return the model at path ``name``. Raises ``ModelSetupError`` if it cannot be served."""
+        place = f"model {name}"
+        path = Path(os.path.normpath(Path(name).expanduser().absolute()))
+        if not path.exists():
+            raise ModelSetupError(
+                "there is no such folder or file",
+                place=place,
+                remedy="A model of a provider is named provider/model, such as openai/gpt-4o-mini.",
+            )
+        if path.is_dir():
+            _check_folder(path, place)
+            return cls(path, "folder")
+        _check_gguf(path, place)
+        return cls(path, "gguf")
+
+    @cached_property
+    def name(self) -> str:
+        """The name in results: the last part of the path, or the name in a hub's cache."""
+        cache = self.path.parent.parent.name
+        if self.path.parent.name == "snapshots" and cache.startswith("models--"):
+            return cache.removeprefix("models--").replace("--", "/")
+        return self.path.name
+
+    @cached_property
+    def model_type(self) -> str:
+        """The architecture in ``config.json``, empty for other files."""
+        return (
+            str(read_json(self.path / "config.json").get("model_type", "")) if self.kind == "folder" else ""
+        )
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """All chat templates of this model, concatenated; None without any."""
+        texts = [
+            file.read_text(encoding="utf-8", errors="replace")
+            for pattern in ("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja")
+            for file in sorted(self.path.glob(pattern))
+        ]
+        inline = read_json(self.path / "tokenizer_config.json").get("chat_template")
+        if inline:
+            texts.append(inline if isinstance(inline, str) else json.dumps(inline, ensure_ascii=False))
+        return "\n".join(texts) or None
+
+    @property
+    def needs_chat_template(self) -> bool:
+        """Whether it lacks a chat template and its tokenizer needs one."""
+        if self.kind == "gguf" or self.chat_template is not None:
+            return False
+        return not any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file; empty without one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_folder(path: Path, place: str) -> None:
+    config = path / "config.json"
+    if not config.is_file():
+        if (path / "adapter_config.json").is_file():
+            raise ModelSetupError(
+                "the folder holds an adapter, not a whole model",
+                place=place,
+                remedy="Merge it into its base model and save that (PEFT: merge_and_unload).",
+            )
+        files = sorted(file.name for file in path.glob("*.gguf"))
+        remedy = f"Name the file itself: {path / files[0]}." if files else None
+        raise ModelSetupError(
+            "the folder has no config.json, so it is not a Hugging Face model",
+            place=place,
+            remedy=remedy or "Name the folder that save_pretrained or a download wrote.",
+        )
+    if not read_json(config):
+        raise ModelSetupError("config.json is not a JSON object", place=place)
+    if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
+        raise ModelSetupError(
+            f"the folder holds no weights ({', '.join(WEIGHTS)})",
+            place=place,
+            remedy="Was the download complete?",
+        )
+
+
+def _check_gguf(path: Path, place: str) -> None:
+    if path.suffix.lower() != ".gguf":
+        raise ModelSetupError(
+            "the file is not a .gguf file",
+            place=place,
+            remedy="Name a .gguf file, or the folder that holds config.json.",
+        )
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(POINTER))
+    except OSError as error:
+        raise ModelSetupError(f"the file cannot be read: {error.strerror}", place=place) from error
+    if start.startswith(GGUF_MAGIC):
+        return
+    pointer = start == POINTER
+    raise ModelSetupError(
+        "the file does not begin like a GGUF file",
+        place=place,
+        remedy="It is a Git LFS pointer: download the file with git lfs pull." if pointer else None,
+    )

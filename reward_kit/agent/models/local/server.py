@@ -1,0 +1,291 @@
+"""Servers of local models: started once, shared by everyone who names the same path, ended with the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.models.local.backends import extra_arguments, find_backend
+from reward_kit.agent.models.local.recognise import LocalFile, read_json
+from reward_kit.errors import ModelError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TextIO
+
+TIMEOUT = "REWARD_KIT_LOCAL_MODEL_TIMEOUT"
+DEFAULT_TIMEOUT = 600.0
+"""Seconds for a server to become ready; large models load slowly."""
+GUARD = Path(__file__).with_name("guard.py")
+END_SECONDS = 10.0
+"""Time limit for the guard to end the server."""
+PAUSE = 0.25
+SECONDS_BETWEEN_NOTES = 15.0
+PORTS_TRIED = 3
+"""Another process may take a free port before the server does."""
+LAST_LINES, LAST_BYTES, SHORT = 12, 16_384, 300
+
+_PORT_TAKEN = re.compile(r"address already in use|couldn't bind|failed to bind", re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+logger = logging.getLogger(__name__)
+
+
+class ModelServers:
+    """The servers of one evaluation, by path; agent and user share the server of a model."""
+
+    def __init__(self) -> None:
+        self._servers: dict[Path, ModelServer] = {}
+
+    def of(self, name: str) -> ModelServer:
+        """Return the server for the model at path ``name``, which may not be started yet.
+
+        Raises ``ModelSetupError`` if there is no such model, or no program that serves it.
+        """
+        file = LocalFile.find(name)
+        path = file.path.resolve()
+        if path not in self._servers:
+            self._servers[path] = ModelServer(file)
+        return self._servers[path]
+
+
+class ModelServer:
+    """A process that serves ``file`` on a free port of 127.0.0.1, from first ``open`` to last ``close``.
+
+    Its output goes to a log file, which is kept if an error names it. Raises ``ModelSetupError`` when made if
+    no installed program serves the model.
+    """
+
+    def __init__(self, file: LocalFile) -> None:
+        self.file = file
+        self.backend, self._program = find_backend(file)
+        self.timeout = start_limit()
+        self._users = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._log_named = False
+        self._port = 0
+
+    @property
+    def place(self) -> str:
+        """Its name in errors."""
+        return f"model {self.file.name} ({self.backend.name})"
+
+    @property
+    def url(self) -> str:
+        """The base address of its OpenAI-compatible interface."""
+        return f"http://{HOST}:{self._port}/v1"
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in requests."""
+        return self.backend.served or str(self._link)
+
+    @property
+    def never_samples(self) -> bool:
+        """Whether the temperature has no effect."""
+        settings = read_json(self.file.path / "generation_config.json")
+        return self.backend.name == "transformers" and not settings.get("do_sample")
+
+    @property
+    def log(self) -> Path:
+        """The file with the server's output."""
+        assert self._folder is not None, "open() was called"
+        return self._folder / "server.log"
+
+    @property
+    def _link(self) -> Path:
+        return self.log.with_name("model")
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines its answers: model files, program and arguments."""
+        path = self.file.path
+        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+        return {
+            "local_model": str(path),
+            "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files],
+            "server": self.backend.name,
+            "arguments": extra_arguments(),
+        }
+
+    async def open(self) -> bool:
+        """Start the server unless it runs, and wait until it is ready; return whether this call started it.
+
+        Raises ``ModelSetupError`` with its last lines if it exits or is not ready in time.
+        """
+        if self._users:
+            self._users += 1
+            return False
+        self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
+        self._link.symlink_to(self.file.path)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        self._users = 1
+        return True
+
+    async def close(self) -> bool:
+        """End the server with its last user; return whether that was now."""
+        if not self._users:
+            return False
+        self._users -= 1
+        if not self._users:
+            await self._stop()
+        return not self._users
+
+    def fault(self) -> ModelError | None:
+        """Return an error if the server has exited."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        return ModelError(f"its server {self._exit()}: {self.last_words()}", place=self.place)
+
+    async def fault_behind(self, error: ModelError) -> ModelError | None:
+        """Return the server's exit behind a failed call; the connection breaks shortly before the exit."""
+        if error.status is None and self.fault() is None:
+            await asyncio.sleep(2 * PAUSE)
+        return self.fault()
+
+    def last_words(self) -> str:
+        """Return the end of the server's output and the path of its log, in one line."""
+        self._log_named = True
+        text = " | ".join(self._last_lines())
+        return f"{'…' if len(text) > SHORT else ''}{text[-SHORT:]} (log: {self.log})"
+
+    def _last_lines(self) -> list[str]:
+        """Read the last lines, without colours and keys, and only the last state of a progress bar."""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - LAST_BYTES))
+            text = redact(_COLOURS.sub("", file.read().decode(errors="replace")))
+            lines = (line.rstrip().rsplit("\r")[-1].strip() for line in text.split("\n"))
+            return [line for line in lines if line][-LAST_LINES:]
+        return []
+
+    async def _start(self) -> None:
+        logger.info(
+            "starting a server for %s (%s); its log is %s", self.file.name, self.backend.name, self.log
+        )
+        started = time.monotonic()
+        for attempt in range(PORTS_TRIED):
+            self._port = _free_port()
+            command = await asyncio.to_thread(
+                self.backend.command, self._program, self.file, self._link, self._port
+            )
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - an installed program; starting is quick
+                    [sys.executable, "-I", str(GUARD), *command],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # the evaluation handles Ctrl-C and ends the server in order
+                )
+            if await self._ready(started):
+                break
+            if attempt + 1 == PORTS_TRIED or not _PORT_TAKEN.search("\n".join(self._last_lines())):
+                raise self._not_started(self._exit())
+        logger.info("%s is ready after %.0f s", self.file.name, time.monotonic() - started)
+
+    async def _ready(self, started: float) -> bool:
+        """Wait until the server is ready or has exited. Raises ``ModelSetupError`` after the time limit."""
+        assert self._process is not None
+        noted = started
+        while self._process.poll() is None:
+            if await _answers(self._port, self.backend.health) and self._process.poll() is None:
+                return True
+            now = time.monotonic()
+            if now - started > self.timeout:
+                raise self._not_started(
+                    f"is not ready after {self.timeout:g} s (more time: {TIMEOUT}=SECONDS)"
+                )
+            if now - noted >= SECONDS_BETWEEN_NOTES:
+                logger.info("still loading %s, %.0f s", self.file.name, now - started)
+                noted = now
+            await asyncio.sleep(PAUSE)
+        return False
+
+    def _not_started(self, what: str) -> ModelSetupError:
+        self._log_named = True
+        lines = "".join(f"\n  {line}" for line in self._last_lines())
+        output = f"The last lines of {self.log}:{lines}" if lines else f"It printed nothing ({self.log})."
+        return ModelSetupError(f"its server {what}. {output}", place=self.place)
+
+    def _exit(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        return f"has exited (exit code {code})"
+
+    async def _stop(self) -> None:
+        """End the server and wait for it; remove the log unless an error has named it."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
+            deadline = time.monotonic() + END_SECONDS
+            try:
+                while process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - a process sets no event
+                    await asyncio.sleep(PAUSE / 5)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+        if self._folder is not None and not self._log_named:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _answers(port: int, path: str) -> bool:
+    """Return whether the server answers 200; a plain socket bypasses all proxies."""
+    writer = None
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(HOST, port), 5.0)
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+        line = await asyncio.wait_for(reader.readline(), 5.0)
+        return line.split(b" ")[1:2] == [b"200"]
+    except (OSError, asyncio.TimeoutError, ValueError):
+        return False
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def start_limit() -> float:
+    """Return the time limit for a start in seconds. Raises ``ModelSetupError`` for an invalid setting."""
+    text = os.environ.get(TIMEOUT) or str(DEFAULT_TIMEOUT)
+    with suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise ModelSetupError(f"{TIMEOUT}={text!r} is not a number of seconds")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+@contextmanager
+def shown_on(stream: TextIO) -> Iterator[None]:
+    """Also print progress (starting, still loading, ready) to ``stream``."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(level, logging.INFO) or logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

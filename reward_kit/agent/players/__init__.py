@@ -1,0 +1,1 @@
+"""Look up and construct agents, users and models by name."""

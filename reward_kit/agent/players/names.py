@@ -1,0 +1,133 @@
+"""Names of agents and users: which are built in, which play a row, and which need a model.
+
+Nothing here imports an agent, a user or a bundle.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reward_kit.agent.bundles.task_row import TaskRow
+    from reward_kit.agent.config import EvaluationConfig
+
+AGENTS = {
+    "tool-calling": "reward_kit.agent.agents.tool_calling:ToolCallingAgent",
+    "act": "reward_kit.agent.agents.text_agent:ActAgent",
+    "react": "reward_kit.agent.agents.text_agent:ReactAgent",
+    "few-shot": "reward_kit.agent.agents.few_shot:FewShotAgent",
+    "gold": "reward_kit.agent.agents.gold:GoldAgent",
+    "human": "reward_kit.agent.agents.human:HumanAgent",
+    "fastworkflow": "reward_kit.agent.agents.fastworkflow.agent:FastWorkflowAgent",
+}
+USERS = {
+    "llm": "reward_kit.agent.users.llm:LLMUser",
+    "react": "reward_kit.agent.users.react:ReactUser",
+    "verify": "reward_kit.agent.users.verify:VerifyUser",
+    "reflection": "reward_kit.agent.users.verify:ReflectionUser",
+    "human": "reward_kit.agent.agents.human:HumanUser",
+    "none": "reward_kit.agent.players.loading:no_user",
+}
+NO_USER = "none"
+WITHOUT_MODEL = frozenset({"fastworkflow", "gold", "human", NO_USER})
+"""Agents and users that never ask a model of ours; a recording (``replay:``) and an address do not either."""
+FROM_PROMPT = frozenset({"llm", "react", "verify", "reflection"})
+"""Users that play the row's ``sim_user_prompt``: rows without one have no user then."""
+
+_OWN = re.compile(r"(?!replay:)[\w.]+:[\w.()]+")
+
+
+def is_own(spec: str) -> bool:
+    """True for a person's own agent or user: ``module:factory``, or what ``name_of`` makes of an object."""
+    return _OWN.fullmatch(spec) is not None
+
+
+def is_address(spec: str) -> bool:
+    """True for an agent behind HTTP."""
+    return spec.lower().startswith(("http://", "https://"))
+
+
+def uses_model(spec: str) -> bool:
+    """False for agents and users that never ask a model."""
+    return spec not in WITHOUT_MODEL and not spec.lower().startswith("replay:") and not is_address(spec)
+
+
+def agent_spec(config: EvaluationConfig) -> str:
+    """The agent to evaluate; raises ``UsageError`` if none is given."""
+    if config.agent:
+        return config.agent
+    config.from_environment(model=True)
+    if config.model:
+        return "tool-calling"
+    raise UsageError(
+        "no agent specified",
+        remedy="Name a model with --model or the environment variable MODEL_AGENT, "
+        "or replay the ground truth offline with --agent gold.",
+    )
+
+
+def user_of(row: TaskRow, agent: str, asked: str | None) -> str:
+    """The user of a row; ``asked`` is the one named with ``--user``."""
+    if asked is None:
+        return default_user(row, agent)
+    return NO_USER if asked in FROM_PROMPT and not row.sim_user_prompt else asked
+
+
+def default_user(row: TaskRow, agent: str) -> str:
+    """The user of a row without ``--user``.
+
+    A replay's is the recorded one; gold needs none; any other agent gets ``llm`` if the row has a prompt for
+    it.
+    """
+    if agent.startswith("replay:"):
+        return agent
+    if agent == "gold" or not row.sim_user_prompt:
+        return NO_USER
+    return "llm"
+
+
+def check_user_option(asked: str | None, chosen: Iterable[str]) -> None:
+    """Raise ``UsageError`` for a ``--user`` that is not among the ``chosen`` users of the selected rows."""
+    if asked in FROM_PROMPT and set(chosen) == {NO_USER}:
+        raise UsageError(
+            f"--user {asked} has no effect: none of the selected rows has a sim_user_prompt",
+            remedy="Add the field to the rows, or leave --user out.",
+        )
+
+
+def name_of(given: Any) -> str:
+    """The name in results of an agent or user given from Python; a name is itself.
+
+    An object is called like its class with ``()`` after it, a ``partial`` like the function that it holds: no
+    import finds those, so a resumed evaluation does not take another for it.
+    """
+    if isinstance(given, str):
+        return given
+    named, call = named_object(given)
+    module = str(getattr(named, "__module__", None) or "__main__")
+    if module == "replay":  # it would be taken for a recording
+        raise UsageError(
+            f"{call} is of a module named replay, which stands for recordings", remedy="Rename the module."
+        )
+    return re.sub(r"[^\w.]", "_", module) + ":" + re.sub(r"[^\w.()]", "_", call)
+
+
+def named_object(given: Any) -> tuple[Any, str]:
+    """The class or function that names ``given``, and the name: ``Agent``, ``Agent()``, ``Agent().play``."""
+    if isinstance(given, partial):
+        named, call = named_object(given.func)
+        return named, f"{call}()"
+    if inspect.ismethod(given) and not inspect.isclass(given.__self__):
+        named, call = named_object(given.__self__)
+        return named, f"{call}.{given.__name__}"
+    if inspect.isclass(given) or inspect.isroutine(given):
+        return given, given.__qualname__.replace("<locals>.", "").replace("<lambda>", "lambda")
+    named, call = named_object(type(given))
+    return named, f"{call}()"

@@ -1,0 +1,227 @@
+"""The agent, the simulated users and their models, found and checked before the first rollout."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.models.choice import find_models
+from reward_kit.agent.models.function import checked_models
+from reward_kit.agent.models.limiter import Limiters
+from reward_kit.agent.players.loading import load_agent, load_user, no_user
+from reward_kit.agent.players.names import NO_USER, agent_spec, is_own, user_of, uses_model
+from reward_kit.agent.players.wrappers import OwnFactory
+from reward_kit.agent.rollout.rollout import TaskView
+from reward_kit.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.types import Model, Role
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.records.recording import Recordings
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.users import User
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Participants:
+    """The agent and users of an evaluation; both are made anew for each rollout, the models are shared.
+
+    ``user_specs`` holds the user of each row by row id. ``interactive`` says that a person takes part.
+    ``recordings`` are set for a replay. ``limiters`` stand between the models and their providers.
+    """
+
+    agent_spec: str
+    make_agent: Callable[[], Agent]
+    user_specs: dict[str, str]
+    make_user: dict[str, Callable[[], User | None]]
+    models: dict[Role, Model] = field(default_factory=dict)
+    limiters: Limiters = field(default_factory=Limiters)
+    interactive: bool = False
+    recordings: Recordings | None = None
+
+    def user(self, task: Task) -> User | None:
+        """A new user for a rollout of ``task``."""
+        return self.make_user[self.user_specs[task.row.id]]()
+
+    def recorded_seed(self, row_id: str, index: int) -> int | None:
+        """The seed of the rollout that is replayed: its tools drew their random numbers from it."""
+        recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
+        return recording.seed if recording else None
+
+    def models_of(self, episode: Episode) -> dict[str, str]:
+        """The names of the models that took part in an episode; a person's own agent may ask none."""
+        asked = {call.role for call in episode.model_calls}
+        players = {"agent": self.agent_spec, "user": self.user_specs[episode.row.id]}
+        return {
+            role: model.name
+            for role, model in self.models.items()
+            if role in asked or not is_own(players.get(role, ""))
+        }
+
+    async def open(self) -> None:
+        """Start what the players and models share (servers, processes); raises what they raise."""
+        for resource in self._shared():
+            opening = getattr(resource, "open", None)
+            if opening is not None:
+                await opening()
+
+    async def close(self) -> None:
+        """Close what they share, also what was never opened; one that fails to close is logged."""
+        for resource in self._shared():
+            closing = getattr(resource, "close", None)
+            if closing is None:
+                continue
+            try:
+                await closing()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; there is more to close
+                logger.warning("%s cannot be closed: %s", type(resource).__name__, fault_line(error))
+
+    def _shared(self) -> list[Any]:
+        """Models and factories, each once; the ``open`` of a mere class belongs to its products."""
+        makers = [make for make in (self.make_agent, *self.make_user.values()) if not inspect.isclass(make)]
+        return list({id(resource): resource for resource in (*self.models.values(), *makers)}.values())
+
+
+def find_participants(
+    config: EvaluationConfig,
+    tasks: Sequence[Task],
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    players: Mapping[Role, Any] | None = None,
+) -> Participants:
+    """Find agent, users and models, and check that they can play these tasks.
+
+    ``models`` take the place of those that the configuration names, and give it their names. ``players`` are
+    an agent and a user given as objects, which the configuration has the names of already.
+    Raises ``UsageError`` for a model that is not named or is none, ``ModelSetupError`` for one that cannot be
+    called (no key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a
+    task.
+    """
+    models = checked_models(models or {})
+    for role, option in (("agent", "model"), ("user", "sim_model")):
+        if role in models:
+            setattr(config, option, models[role].name)
+    players = players or {}
+    spec = agent_spec(config)
+    asked = NO_USER if config.no_sim_user else config.user
+    config.agent = spec
+    user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
+    config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
+    make_agent = _factory(load_agent, "agent", players.get("agent", spec), config)
+    make_user = {
+        name: _factory(load_user, "user", players.get("user", name), config)
+        for name in dict.fromkeys(user_specs.values())
+    }
+    participants = Participants(
+        agent_spec=spec,
+        make_agent=_configured(make_agent, config, tasks),
+        user_specs=user_specs,
+        make_user={name: _configured(make, config, tasks) for name, make in make_user.items()},
+    )
+    _check_agent(participants, tasks, config)
+    _check_users(participants, tasks, config)
+    participants.limiters = Limiters(
+        ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
+    )
+    participants.models = find_models(
+        config,
+        participants.limiters,
+        agent=uses_model(spec) and "agent" not in models,
+        user=any(map(uses_model, participants.make_user)) and "user" not in models,
+    )
+    participants.models.update(models)
+    return participants
+
+
+def _factory(
+    load: Callable[[Any], Callable[[], _T]], role: Role, spec: Any, config: EvaluationConfig
+) -> Callable[[], _T]:
+    """Load ``spec``; in a resumed evaluation it may be the name of an object that was given from Python."""
+    try:
+        return load(spec)
+    except BundleError as error:
+        if config.resume is None or not isinstance(spec, str) or not is_own(spec) or error.remedy:
+            raise
+        raise BundleError(
+            error.fault,
+            place=error.place,
+            remedy=f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...).",
+        ) from error
+
+
+def _configured(
+    factory: Callable[[], Any], config: EvaluationConfig, tasks: Sequence[Task]
+) -> Callable[[], Any]:
+    """The factory for this evaluation; a person's own sees no answers of the tasks unless it says so."""
+    configured = getattr(factory, "configured", None)
+    if configured is None:
+        return factory
+    hidden = isinstance(factory, OwnFactory) and not factory.sees_answers
+    ready: Callable[[], Any] = configured(config, [TaskView(task) for task in tasks] if hidden else tasks)
+    return ready
+
+
+def _trial_of(make: Callable[[], _T]) -> _T:
+    """A product to be checked; a person's own costs too much to be thrown away."""
+    made: _T = make.trial() if isinstance(make, OwnFactory) else make()
+    return made
+
+
+def _check_agent(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    agent = _trial_of(participants.make_agent)
+    if getattr(agent, "needs_model", False) and not config.model:
+        raise UsageError(
+            f"the agent {participants.agent_spec} needs a model",
+            remedy="Name one with --model or the environment variable MODEL_AGENT.",
+        )
+    participants.interactive |= bool(getattr(agent, "interactive", False))
+    if hasattr(agent, "check"):
+        sees_answers = getattr(agent, "sees_answers", False)
+        for task in tasks:
+            agent.check(task if sees_answers else TaskView(task))
+    participants.recordings = _recordings(agent, tasks, config)
+
+
+def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
+    for name, make in list(participants.make_user.items()):
+        user = _trial_of(make)
+        if user is None:
+            continue
+        if getattr(user, "needs_model", False) and not config.sim_model:
+            raise UsageError(
+                f"the simulated user ({name}) needs a model of its own",
+                remedy="Name one with --sim-model or the environment variable MODEL_SIM, "
+                "or do without a user: --no-sim-user.",
+            )
+        participants.interactive |= bool(getattr(user, "interactive", False))
+        of_user = [task for task in tasks if participants.user_specs[task.row.id] == name]
+        if hasattr(user, "check"):
+            for task in of_user:
+                user.check(TaskView(task, for_user=True))
+        recordings = _recordings(user, of_user, config)
+        for task in of_user:
+            # waiting for the first line of a user who says none would end the replay
+            if recordings is not None and not recordings.with_user(task.row.id):
+                participants.user_specs[task.row.id] = NO_USER
+                participants.make_user.setdefault(NO_USER, no_user)
+
+
+def _recordings(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -> Recordings | None:
+    """The recordings of a replay, checked for as many rollouts as are wanted; else None."""
+    from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
+
+    if not isinstance(player, ReplayAgent | ReplayUser):
+        return None
+    for task in tasks:
+        player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
+    return player.recordings

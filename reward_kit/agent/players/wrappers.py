@@ -1,0 +1,185 @@
+"""Wrappers of a person's own agents and users: functions, shared objects, and factories."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.errors import BundleError, RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.rollout import Rollout
+
+CANNOT_RESPOND = "which has no `async def respond(self, rollout)`"
+
+
+def can_respond(player: Any) -> bool:
+    """True for an object that can answer turns."""
+    return inspect.iscoroutinefunction(getattr(player, "respond", None))
+
+
+def is_async(function: Any) -> bool:
+    """True for an ``async def`` function, a ``partial`` of one, or an object that is called like one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself is what is looked at
+    )
+
+
+class FunctionPlayer:
+    """Answers each turn with ``function(rollout)``; a ``def`` function runs in a thread.
+
+    An ``async def`` function gets the rollout itself, a ``def`` function a ``BlockingRollout``.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    async def respond(self, rollout: Rollout) -> Any:
+        """The function's result."""
+        if is_async(self._function):
+            return await self._function(rollout)
+        blocking = BlockingRollout(rollout)
+        return await in_thread(lambda: self._function(blocking))
+
+
+class BlockingRollout:
+    """A rollout for code that cannot await: ``call_tool`` and ``complete`` wait and give the result."""
+
+    __slots__ = ("__weakref__", "_rollout")
+    _rollout: Rollout
+
+    def __init__(self, rollout: Rollout) -> None:
+        object.__setattr__(self, "_rollout", rollout)
+        _loops[self] = asyncio.get_running_loop()
+
+    def call_tool(self, *args: Any, **kwargs: Any) -> str:
+        """As ``Rollout.call_tool``."""
+        return str(self._wait(self._rollout.call_tool(*args, **kwargs)))
+
+    def complete(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``Rollout.complete``."""
+        return self._wait(self._rollout.complete(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rollout, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._rollout, name, value)
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, _loops[self]).result()
+
+
+_loops: WeakKeyDictionary[BlockingRollout, asyncio.AbstractEventLoop] = WeakKeyDictionary()
+"""The loop of each; not an attribute, for the tasks of a loop lead to the state of all rollouts."""
+
+
+class OwnFactory:
+    """A factory of a person's own: errors name it, and its products can respond."""
+
+    def __init__(self, found: Any, spec: str, place: str) -> None:
+        self._found = found
+        self._spec = spec
+        self._place = place
+        self._trial: Any = None
+        self.sees_answers = bool(getattr(found, "sees_answers", False))
+
+    def __call__(self) -> Any:
+        tried, self._trial = self._trial, None
+        return tried if tried is not None else self._made()
+
+    def trial(self) -> Any:
+        """The product that the first rollout will get, to be checked before: it may be costly to make."""
+        if self._trial is None:
+            self._trial = self._made()
+        return self._trial
+
+    def configured(self, config: EvaluationConfig, tasks: Sequence[Any]) -> OwnFactory:
+        """The factory that its own ``configured`` gives, if it has one."""
+        configured = getattr(self._found, "configured", None)
+        if configured is None:
+            return self
+        with self._faults(f"{self._spec}.configured() raised"):
+            return OwnFactory(configured(config, tasks), self._spec, self._place)
+
+    async def open(self) -> None:
+        """Call the factory's ``open``; that of a class belongs to its products."""
+        if not inspect.isclass(self._found) and callable(getattr(self._found, "open", None)):
+            with self._faults(f"{self._spec} cannot be opened:"):
+                await _awaited(self._found.open())
+
+    async def close(self) -> None:
+        """Call the factory's ``close``, and that of a product that no rollout got."""
+        try:
+            await _closed(self._trial)
+        finally:  # what its products share is closed also where one of them cannot be
+            if not inspect.isclass(self._found):
+                await _closed(self._found)
+
+    def _made(self) -> Any:
+        with self._faults(f"{self._spec}() raised"):
+            made = self._found()
+        if not can_respond(made):
+            if inspect.iscoroutine(made):
+                made.close()
+            fault = f"{self._spec}() gave {type(made).__name__}, {CANNOT_RESPOND}"
+            raise BundleError(fault, place=self._place)
+        return made
+
+    @contextmanager
+    def _faults(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except RewardKitError:
+            raise
+        except (Exception, SystemExit) as error:  # the border to the factory's code
+            raise BundleError(f"{doing} {fault_line(error)}", place=self._place) from error
+
+
+async def _closed(player: Any) -> None:
+    if callable(getattr(player, "close", None)):
+        await _awaited(player.close())
+
+
+async def _awaited(work: Any) -> None:
+    if inspect.isawaitable(work):
+        await work
+
+
+class SharedPlayer:
+    """The factory of an object that plays all rollouts; opened and closed once, as factories are."""
+
+    def __init__(self, player: Any) -> None:
+        self._player = player
+        self.open = getattr(player, "open", None)
+        self.close = getattr(player, "close", None)
+        self.sees_answers = getattr(player, "sees_answers", False)
+
+    def __call__(self) -> _Lent:
+        return _Lent(self._player)
+
+
+class _Lent:
+    """A shared player as one rollout has it: all of it but ``open`` and ``close``."""
+
+    def __init__(self, player: Any) -> None:
+        object.__setattr__(self, "_player", player)
+
+    async def respond(self, rollout: Rollout) -> Any:
+        return await self._player.respond(rollout)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("open", "close", "_player"):  # a copy asks for the last before it has it
+            raise AttributeError(name)
+        return getattr(self._player, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._player, name, value)

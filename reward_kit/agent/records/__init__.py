@@ -1,0 +1,1 @@
+"""Records of rollouts: outcome, trajectory, recordings to replay."""

@@ -1,0 +1,307 @@
+"""The SQLite file of an evaluation: its tables, and reading single rollouts from it.
+
+``runs/evals/NAME.db`` holds everything that is known of the evaluation (``docs/runs.md``).
+A rollout in it has an address that looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing, contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUFFIX = ".db"
+APPLICATION = 0x52776B45
+"""SQLite's ``application_id`` of these files: ``RwkE``."""
+VERSION = 1
+"""SQLite's ``user_version`` of these files."""
+BUSY = 5.0
+"""Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
+
+SCHEMA = """
+CREATE TABLE evaluation (        -- one row per run: the first, then one per --resume
+    run INTEGER PRIMARY KEY,
+    eval_id TEXT NOT NULL,
+    created REAL NOT NULL,       -- Unix seconds
+    seconds REAL,                -- length of this run; NULL unless it ended in good order
+    status TEXT NOT NULL,        -- running, complete, budget, interrupted, stopped
+    reason TEXT,
+    writer TEXT NOT NULL,        -- process and host that run it
+    configuration TEXT NOT NULL, -- JSON: the options
+    versions TEXT NOT NULL,      -- JSON: of the packages
+    code TEXT NOT NULL,          -- JSON: fingerprint of each module
+    toolsets TEXT NOT NULL       -- JSON: tools in the OpenAI format by their fingerprint
+);
+CREATE TABLE rows (
+    row_id TEXT PRIMARY KEY,
+    n_rollouts INTEGER NOT NULL, -- planned in the last run; 0 if it left the row out
+    position INTEGER NOT NULL,   -- in the last run that has the row, from 0
+    base TEXT NOT NULL,          -- key of the seed: runs/.bases/KEY.db
+    fields TEXT NOT NULL,        -- JSON: the row as it was evaluated
+    fingerprints TEXT NOT NULL,  -- JSON
+    gold_calls TEXT,             -- JSON: gold actions with their answers and changed rows
+    gold_changes TEXT,           -- JSON: rows that the gold actions change
+    gold_state BLOB              -- delta of the state after the gold actions
+);
+CREATE TABLE rollouts (          -- one row per attempt
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    run INTEGER NOT NULL,
+    row_id TEXT NOT NULL,
+    idx INTEGER NOT NULL,        -- number of the rollout in its row, from 0
+    attempt INTEGER NOT NULL,    -- from 0
+    final INTEGER NOT NULL,      -- 0: another attempt follows
+    seed INTEGER NOT NULL,
+    reward REAL,                 -- NULL: not judged
+    stop_reason TEXT NOT NULL,
+    stop_detail TEXT,
+    error TEXT,                  -- why the reward failed
+    failure TEXT,                -- failure class
+    failure_detail TEXT,
+    failure_step INTEGER,
+    steps INTEGER NOT NULL,
+    turns INTEGER NOT NULL,
+    turn_of_success INTEGER,
+    tokens INTEGER NOT NULL,     -- input and output, all roles
+    cost REAL NOT NULL,          -- US dollars
+    started REAL NOT NULL,       -- Unix seconds
+    seconds REAL NOT NULL,
+    model_seconds REAL NOT NULL,
+    waited_seconds REAL NOT NULL,
+    timed_calls INTEGER,
+    usage TEXT NOT NULL,         -- JSON by role
+    user_faults TEXT,            -- JSON
+    tool_faults TEXT,            -- JSON
+    metrics TEXT,                -- JSON
+    base TEXT NOT NULL,
+    file TEXT,                   -- complete final database, relative to the runs folder
+    judged REAL                  -- Unix seconds; only of rollouts that were judged again
+);
+CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
+CREATE TABLE trajectories (rollout TEXT PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE states (
+    rollout TEXT NOT NULL,
+    kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
+    delta BLOB NOT NULL,
+    PRIMARY KEY (rollout, kind)
+);
+CREATE TABLE usage (             -- apart from that of finished rollouts
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- broken_off: attempts that came to no end; explanation: --explain
+    rollouts INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    usage TEXT NOT NULL          -- JSON by role
+);
+CREATE TABLE notes (
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- explanation, notice
+    rollout TEXT,
+    json TEXT NOT NULL
+);
+"""
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
+_KEY = re.compile(r"[0-9a-f]{8,128}")
+
+
+class StoredRollout(NamedTuple):
+    """A rollout as it is stored: its trajectory, and where its final and gold states are.
+
+    ``base`` is the key of its seed, ``file`` the complete final database relative to the runs folder,
+    ``state`` and ``gold`` deltas from the base; each None where there is none.
+    """
+
+    trajectory: str
+    base: str
+    file: str | None
+    state: bytes | None
+    gold: bytes | None
+
+
+def is_address(path: Path) -> bool:
+    """True for ``NAME.db/ROLLOUT_ID``, where the former is a file."""
+    return path.parent.suffix == SUFFIX and path.parent.is_file()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an evaluation's file to read it, also while another process writes it.
+
+    Raises ``StorageError`` for a missing file, and for one that is no evaluation of this version.
+    """
+    if not path.is_file():
+        raise StorageError("there is no such evaluation", place=str(path))
+    uri = path.absolute().as_uri()
+    log = path.with_name(f"{path.name}-wal")
+    is_whole = not (log.exists() and log.stat().st_size)
+    with sqlite_faults(path):
+        try:
+            # A read-only connection would leave the files of WAL mode behind; this one removes them.
+            connection = _opened(f"{uri}?mode=rw")
+        except sqlite3.OperationalError:
+            # In WAL mode SQLite has to make files beside it, which a read-only or full disk does not allow.
+            if not is_whole:
+                raise
+            connection = _opened(f"{uri}?immutable=1")
+    try:
+        with sqlite_faults(path):
+            check_format(connection, path)
+    except StorageError:
+        connection.close()
+        raise
+    return connection
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise ``StorageError`` unless the file is an evaluation that this version reads."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION:
+        raise StorageError(
+            "is not the file of an evaluation",
+            place=str(path),
+            remedy="Name an evaluation, or its file runs/evals/NAME.db.",
+        )
+    if version != VERSION:
+        raise StorageError(
+            f"was written by another version of reward-kit (format {version}, this one reads {VERSION})",
+            place=str(path),
+            remedy="Use that version, or another --eval-id.",
+        )
+
+
+@contextmanager
+def sqlite_faults(path: Path) -> Iterator[None]:
+    """Turn an error of SQLite into a ``StorageError`` about ``path``."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _storage_error(error, path) from error
+
+
+def _storage_error(error: sqlite3.Error, path: Path) -> StorageError:
+    text = str(error)
+    if "is full" in text:
+        return StorageError(
+            "the disk is full",
+            place=str(path),
+            remedy="Make room, then continue with --resume: what is finished is kept.",
+        )
+    if "readonly" in text:
+        return StorageError(
+            "may not be written", place=str(path), remedy="Choose another folder with --output-dir."
+        )
+    if "not a database" in text or "malformed" in text or "no such table" in text:
+        return StorageError(f"is damaged, or not the file of an evaluation ({text})", place=str(path))
+    if "unable to open" in text:
+        return StorageError(f"cannot be opened ({text})", place=str(path))
+    return StorageError(f"cannot be read or written: {text}", place=str(path))
+
+
+def read_rollout(connection: sqlite3.Connection, rollout: str, path: Path) -> StoredRollout:
+    """A rollout by its id; raises ``StorageError`` where there is none."""
+    with sqlite_faults(path):
+        found = connection.execute(
+            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
+            " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
+            " LEFT JOIN rows USING (row_id)"
+            " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
+            " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
+            " WHERE r.id = ?",
+            (rollout,),
+        ).fetchone()
+    if found is None:
+        raise StorageError(f"there is no rollout {rollout!r:.90}", place=str(path))
+    return StoredRollout(*found)
+
+
+def rollout_at(address: Path) -> StoredRollout:
+    """The rollout at ``NAME.db/ROLLOUT_ID``."""
+    with closing(connect(address.parent)) as connection:
+        return read_rollout(connection, address.name, address.parent)
+
+
+def rollout_id_of(connection: sqlite3.Connection, row_id: str, index: int) -> str | None:
+    """The id of the last final attempt at a rollout (``index`` from 0); None if it is not over."""
+    found = connection.execute(
+        "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1",
+        (row_id, index),
+    ).fetchone()
+    return None if found is None else str(found[0])
+
+
+def final_rollouts(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
+    """Id and trajectory of the last final attempt at each rollout, in the order in which they were stored."""
+    yield from connection.execute(
+        "SELECT id, json FROM rollouts JOIN trajectories ON rollout = id WHERE seq IN"
+        " (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx) ORDER BY seq"
+    )
+
+
+def checked_id(rollout: str, path: Path) -> str:
+    """``rollout`` if it can be an id, which names files; else raises ``StorageError``."""
+    return _checked(rollout, _ID, "the id of a rollout", path)
+
+
+def checked_row_id(row_id: str, path: Path) -> str:
+    """``row_id`` if it can be one, which names folders; else raises ``StorageError``."""
+    return _checked(row_id, _ROW_ID, "the id of a row", path)
+
+
+def base_path(runs: Path, key: str) -> Path:
+    """The seeded base of a key; raises ``StorageError`` for what is no key."""
+    return file_within(runs, f".bases/{_checked(key, _KEY, 'the key of a seed', runs)}.db")
+
+
+def file_within(runs: Path, name: str) -> Path:
+    """The file ``name`` of a runs folder; raises ``StorageError`` where it or its folder lies elsewhere."""
+    path = runs / name
+    parts = PurePath(name).parts
+    if PurePath(name).is_absolute() or ".." in parts or path.resolve() != runs.resolve().joinpath(*parts):
+        raise StorageError(
+            f"a stored file name leads out of the runs folder: {name!r:.90}",
+            place=str(runs),
+            remedy="The evaluation is damaged, or was made to read other files: do not trust it.",
+        )
+    return path
+
+
+def _checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:
+    if not isinstance(text, str) or not form.fullmatch(text):
+        raise StorageError(f"{text!r:.90} is not {what}: the evaluation is damaged", place=str(path))
+    return text
+
+
+def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
+    """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
+    with closing(connect(path)) as connection, sqlite_faults(path):
+        found = connection.execute(
+            "SELECT row_id, fields FROM rows WHERE ?1 IS NULL OR row_id = ?1", (row_id,)
+        )
+        return {name: json.loads(fields) for name, fields in found}

@@ -1,0 +1,293 @@
+"""The trajectory of one rollout as it is stored, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.history import History, Line
+from reward_kit.agent.base.strict_json import compact_json
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
+from reward_kit.agent.records.evaluation_file import rollout_at
+from reward_kit.agent.records.names import find_rollout
+from reward_kit.agent.records.states import StoredStates
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from reward_kit.agent.bundles.task_row import Action, TaskRow
+    from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
+    from reward_kit.agent.database.backend import Mode
+    from reward_kit.agent.records.states import Kind
+
+FORMAT = "reward-kit.rollout/1"
+
+
+@dataclass(slots=True)
+class RolloutRecord:
+    """Everything that is known of a rollout that is over.
+
+    A record has the same attributes as a live rollout (``messages``, ``tool_calls``, ``row``, ``gold`` ...),
+    so that a reward takes either. ``models`` are named by role; a model of a person's own agent or user only
+    if it was asked. ``fields`` is the row as the reward got it, ``result`` what the reward returned.
+    ``database`` tells how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
+    file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
+    seed. ``started`` is in Unix seconds. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of
+    the simulated user, None where there was none. ``offered_tools`` are the names of the tools that the agent
+    chose to show its model, None where they were those of the bundle. ``path`` is where the record was read
+    from, ``states`` gives its databases if that was an evaluation.
+    """
+
+    id: str
+    row_id: str
+    index: int
+    attempt: int
+    seed: int
+    eval_id: str
+    agent: str
+    user: str
+    models: dict[str, str]
+    fields: dict[str, Any]
+    messages: list[Message]
+    tool_calls: list[ToolCall]
+    model_calls: list[ModelCall]
+    usage: dict[str, Usage]
+    steps: int
+    turns: int
+    stop_reason: str
+    stop_detail: str | None
+    reward: float | None
+    result: dict[str, Any] | None
+    error: str | None
+    failure: dict[str, Any] | None
+    started: float
+    seconds: float
+    base: str
+    database: str | None
+    gold_database: str | None
+    user_faults: list[dict[str, Any]] | None = None
+    offered_tools: list[str] | None = None
+    format: str = FORMAT
+    path: Path | None = None
+    states: StoredStates | None = None
+    _opened: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    @property
+    def row(self) -> TaskRow:
+        """The row; its ``file:`` references are already replaced by the texts."""
+        from reward_kit.agent.bundles.task_row import TaskRow
+
+        return TaskRow.model_validate(self.fields)
+
+    @property
+    def gold(self) -> list[Action]:
+        return list(self.row.actions or ())
+
+    @property
+    def lines(self) -> list[Line]:
+        """What agent and user have said aloud, in order."""
+        return History(self.messages).lines
+
+    @property
+    def opening(self) -> int:
+        """The number of messages that were there at the start."""
+        return len(self.fields.get("initial_messages") or ()) + ("system_prompt" in self.fields)
+
+    @property
+    def outputs(self) -> list[str]:
+        return list(self.fields.get("outputs") or ())
+
+    @property
+    def metric_scores(self) -> dict[str, float] | None:
+        """The score of each of the reward's metrics; None for none."""
+        scores = {
+            name: metric.get("score") if isinstance(metric, Mapping) else metric
+            for name, metric in ((self.result or {}).get("metrics") or {}).items()
+        }
+        finite = {
+            name: float(score)
+            for name, score in scores.items()
+            if isinstance(score, int | float) and math.isfinite(score)
+        }
+        return finite or None
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which limits held back its model calls."""
+        return sum(call.waited for call in self.model_calls)
+
+    def reward_arguments(self, *, is_async: bool = False, mode: Mode = "overlay") -> dict[str, Any]:
+        """The arguments that the reward got: ``evaluate(**load_rollout(name).reward_arguments())``.
+
+        ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
+        an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of
+        the bundle's registry: rewards that need a ``db.path`` have "file". Raises ``StorageError`` if the
+        final state was not kept.
+        """
+        db = self._view("final", is_async=is_async, mode=mode)
+        if db is None:
+            raise StorageError(
+                "the final database was not kept",
+                place=f"{self.eval_id} {self.row_id}#{self.index + 1}",
+                remedy="Run with --keep-db full or delta.",
+            )
+        return {
+            **self.fields,
+            "messages": self.messages,
+            "db": db,
+            "gold_db": self._view("gold", is_async=is_async, mode=mode),
+            "rollout": self,
+        }
+
+    def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
+        """Count a model call of a reward; ``TypeError`` for a number below 0, not finite or above 2**53."""
+        usage.check()
+        check_number("seconds", seconds)
+        counted = replace(usage, calls=usage.calls or 1)
+        self.usage.setdefault("judge", Usage()).add(counted)
+        self.model_calls.append(
+            ModelCall(
+                role="judge",
+                step=self.steps,
+                turn=self.turns,
+                model=str(model),
+                finish_reason="stop",
+                usage=counted,
+                started=time.time(),
+                seconds=seconds,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the databases that ``reward_arguments`` opened."""
+        self._opened.close()
+
+    def __enter__(self) -> RolloutRecord:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _view(
+        self, kind: Kind, *, is_async: bool, mode: Mode
+    ) -> ReadOnlyDatabase | ReadOnlyAsyncDatabase | None:
+        if self.states is None:
+            raise StorageError(
+                "the record was read from a file that has no databases",
+                place=str(self.path),
+                remedy="Load it from its evaluation: load_rollout('EVALUATION ROW#1').",
+            )
+        stored = self.states.open(kind, mode, self._opened)
+        if stored is None:
+            return None
+        database = self._opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
+        return database.read_only_async() if is_async else database.read_only()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the small and telling fields first."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain["usage"] = {role: as_json(usage) for role, usage in self.usage.items()}
+        plain["messages"] = self.messages
+        plain["tool_calls"] = [as_json(call) for call in self.tool_calls]
+        plain["model_calls"] = [{**as_json(call), "usage": as_json(call.usage)} for call in self.model_calls]
+        return plain
+
+    def encoded(self) -> str:
+        """The same as JSON text; the encoder takes the calls apart itself, which is quicker."""
+        return compact_json({name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}).decode()
+
+
+_LISTS = ("usage", "messages", "tool_calls", "model_calls")
+_PLAIN = (
+    "format",
+    *(
+        item.name
+        for item in fields(RolloutRecord)
+        if item.name not in (*_LISTS, "format", "path", "states", "_opened")
+    ),
+)
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots and more than one of them.
+
+    Unlike with ``dataclasses.asdict`` nothing is copied.
+    """
+    return dict(zip(value.__slots__, _values(value.__class__)(value), strict=True))
+
+
+@cache
+def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return attrgetter(*kind.__slots__)
+
+
+def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRecord:
+    """Read a rollout: ``load_rollout("EVAL ROW#1")`` is the first of row ROW.
+
+    ``name`` is also a rollout's id, the path of a ``roll_ID.json`` from ``export --format rollouts``, or
+    ``runs/evals/EVAL.db/ID``. Raises ``StorageError`` if it is missing or damaged, ``UsageError`` for what
+    is no name.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(
+            f"a rollout has a name or a path, it is not {cut(repr(name), 80)}",
+            remedy="Give 'EVALUATION ROW#1', or result.folder / outcome.file.",
+        )
+    path = Path(name)
+    if path.suffix == ".json" and path.is_file():
+        try:
+            return _record(path.read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+    found = find_rollout(name if isinstance(name, str) else path, output_dir)
+    if found is None:
+        raise StorageError(
+            "there is no such rollout",
+            place=str(name),
+            remedy="Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json.",
+        )
+    return _record(rollout_at(found.address).trajectory, found.address, StoredStates(*found))
+
+
+def _record(text: str, path: Path, states: StoredStates | None = None) -> RolloutRecord:
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise StorageError(f"is not the record of a rollout (format {FORMAT})", place=str(path))
+    return record_from_json(plain, path=path, states=states)
+
+
+def record_from_json(
+    plain: Mapping[str, Any], *, path: Path | None = None, states: StoredStates | None = None
+) -> RolloutRecord:
+    """The inverse of ``RolloutRecord.to_json``; raises ``StorageError`` if fields are missing."""
+    try:
+        return RolloutRecord(
+            **{name: plain[name] for name in _PLAIN},
+            usage={role: Usage(**usage) for role, usage in plain["usage"].items()},
+            messages=plain["messages"],
+            tool_calls=[ToolCall(**call) for call in plain["tool_calls"]],
+            model_calls=[
+                ModelCall(**{**call, "usage": Usage(**call["usage"])}) for call in plain["model_calls"]
+            ],
+            path=path,
+            states=states,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"is an incomplete record of a rollout: {error!r}", place=str(path)) from error

@@ -1,0 +1,386 @@
+"""Comparisons of evaluations, for a terminal or a pipe of 80 columns, and as Markdown."""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.base.text import (
+    NOTHING,
+    count,
+    dollars,
+    duration,
+    estimate,
+    from_here,
+    mean_money,
+    money,
+    one_line,
+    score,
+    tallied,
+    tokens,
+)
+from reward_kit.agent.compare.comparison import shared_ks, standings
+from reward_kit.agent.compare.paired import MIN_ROWS
+from reward_kit.agent.compare.row_pairs import CHANGED
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
+from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
+from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from reward_kit.agent.compare import BaselineComparison, EvaluationComparison, Measure, RowPair
+    from reward_kit.agent.compare.comparison import Standing
+    from reward_kit.agent.compare.measures import Unit
+    from reward_kit.agent.compare.paired import PairedDifference
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+
+SIDES = ascii_uppercase
+WIDTH = 80
+SHOWN_ROWS = 10
+"""Rows that got worse, and rows that got better, that are shown."""
+SHOWN_METRICS = 10
+LONGEST_NAME, SHORTEST_LABEL, LONGEST_LABEL, LONGEST_VALUE = 40, 10, 20, 300
+ONE_DECIMAL, EXPONENT = 100, 1e6
+"""From these sizes on a metric is shown with one decimal, a number with its exponent."""
+LEFT = ("", "evaluation", "Pass^1", "verdict", "agent (model)")
+"""Columns that are aligned left."""
+_PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
+
+
+def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
+    """Two evaluations: what differs between them, the numbers, the verdict, then the rows that changed."""
+    yield from _head("A", comparison.a)
+    yield from _head("B", comparison.b)
+    yield ""
+    yield from _settings(comparison)
+    yield ""
+    yield from _left_out(comparison)
+    table = _table([comparison])
+    width = max(SHORTEST_LABEL + 4, *(len(name) for name in table if len(name) <= LONGEST_LABEL))
+    yield f"{'':{width}}{'A':>10}{'B':>10}{'B - A':>11}  95 % interval"
+    for name, (measure,) in table.items():
+        if measure is not None:
+            yield from _labelled(name, width, _values(measure, len(comparison.rows)))
+    yield from _unjudged(f"{'not judged':{width}}", comparison)
+    yield _PER_ROLLOUT
+    yield from _metric_notes({"B": comparison})
+    yield ""
+    yield from verdict_lines(comparison.success)
+    yield from _rows("worse", comparison.worse, comparison)
+    yield from _rows("better", comparison.better, comparison)
+
+
+def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
+    """Several evaluations: a line for each, each number beside the baseline's, then the verdicts.
+
+    ``columns`` is the width of the terminal (None: unlimited).
+    """
+    yield from _standing_lines(found.comparisons, columns)
+    others = dict(zip(SIDES[1:], found.comparisons, strict=False))
+    names = {side: one_line(one.b.eval_id, LONGEST_LABEL) for side, one in others.items()}
+    width = max(SHORTEST_LABEL, *map(len, names.values()))
+    labels = {side: f"{side}  {name:{width}} " for side, name in names.items()}
+    for name, measures in _table(found.comparisons).items():
+        yield ""
+        yield from _labelled(name, width + 4, f"{'A':>10}{'this':>10}{'this - A':>11}  95 % interval")
+        for side, measure in zip(others, measures, strict=True):
+            if measure is not None:
+                yield f"{labels[side]}{_values(measure, len(found.baseline.rows))}"
+    unjudged = [line for side, each in others.items() for line in _unjudged(labels[side], each)]
+    if unjudged:
+        yield from ["", "not judged", *unjudged]
+    yield _PER_ROLLOUT
+    yield from _metric_notes(others)
+    yield ""
+    for side, each in others.items():
+        yield from verdict_lines(each.success, side)
+    yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
+    yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
+
+
+def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
+    """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
+    headings, *rows = _standing_rows(standings(comparisons))
+    code = [(*row[:-1], f"`{row[-1].replace('`', chr(39))}`") for row in rows]
+    yield from markdown_table_lines([headings, *code], right=_right(headings))
+    yield ""
+    for side, each in zip(SIDES[1:], comparisons, strict=False):
+        yield f"- {' '.join(verdict_lines(each.success, side))}"
+
+
+def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[str]:
+    """The verdict in words; ``side`` is the letter of the evaluation if there are several."""
+    none, side = ("no difference", "B") if side is None else (f"{side}: no difference", side)
+    rows, points = count(found.rows, "row"), f"{100 * found.value:+.1f} points"
+    if found.interval is None:
+        yield f"{none} that {rows} can show: {points}, and no interval of a single row"
+        return
+    interval = f"95 % interval {100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
+    if found.differing == 0:
+        yield f"{none}: each of {rows} succeeds as often in {side} as in A"
+    elif found.verdict == "no difference":
+        yield f"{none} that {rows} can show: {points}, {interval}"
+        if found.too_few:
+            yield f"({rows} are too few for an interval to mean much: compare at least {MIN_ROWS})"
+    else:
+        yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"
+        if found.differing < MIN_ROWS:
+            differ = "1 row differs" if found.differing == 1 else f"{found.differing} rows differ"
+            yield f"(only {differ}: with fewer than {MIN_ROWS}, take it for a hint)"
+
+
+def _standing_lines(comparisons: Sequence[EvaluationComparison], width: int | None) -> Iterator[str]:
+    """A line for the baseline and each of the others."""
+    lines = standings(comparisons)
+    rows = _standing_rows(lines)
+    yield from table_lines(rows, right=_right(rows[0]), width=width)
+    if any(line.passes.pass_power[1].interval for line in lines):
+        yield INTERVALS
+    if any(len(each.rows) < len(one.rows) for each in comparisons for one in (each.a, each.b)):
+        yield "Numbers are over all rows of an evaluation, verdicts over those shared with A."
+
+
+def _standing_rows(lines: Sequence[Standing]) -> list[tuple[str, ...]]:
+    if len(lines) > len(SIDES):
+        raise UsageError(f"at most {len(SIDES)} evaluations fit into one table")
+    ks = shared_ks(lines)
+    powers = [f"Pass^{k}" for k in ks]
+    headings = ("", "evaluation", "rows", "judged", *powers, "reward", "cost", "verdict", "agent (model)")
+    return [headings, *(_standing(side, line, ks) for side, line in zip(SIDES, lines, strict=False))]
+
+
+def _standing(side: str, line: Standing, ks: Sequence[int]) -> tuple[str, ...]:
+    stored = line.evaluation
+    name = one_line(stored.eval_id, LONGEST_NAME)
+    first, *others = (line.passes.pass_power[k] for k in ks)
+    verdict: str = "baseline" if line.success is None else line.success.verdict
+    if line.success and verdict != "no difference" and line.success.differing < MIN_ROWS:
+        verdict += " (a hint)"
+    return (
+        side,
+        name if stored.status == "complete" else f"{name} ({stored.status})",
+        str(len(stored.rows)),
+        f"{line.judged}/{stored.planned}",
+        estimate(first),
+        *(score(other.value) for other in others),
+        score(line.reward.value if line.reward else None),
+        mean_money(line.spent, 1),  # without the number of unpriced calls: the column stays narrow
+        verdict,
+        one_line(strategy(stored), LONGEST_STRATEGY),
+    )
+
+
+def _right(headings: Sequence[str]) -> list[int]:
+    return [at for at, heading in enumerate(headings) if heading not in LEFT]
+
+
+def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
+    status = "" if stored.status == "complete" else f"{stored.status}, "
+    spent = money(total_usage(stored.usage.values()))
+    cost = "" if spent == NOTHING else f", {spent}"
+    rollouts = f"{len(stored.outcomes)} of {count(stored.planned, 'rollout')}"
+    yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
+    yield f"   {status}{count(len(stored.rows), 'row')}, {rollouts}{cost}"
+
+
+def _settings(comparison: EvaluationComparison) -> Iterator[str]:
+    """The settings, modules, rows and tools that differ; long values have lines of their own."""
+    found = [*_setting_lines(comparison), *_changed(comparison)]
+    if not comparison.a.fingerprints or not comparison.b.fingerprints:
+        yield "It is not known if rows, tools or code have changed: the log is missing."
+    yield "different:" if found else "Nothing that is recorded of the two is different."
+    yield from found
+
+
+def _setting_lines(comparison: EvaluationComparison) -> Iterator[str]:
+    width = max((len(setting.name) for setting in comparison.settings), default=0)
+    for setting in comparison.settings:
+        a, b = (one_line(value, LONGEST_VALUE) for value in (setting.a, setting.b))
+        line = f"  {setting.name:{width}}  {a} -> {b}"
+        if len(line) <= WIDTH:
+            yield line
+        else:
+            yield from (f"  {setting.name}", f"    A  {a}", f"    B  {b}")
+
+
+def _changed(comparison: EvaluationComparison) -> Iterator[str]:
+    modules: dict[str, list[str]] = {}
+    for name, (before, now) in comparison.code.items():
+        what = "only in B" if before is None else "only in A" if now is None else "changed"
+        modules.setdefault(what, []).append(name)
+    for what, names in modules.items():
+        yield _listed(f"  code {what}: ", names)
+    changed, tools = comparison.changed, comparison.tools
+    if changed:
+        fields = one_line(", ".join(comparison.changed_fields), LONGEST_VALUE)
+        where = f" ({changed[0]}: {fields})" if fields else ""
+        yield f"  content of {count(len(changed), 'row')}{where}"
+    if tools:
+        yield f"  tools of {count(len(tools), 'row')}: their names, descriptions or parameters"
+
+
+def _listed(head: str, names: Sequence[str]) -> str:
+    """As many names as fit into a line after ``head``, at least one."""
+    for shown in range(len(names), 0, -1):
+        left = len(names) - shown
+        line = f"{head}{', '.join(names[:shown])}{f' and {left} more' if left else ''}"
+        if len(line) <= WIDTH:
+            break
+    return line
+
+
+def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
+    compared, left_out = len(comparison.rows), comparison.left_out
+    lines = []
+    if left_out:
+        total = compared + sum(len(ids) for ids in left_out.values())
+        lines.append(f"{compared} of {count(total, 'row')} compared; left out:")
+        lines += [_listed(f"  {len(ids)} {reason}: ", ids) for reason, ids in left_out.items()]
+        if CHANGED in left_out:
+            lines.append("  (--changed-rows compares those that have changed, too)")
+    sides = {"A": [pair.a for pair in comparison.rows], "B": [pair.b for pair in comparison.rows]}
+    for side, rows in sides.items():
+        fewer = sum(row.judged < row.planned for row in rows)
+        if fewer:
+            lines.append(f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side}")
+    if lines:
+        yield from [*lines, ""]
+
+
+def _table(comparisons: Sequence[EvaluationComparison]) -> dict[str, list[Measure | None]]:
+    """By label the measure of each comparison (None: it has none); metrics follow the reward."""
+    measures = [{one.name: one for one in _chosen(each.measures)} for each in comparisons]
+    metrics = [_shared_metrics(each) for each in comparisons]
+    table: dict[str, list[Measure | None]] = {}
+    for name in dict.fromkeys(name for found in measures for name in found):
+        table[name] = [found.get(name) for found in measures]
+        if name == "reward":
+            table.update((label, [found.get(label) for found in metrics]) for label in _clearest(metrics))
+    return table
+
+
+def _chosen(measures: Sequence[Measure]) -> list[Measure]:
+    """All measures, but only ``shown_ks`` of the Pass^k."""
+    ks = [measure for measure in measures if measure.name.startswith("Pass^")]
+    return [*(ks[k - 1] for k in shown_ks(len(ks))), *measures[len(ks) :]]
+
+
+def _shared_metrics(comparison: EvaluationComparison) -> dict[str, Measure]:
+    """The metrics that can be compared, or whose numbers are too large to, by label."""
+    return {
+        f"  {one_line(metric.name, WIDTH - 2)}": metric
+        for metric in comparison.metrics
+        if metric.difference is not None or metric.a is metric.b is None
+    }
+
+
+def _clearest(metrics: Sequence[Mapping[str, Measure]]) -> list[str]:
+    """The labels, or of many those of the metrics that differ most clearly in any comparison."""
+    clearness: dict[str, float] = {}
+    for label, metric in (item for found in metrics for item in found.items()):
+        clear = metric.difference.clearness if metric.difference else 0.0
+        clearness[label] = max(clear, clearness.get(label, 0.0))
+    shown = sorted(clearness, key=lambda label: -clearness[label])[:SHOWN_METRICS]
+    return [label for label in clearness if label in shown]
+
+
+def _metric_notes(comparisons: Mapping[str, EvaluationComparison]) -> Iterator[str]:
+    """Notes on metrics that are not shown or cannot be compared, by the letter of the evaluation."""
+    total = len({label for each in comparisons.values() for label in _shared_metrics(each)})
+    if total > SHOWN_METRICS:
+        others = count(total - SHOWN_METRICS, "metric")
+        yield f"Not shown, as less clear or the same: {others} (--json has all)."
+        yield f"Of {total} metrics that are the same, about {round(total / 20)} would seem to differ by luck."
+    for side, each in comparisons.items():
+        reasons = {
+            (True, False): f"in A, not in {side}",
+            (False, True): f"in {side}, not in A",
+            (True, True): f"of no row in both A and {side}",
+        }
+        names: dict[tuple[bool, bool], list[str]] = {}
+        for metric in each.metrics:
+            if not metric.difference:
+                present = metric.a is not None, metric.b is not None
+                names.setdefault(present, []).append(one_line(metric.name))
+        for present, reason in reasons.items():
+            if present in names:
+                yield _listed(f"Metrics {reason}: ", names[present])
+
+
+def _labelled(label: str, width: int, rest: str) -> Iterator[str]:
+    """``rest`` after the label, or below one that is wider than its column."""
+    if len(label) > width:
+        yield label
+        label = ""
+    yield f"{label:{width}}{rest}"
+
+
+def _unjudged(label: str, comparison: EvaluationComparison) -> Iterator[str]:
+    a, b = comparison.unjudged
+    if a or b:
+        yield f"{label}{a:>10}{b:>10}{b - a:>+11}"
+
+
+def _values(measure: Measure, rows: int) -> str:
+    """The two means and their difference; the number of compared rows if it is not ``rows``."""
+    # A metric has the decimals that the larger of its means needs.
+    large = max(abs(measure.a or 0.0), abs(measure.b or 0.0)) >= ONE_DECIMAL
+    unit: Unit = "number" if measure.unit == "score" and large else measure.unit
+    a, b = (
+        "unpriced" if unpriced else _value(value, unit)
+        for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
+    )
+    line = f"{a:>10} {b:>9}"
+    found = measure.difference
+    if found is None:
+        return line
+    line += f" {_signed(found.value, unit):>10}"
+    if found.interval is not None:
+        line += f"  {_signed(found.interval.low, unit)} to {_signed(found.interval.high, unit)}"
+    return line + (f"  ({count(found.rows, 'row')})" if found.rows < rows else "")
+
+
+def _value(value: float | None, unit: Unit) -> str:
+    if value is None:
+        return NOTHING
+    if unit == "dollars":
+        return dollars(value)
+    if unit == "tokens":
+        return tokens(round(value))
+    if unit == "seconds":
+        return duration(value)
+    if abs(value) >= EXPONENT:
+        return f"{value:.2e}"
+    return f"{value:.1f}" if unit == "number" else f"{value:.3f}"
+
+
+def _signed(value: float, unit: Unit) -> str:
+    """With its sign, unless it is shown as zero."""
+    size = abs(value)
+    text = f"${size:.4f}" if unit == "dollars" and size < 1 else _value(size, unit)
+    if not any(digit in text for digit in "123456789"):
+        return text
+    return f"{'-' if value < 0 else '+'}{text}"
+
+
+def _rows(what: str, pairs: Sequence[RowPair], comparison: EvaluationComparison) -> Iterator[str]:
+    if not pairs:
+        return
+    shown = pairs[:SHOWN_ROWS]
+    width = min(LONGEST_NAME, max(len(pair.row_id) for pair in shown))
+    side, stored = ("A", comparison.a) if what == "better" else ("B", comparison.b)
+    yield ""
+    yield f"{what} in B: {count(len(pairs), 'row')}"
+    passed = [f"{pair.a.passed}/{pair.a.judged} -> {pair.b.passed}/{pair.b.judged}" for pair in shown]
+    wide = max(12, *map(len, passed))
+    yield f"  {'row':{width}}  {'A -> B':{wide}}  failures in {side}"
+    for pair, counts in zip(shown, passed, strict=True):
+        yield f"  {pair.row_id:{width}}  {counts:{wide}}  {tallied(pair.weaker.failures)}".rstrip()
+        failed = pair.failed_rollout()
+        if failed is not None:
+            yield f"    {from_here(stored.folder / failed.file)}"
+    if len(pairs) > SHOWN_ROWS:
+        yield f"  and {len(pairs) - SHOWN_ROWS} more; --json has all"

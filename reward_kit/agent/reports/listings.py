@@ -1,0 +1,179 @@
+"""Lists: the evaluations of a runs folder, the rollouts of a row, the groups of an evaluation."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+from reward_kit.agent.base.text import NOTHING, count, estimate, money, one_line, score
+from reward_kit.agent.records.evaluation_file import connect
+from reward_kit.agent.records.names import stored_files
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
+from reward_kit.agent.reports.tables import table_lines
+from reward_kit.agent.scoring.metrics import mean, shown_ks
+from reward_kit.agent.storage.outcome_rows import read_outcomes
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.groups import Group
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable
+    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+
+Loaded = TypeVar("Loaded")
+EVALUATION_HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
+EVALUATION_NUMBERS = frozenset({2, 3, 4})
+"""Columns of numbers."""
+ROLLOUT_HEADINGS = ("evaluation", "number", "reward", "result", "id")
+LONGEST_VALUE = 40
+
+
+def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
+    """A table of the evaluations in ``evals``, the earliest first; then a line on each unreadable one.
+
+    If the table is wider than ``width`` (None: unlimited), agent and model are put below their lines.
+    """
+    found, faults = read_evaluations(evals)
+    if found:
+        rows = [EVALUATION_HEADINGS, *map(evaluation_cells, found)]
+        yield from table_lines(rows, right=EVALUATION_NUMBERS, width=width)
+    yield from faults
+
+
+def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
+    """The evaluations in ``evals``, the earliest first, and a line on each that cannot be read."""
+    logs = stored_files(evals)
+    read = [_attempt(load_evaluation, log) for log in logs]
+    found = [one for one in read if not isinstance(one, StorageError)]
+    faults = [
+        f"{log.stem}: {one_line(error.fault)}"
+        for log, error in zip(logs, read, strict=True)
+        if isinstance(error, StorageError)
+    ]
+    return sorted(found, key=lambda stored: stored.created), faults
+
+
+def _attempt(load: Callable[[Path], Loaded], path: Path) -> Loaded | StorageError:
+    try:
+        return load(path)
+    except StorageError as error:
+        return error
+
+
+def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
+    """The cells below ``EVALUATION_HEADINGS``."""
+    unjudged = sum(not outcome.judged for outcome in stored.outcomes)
+    rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
+    return (
+        stored.eval_id,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
+        f"{len(stored.outcomes)}/{stored.planned}",
+        score(mean(rates)),
+        money(total_usage([*stored.usage.values(), *stored.broken_off.usage.values()])),
+        f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
+        one_line(strategy(stored), LONGEST_STRATEGY),
+    )
+
+
+def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
+    """A table of a row's rollouts in all evaluations, the earliest first; then damaged files."""
+
+    def load(file: Path) -> list[RolloutOutcome]:
+        with closing(connect(file)) as connection:
+            return list(read_outcomes(connection, file, "row_id = ?", (row_id,)))
+
+    files = stored_files(evals)
+    read = [_attempt(load, file) for file in files]
+    found = [
+        (outcome, file.stem)
+        for file, outcomes in zip(files, read, strict=True)
+        if not isinstance(outcomes, StorageError)
+        for outcome in outcomes
+    ]
+    found.sort(key=lambda each: each[0].started)
+    yield from table_lines([ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)])
+    yield from (one_line(str(error)) for error in read if isinstance(error, StorageError))
+
+
+def _rollout_cells(outcome: RolloutOutcome, evaluation: str) -> tuple[str, ...]:
+    attempt = f", attempt {outcome.attempt + 1}" if outcome.attempt else ""
+    return (
+        evaluation,
+        f"{outcome.index + 1}{attempt}",
+        NOTHING if outcome.reward is None else f"{outcome.reward:g}",
+        "reward_error" if outcome.error is not None else outcome.failure or outcome.stop_reason,
+        outcome.id,
+    )
+
+
+def stored_rows(evals: Path) -> set[str]:
+    """The ids of all rows that have rollouts; damaged files are skipped."""
+
+    def load(file: Path) -> list[str]:
+        with closing(connect(file)) as connection:
+            return [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
+
+    read = [_attempt(load, file) for file in stored_files(evals)]
+    return {row for rows in read if not isinstance(rows, StorageError) for row in rows}
+
+
+def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
+    """A title, then a table of the groups of rows by ``field`` and of all rows."""
+    groups = result.by(field)
+    heading, *lines = groups_table(result, field, groups)
+    yield title_line(result)
+    yield ""
+    right = [at for at in range(1, len(heading)) if heading[at] != "Pass^1"]
+    yield from table_lines([heading, *lines], right=right)
+    if any(one.interval for one in result.pass_power.values()):
+        yield INTERVALS
+    yield from group_notes(result, groups)
+
+
+def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Headings, a line for each group, and one for all rows of the evaluation."""
+    ks = shown_ks(max((len(group.pass_power) for group in groups), default=0))
+    return [
+        (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward"),
+        *(_group_cells(_label(group), group.rows, group.passes, group.reward, ks) for group in groups),
+        _group_cells("all", result.rows, result.passes, result.averages.reward, ks),
+    ]
+
+
+def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[str]:
+    """Notes on rows that are in several of the ``groups``, or in none."""
+    begun = sum(bool(row.outcomes) for row in result.rows)
+    if sum(len(group.rows) for group in groups) > begun:
+        yield "Rows with several values count in each of their groups."
+    if begun < len(result.rows):
+        yield f"In no group: {count(len(result.rows) - begun, 'row')} without a finished rollout."
+
+
+def _group_cells(
+    label: str, rows: Sequence[RowResult], passes: PassTable, reward: Estimate | None, ks: Sequence[int]
+) -> tuple[str, ...]:
+    powers = [passes.pass_power.get(k) for k in ks]
+    return (
+        label,
+        str(len(rows)),
+        f"{sum(row.judged for row in rows)}/{sum(row.planned for row in rows)}",
+        *(estimate(power) for power in powers[:1]),
+        *(score(power.value if power else None) for power in powers[1:]),
+        score(reward.value if reward else None),
+    )
+
+
+def _label(group: Group) -> str:
+    value = group.value
+    if value is None:
+        return "(none)"
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_VALUE)

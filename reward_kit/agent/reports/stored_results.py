@@ -1,0 +1,93 @@
+"""The results of an evaluation, counted up from its store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.scoring.results import EvaluationResult
+from reward_kit.agent.storage.stored_evaluation import read_notes
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.compare.replay import Comparison
+    from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.tau_bench.replay import Agreement
+
+
+def result_of(
+    stored: StoredEvaluation,
+    *,
+    agreement: Agreement | None = None,
+    explanations: Explanations | None = None,
+    compared_with: Comparison | None = None,
+) -> EvaluationResult:
+    """The results of an evaluation, with what only the run that has just ended knows."""
+    return EvaluationResult(
+        eval_id=stored.eval_id,
+        status=stored.status,
+        reason=stored.reason,
+        configuration={"errors_as_failures": False, "model": None, **stored.configuration},
+        versions=stored.versions,
+        rows=stored.rows,
+        usage=stored.usage,
+        broken_off=stored.broken_off,
+        seconds=stored.seconds,
+        folder=stored.folder,
+        agreement=agreement,
+        explanations=explanations,
+        compared_with=compared_with,
+    )
+
+
+def stored_result(stored: StoredEvaluation) -> EvaluationResult:
+    """The results of an evaluation that was read back; the rest comes from its results file.
+
+    Raises ``StorageError`` where that file is incomplete.
+    """
+    results = stored.results
+    try:
+        return result_of(
+            stored,
+            agreement=_agreement(results["agreement"]) if "agreement" in results else None,
+            explanations=_explanations(stored) if "explanations" in results else None,
+            compared_with=_compared(results["compared_with"]) if "compared_with" in results else None,
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        place = str(stored.path.with_suffix(".json"))
+        raise StorageError(f"is not the results of an evaluation: {error!r}", place=place) from error
+
+
+def _agreement(plain: Mapping[str, Any]) -> Agreement:
+    from reward_kit.agent.tau_bench.replay import Agreement, Disagreement
+
+    return Agreement(
+        compared=plain["compared"],
+        disagreements=tuple(Disagreement(**one) for one in plain["disagreements"]),
+        pass_power={int(k): value for k, value in plain["pass_power"].items()},
+        tool_results=plain["tool_results"],
+        different_results=tuple(plain["different_results"]),
+    )
+
+
+def _compared(plain: Mapping[str, Any]) -> Comparison:
+    from reward_kit.agent.compare.replay import CallDifference, Comparison, RolloutDifference
+
+    differences = (
+        RolloutDifference(**{**one, "call": CallDifference(**one["call"]) if one["call"] else None})
+        for one in plain["differences"]
+    )
+    return Comparison(plain["source"], plain["compared"], tuple(differences), plain["untold"])
+
+
+def _explanations(stored: StoredEvaluation) -> Explanations:
+    """The judgements that the results count, from the notes that hold them whole."""
+    from reward_kit.agent.explain import Explanation, Explanations
+
+    plain = stored.results["explanations"]
+    notes = map(Explanation.from_json, read_notes(stored.path, "explanation"))
+    known = {one.rollout: one for one in notes if one.model == plain["model"]}
+    made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
+    return Explanations(plain["model"], made, plain["missing"], plain["reason"], stored.path)

@@ -1,0 +1,1 @@
+"""One rollout: its state, its turns, its reward."""

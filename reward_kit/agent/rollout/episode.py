@@ -1,0 +1,307 @@
+"""``Episode``: one rollout while it is played, driven by hand or by the orchestrator.
+
+To play one without an evaluation, open it from a bundle::
+
+    with TaskBundle.load("seat_task") as bundle, bundle.episode("alice") as episode:
+        await episode.call("take_seat", {"number": 2, "passenger": "Alice"})
+        await episode.say("You have seat 2.")
+        print((await episode.finish()).score, episode.changes())
+
+Each ``async`` method has a twin ``..._sync`` for code without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from time import time as unix_time
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from reward_kit.agent.base.deadline import is_cancelled
+from reward_kit.agent.base.history import parse_arguments
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.agent.base.types import (
+    STOP_TOKEN,
+    Completion,
+    Message,
+    Model,
+    Role,
+    Usage,
+)
+from reward_kit.agent.rollout.gold import replay_gold
+from reward_kit.agent.rollout.judge import judge_episode, run_sync
+from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.state import EpisodeState
+from reward_kit.errors import (
+    ModelError,
+    ModelSetupError,
+    SimulatedUserError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+    from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.tools.execution import ToolResult
+    from reward_kit.agent.users import User
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _sync(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The twin of an ``async`` method that waits for its result."""
+
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(method(*args, **kwargs))
+
+    twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
+    return twin
+
+
+class Episode(EpisodeState):
+    """One attempt at a task: its state, and everything that can be done in it.
+
+    Without a ``user`` the first reply ends the episode. ``models`` are needed only for ``complete`` and for
+    users that ask one.
+    """
+
+    def _begin(self, database: Database) -> None:
+        super()._begin(database)
+        self.rollout = Rollout(self)
+        """The handle for the agent and the tools."""
+        self.user_rollout = UserRollout(self)
+
+    def reset(self) -> list[Message]:
+        """Begin anew on a fresh fork of the base; returns the messages that the row begins with."""
+        database = self._forked()
+        self.database.close()
+        self._begin(database)
+        return self.messages
+
+    async def start(self) -> str | None:
+        """Let the user speak first, if there is one and the row does not begin with a line of theirs.
+
+        Returns the user's line, or None.
+        """
+        if self.user is None or (self.lines and self.lines[-1].speaker == "user"):
+            return None
+        return await self._hear(self.user)
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
+    ) -> ToolResult:
+        """Run a tool and record the call.
+
+        Until a turn's first ``step`` (or ``complete``) each call counts as a step. ``call_id`` names a call
+        that was announced with ``record``. Raises ``RolloutStopped`` if the episode is over, and for a call
+        during which it ends (but for a terminal tool, whose result is returned).
+        """
+        self.check_running()
+        if not isinstance(tool, str):
+            raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
+        self.begin_turn()
+        if not self._turn_has_steps:
+            self._count_step()
+        parsed = parse_arguments(arguments)
+        given = arguments if parsed is None else parsed
+        call = self._begun_call(tool, given)
+        task = asyncio.current_task()
+        clock = perf_counter()
+        self._in_flight.append(task)
+        try:
+            if self.limits.on_tool is not None:
+                self.limits.on_tool(f"tool {tool!r}")
+            registry = self.task.registry
+            result = await registry.call(
+                tool, given, db=self.database, rollout=self.rollout, on_overrun=self._overrun
+            )
+            call.content, call.status = result.content, result.status
+            if result.changes is not None:
+                self._undecoded.append((call, result.changes))
+            if result.raised is not None:
+                self.tool_faults.append((tool, result.raised))
+        finally:
+            self._in_flight.remove(task)
+            call.seconds = perf_counter() - clock
+            self._record_call(call, call_id)
+        if result.terminal:
+            self.stop("terminal_tool", tool)
+        try:
+            self.database.check()
+        except StorageError as error:  # the run ends for it; this rollout at once
+            self.stop("infrastructure_error", str(error))
+            self.check_running()
+        if not result.terminal:
+            self.check_running()
+        return result
+
+    async def say(self, reply: str | Message) -> str | None:
+        """Append what the agent says and return the user's next line; None if the episode is over.
+
+        Raises ``AgentError`` for a reply with nothing to say, ``SimulatedUserError`` or ``ModelError`` if the
+        user fails.
+        """
+        self.check_running()
+        self.reply(reply)
+        if self.user is None:
+            self.stop("agent_done")
+            return None
+        line = await self._hear(self.user)
+        return None if self.stop_reason is not None else line
+
+    async def finish(self, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
+        """End the episode and return what the reward says of it.
+
+        The state that the row's actions lead to is made here, unless ``gold_database`` is it. Raises
+        ``RewardError`` if the reward fails.
+        """
+        self.stop("agent_done")
+        await self.settle()
+        gold = gold_database
+        if gold is None and self.task.row.actions is not None and self.base is not None:
+            gold = await replay_gold(self.task, self.base, seed=self.seed)
+        try:
+            return await judge_episode(self, gold)
+        finally:
+            if gold is not None and gold is not gold_database:
+                gold.close()
+
+    def changes(self) -> Changes:
+        """The rows that differ from the base."""
+        return self.database.changes()
+
+    def close(self) -> None:
+        """Close the database. May be called again."""
+        self.database.close()
+
+    start_sync = _sync(start)
+
+    call_sync = _sync(call)
+
+    say_sync = _sync(say)
+
+    finish_sync = _sync(finish)
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def complete(
+        self,
+        messages: list[Message] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        role: Role = "agent",
+    ) -> Completion:
+        """Ask the model of ``role``; see ``Rollout.complete``."""
+        self.check_running()
+        model = self.models.get(role)
+        if model is None:
+            option = "--model" if role == "agent" else "--sim-model"
+            raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
+        if role != "agent":
+            self._check_budget()
+        else:
+            self.step()
+            if tools is None:
+                tools = self.task.registry.openai_tools if self._tools is None else self._tools
+        started, clock = unix_time(), perf_counter()
+        try:
+            completion = await self._asked(model, role, messages, tools)
+        except (Exception, SystemExit, asyncio.CancelledError) as raised:
+            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
+                raise
+            error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
+            self._note_call(
+                *(role, model.name, Usage(), started, perf_counter() - clock),
+                finish_reason="error",
+                error=str(error),
+            )
+            if isinstance(error, ModelSetupError):
+                self.refused = error  # all others will meet it too, even if this agent carries on
+                self.stop("infrastructure_error", str(error))
+            if error is raised:
+                raise
+            raise error from raised
+        if self.limits.first_answers is not None:
+            self.limits.first_answers.answered(role)
+        self.count_usage(
+            completion.usage,
+            model=completion.model or model.name,
+            role=role,
+            seconds=completion.seconds or perf_counter() - clock,
+            waited=completion.waited,
+            started=started,
+            finish_reason=completion.finish_reason,
+            answer=text_of(completion.message.get("content")) if role == "user" else None,
+        )
+        self.check_running()
+        return completion
+
+    async def _hear(self, user: User) -> str | None:
+        self.speaker = "user"
+        try:
+            line = await user.respond(self.user_rollout)
+        except Exception as error:
+            self.pending_log.check(error)
+            raise
+        if self.stop_reason is not None:
+            return None
+        self.pending_log.check()
+        if not isinstance(line, str) or not line.strip():
+            raise SimulatedUserError(f"the user said {line!r}, not a line of text")
+        self.history.say("user", {"role": "user", "content": encodable(line)})
+        self.speaker = "agent"
+        if STOP_TOKEN in line:
+            self.stop("user_stop")
+        return line
+
+    async def _asked(
+        self,
+        model: Model,
+        role: Role,
+        messages: list[Message] | None,
+        tools: list[dict[str, Any]] | None,
+    ) -> Completion:
+        options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
+        call = model.complete(
+            self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
+        )
+        limit = self.limits.call_timeouts.get(role)
+        return _checked(await (call if limit is None else limit.answer(call, model.name)))
+
+    def _broken(self, role: Role, model: Model, error: BaseException) -> ModelError:
+        """The error for what a person's own model raised: neither agent nor user is at fault."""
+        fault, place = f"raised {fault_line(error)}", f"model {model.name}"
+        by_chance = isinstance(error, asyncio.CancelledError)  # an engine that has dropped the request
+        first = self.limits.first_answers
+        if not by_chance and first is not None and first.broke(role, fault):
+            remedy = "It has answered no call yet, and raised this each time."
+            return ModelSetupError(fault, place=place, remedy=remedy)
+        return ModelError(fault, place=place)
+
+    def _overrun(self, why: str) -> None:
+        """End the time of the episode: a tool has ignored its cancellation."""
+        if self.deadline is not None:
+            self.deadline.end(why)
+
+
+def _checked(answer: object) -> Completion:
+    if not isinstance(answer, Completion):
+        raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
+    for name, value, kind in (("message", answer.message, dict), ("usage", answer.usage, Usage)):
+        if not isinstance(value, kind):
+            found = type(value).__name__
+            raise TypeError(f"complete() gave a Completion whose {name} is a {found}, not a {kind.__name__}")
+    answer.usage.check()
+    return answer

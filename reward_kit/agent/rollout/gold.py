@@ -1,0 +1,115 @@
+"""Replay of a row's ground truth actions, for the state that a reward compares with."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.deadline import CANCELLATION_GRACE
+from reward_kit.agent.bundles.gold_reference import resolve_references
+from reward_kit.agent.tools.execution import ToolResult
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from datetime import datetime
+
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.bundles.task_row import Action
+    from reward_kit.agent.database import Database
+
+
+NOT_DONE = frozenset({"failed", "invalid_arguments", "no_result"})
+"""Statuses of gold actions that are not done as written, and not because a tool refused either."""
+
+
+@dataclass(slots=True)
+class GoldCall:
+    """The outcome of one gold action.
+
+    ``status`` is that of a ``ToolResult``, ``skipped`` for a terminal tool, ``no_result`` if it refers to a
+    result that is not there. ``raised`` is what the tool itself raised, with its line.
+    """
+
+    content: str
+    status: str
+    changes: list[dict[str, Any]]
+    raised: str | None = None
+
+    @property
+    def is_faulty(self) -> bool:
+        """True if the action was not done as it is written; see ``NOT_DONE``."""
+        return self.status in NOT_DONE
+
+
+@dataclass(slots=True)
+class GoldReplay:
+    """The state that the gold actions lead to, open, and one ``GoldCall`` for each action."""
+
+    database: Database
+    calls: list[GoldCall]
+
+
+async def replay_gold(
+    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
+) -> Database:
+    """The state that the row's actions lead to: ``replay_gold_calls(...).database``."""
+    return (await replay_gold_calls(task, base, seed=seed, now=now)).database
+
+
+async def replay_gold_calls(
+    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
+) -> GoldReplay:
+    """Apply the row's actions to a fork of ``base``; the caller closes it.
+
+    Calls that a tool refuses change nothing and are passed over. Terminal and unknown tools are skipped, and
+    calls that refer to a result that is not there. With the rollout's ``seed`` random ids come out as in the
+    rollout. ``now`` is the clock for rows that have none (default: the system's). Raises ``StorageError`` if
+    the disk does not hold what they write.
+    """
+    database = base.fork(seed=seed, now=task.row.clock() or now)
+    calls: list[GoldCall] = []
+    try:
+        for action in task.row.actions or ():
+            calls.append(await _replay(task, action, database, [call.content for call in calls]))
+            database.check()
+    except BaseException:
+        database.close()
+        raise
+    return GoldReplay(database, calls)
+
+
+async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:
+    tool = task.registry.tools.get(action.name)
+    if tool is None:
+        return GoldCall("Error: there is no such tool", "unknown_tool", [])
+    if tool.terminal:
+        return GoldCall("", "skipped", [])
+    try:
+        arguments = resolve_references(action.arguments, results)
+    except BundleError as error:
+        return GoldCall(f"Error: {error}", "no_result", [])
+    call = task.registry.call(action.name, arguments, db=database)
+    result = await _within(call, task.registry.tool_timeout)
+    if not database.is_idle:  # the tool ignored its cancellation
+        await database.break_off()
+    changes = result.changes.to_json() if result.changes else []
+    raised = result.raised if result.status == "failed" else None
+    return GoldCall(result.content, result.status, changes, raised)
+
+
+async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:
+    """The result of a call; one that continues after its time and its cancellation is abandoned."""
+    running = asyncio.ensure_future(call)
+    try:
+        limit = None if timeout is None else timeout + CANCELLATION_GRACE
+        await asyncio.wait({running}, timeout=limit)
+    finally:
+        if not running.done():
+            running.cancel()
+    if not running.done():
+        return ToolResult(f"Error: did not end within {timeout:g} s", "failed")
+    if running.cancelled():
+        return ToolResult("Error: the tool cancelled itself", "failed")
+    return running.result()

@@ -1,0 +1,194 @@
+"""``run_rollout``: one rollout from start to reward, by an agent and a user."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from dataclasses import dataclass
+from time import perf_counter
+from time import time as unix_time
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.deadline import CANCELLATION_GRACE, Deadline
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.gold import replay_gold
+from reward_kit.agent.rollout.judge import judged
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.types import Model, Role, StopReason
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.users import User
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+__all__ = ["FinishedRollout", "RolloutLimits", "judged", "run_rollout"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FinishedRollout:
+    """A rollout that is over.
+
+    ``rollout`` is its episode: messages, calls, usage and why it stopped. ``reward`` is None if it was not
+    judged: after ``user_error`` and ``infrastructure_error``, or because the reward failed, which ``error``
+    then says. ``started`` is in Unix seconds. ``database`` is the final state, still open: the caller closes
+    it. ``gold`` are the changes that the row's actions make. ``setup_error`` is set if a model refused this
+    configuration (key, name): every other rollout would meet the same.
+    """
+
+    rollout: Episode
+    reward: float | None
+    result: EvaluateResult | RewardOutput | None
+    error: str | None
+    started: float
+    seconds: float
+    database: Database
+    gold: Changes | None
+    setup_error: ModelSetupError | None = None
+
+
+async def run_rollout(
+    task: Task,
+    index: int,
+    *,
+    base: Database,
+    agent: Agent,
+    user: User | None = None,
+    models: Mapping[Role, Model] | None = None,
+    limits: RolloutLimits | None = None,
+    seed: int = 0,
+    gold_database: Database | None = None,
+) -> FinishedRollout:
+    """Play rollout ``index`` of ``task`` on a fork of ``base``, and judge it.
+
+    Faults of agent, user, models and reward are in the result and never raised. Raises ``DatabaseError`` for
+    a faulty base, ``StorageError`` if the disk does not hold what is written, and lets cancellation through.
+    Without ``gold_database`` a row's actions are replayed here, with the rollout's seed.
+    """
+    started = unix_time()
+    clock = perf_counter()
+    episode = Episode(task, index, base=base, user=user, models=models, limits=limits, seed=seed)
+    if getattr(agent, "sees_answers", False):
+        agent.episode = episode  # type: ignore[attr-defined]  # replays of what is known
+    own_gold: Database | None = None
+    try:
+        try:
+            await _play(episode, agent)
+        finally:
+            await _close(agent)
+            await _close(user)
+        await episode.settle()
+        if gold_database is None and task.row.actions is not None:
+            gold_database = own_gold = await replay_gold(task, base, seed=seed)
+        result, error = await judged(episode, gold_database)
+        gold = gold_database.changes() if gold_database is not None else None
+    except BaseException:
+        episode.close()
+        raise
+    finally:
+        if own_gold is not None:
+            own_gold.close()
+    return FinishedRollout(
+        rollout=episode,
+        reward=None if result is None else float(result.score),
+        result=result,
+        error=error,
+        started=started,
+        seconds=perf_counter() - clock,
+        database=episode.database,
+        gold=gold,
+        setup_error=episode.refused,
+    )
+
+
+async def _play(episode: Episode, agent: Agent) -> None:
+    """Let agent and user take turns until somebody stops the rollout, or its time is up.
+
+    They run in a task of their own, so that one that swallows its cancellation cannot hold up the rest. While
+    a model call waits for its provider, the time stands still.
+    """
+    episode.deadline = deadline = Deadline(episode.limits.timeout)
+    if episode.limits.caller is not None:
+        episode.limits.caller.clock = deadline
+    turns = asyncio.ensure_future(_take_turns(episode, agent))
+    either: set[asyncio.Future[Any]] = {turns, deadline.passed}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not turns.done():
+            episode.stop("timeout", deadline.passed.result())
+    except asyncio.CancelledError:
+        episode.stop("infrastructure_error", "cancelled")
+        raise
+    finally:
+        deadline.close()
+        if not turns.done():
+            turns.cancel()
+            await asyncio.wait({turns}, timeout=CANCELLATION_GRACE)
+        await episode.end_calls()
+    if turns.cancelled() or not turns.done():
+        episode.stop(_fault_of(episode.speaker), f"the {episode.speaker} cancelled the task that it runs in")
+    elif (error := turns.exception()) is not None:  # KeyboardInterrupt, which ends the event loop as well
+        raise error
+
+
+async def _take_turns(episode: Episode, agent: Agent) -> None:
+    """Turns until the rollout has stopped; what agent and user raise becomes its stop reason."""
+    try:
+        await episode.start()
+        while episode.stop_reason is None:
+            episode.begin_turn()
+            episode.pending_log.clear()
+            try:
+                reply = await agent.respond(episode.rollout)
+            except Exception as error:
+                episode.pending_log.check(error)
+                raise
+            if episode.stop_reason is not None:
+                return
+            episode.pending_log.check()
+            await episode.say(reply)
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except ModelError as error:
+        refuses_conversation = isinstance(error, ModelInputError)  # which is its speakers' doing
+        reason = _fault_of(episode.speaker) if refuses_conversation else "infrastructure_error"
+        episode.refused = episode.refused or (error if isinstance(error, ModelSetupError) else None)
+        episode.stop(reason, str(error))
+    except BaseException as error:  # the border to the code of agent and user
+        if episode.stop_reason is None:
+            episode.stop(_fault_of(episode.speaker), fault_line(error))
+            logger.debug("the %s of %s failed", episode.speaker, episode.row.id, exc_info=error)
+
+
+def _fault_of(speaker: Role) -> StopReason:
+    return "agent_error" if speaker == "agent" else "user_error"
+
+
+async def _close(player: Any) -> None:
+    """Call the ``close`` of an agent or user, if it has one; its exceptions change nothing."""
+    close = getattr(player, "close", None)
+    if close is None:
+        return
+    closing = asyncio.ensure_future(_closed(close))
+    try:
+        await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
+    finally:
+        closing.cancel()
+    await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
+
+
+async def _closed(close: Any) -> None:
+    try:
+        closing = close()
+        if inspect.isawaitable(closing):
+            await closing
+    except (Exception, SystemExit) as error:
+        logger.debug("%r failed", close, exc_info=error)

@@ -1,0 +1,277 @@
+"""``Rollout``: the handle by which agents, users and tools act on a rollout.
+
+It has no reference to the engine (``Episode``), the row or the database, so an agent under test cannot read
+the answers through it::
+
+    class Agent:
+        async def respond(self, rollout: Rollout) -> str:
+            await rollout.call_tool("take_seat", {"number": 3})
+            return "Seat 3 is yours."
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from reward_kit.agent.base.pending import PendingLog, pending
+from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.types import Role, StopReason
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.history import Line
+    from reward_kit.agent.base.types import Completion, Message, Usage
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.rollout.episode import Episode
+
+__all__ = ["Role", "Rollout", "RolloutStopped", "StopReason", "TaskView", "UserRollout", "episode_of"]
+
+_episodes: WeakValueDictionary[str, Episode] = WeakValueDictionary()
+"""Episodes by the id of their rollout, as long as somebody plays or judges them."""
+
+
+class RolloutStopped(BaseException):
+    """The rollout is over. A ``BaseException``: an agent that catches ``Exception`` must not swallow it."""
+
+
+def episode_of(rollout: Rollout) -> Episode:
+    """The episode of a handle, for servers and replays of this package; agents under test do without.
+
+    Raises ``RolloutStopped`` if its state has been dropped.
+    """
+    try:
+        return _episodes[rollout._id]  # noqa: SLF001 - of this module
+    except KeyError:
+        raise RolloutStopped("the rollout is over and its state has been dropped") from None
+
+
+def _log_of(rollout: Rollout) -> PendingLog | None:
+    return episode_of(rollout).pending_log
+
+
+_ELSEWHERE = {
+    "row": "Use rollout.row_id, rollout.metadata.",
+    "task": "Use rollout.system_prompt, rollout.tools.",
+    "history": "Use rollout.messages.",
+}
+
+
+class Rollout:
+    """One rollout as an agent or a tool sees it: the conversation, the tools, and the agent's model."""
+
+    __slots__ = ("__weakref__", "_id")
+
+    def __init__(self, episode: Episode) -> None:
+        self._id = episode.id
+        _episodes[self._id] = episode
+
+    @property
+    def id(self) -> str:
+        """Unique among all rollouts, 32 hexadecimal digits."""
+        return self._id
+
+    @property
+    def row_id(self) -> str:
+        """The id of the row that is played."""
+        return episode_of(self).task.row.id
+
+    @property
+    def index(self) -> int:
+        """The number of this rollout among those of its row, from 0."""
+        return episode_of(self).index
+
+    @property
+    def seed(self) -> int:
+        """The seed for the agent's random choices; another one in each rollout."""
+        return episode_of(self).seed
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The row's ``metadata``, copied."""
+        metadata: dict[str, Any] = copied(episode_of(self).task.row.metadata or {})
+        return metadata
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The text of the row's system prompt."""
+        return episode_of(self).task.system_prompt
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format, which ``complete`` offers the agent's model; may be replaced."""
+        return episode_of(self).tools
+
+    @tools.setter
+    def tools(self, tools: list[dict[str, Any]]) -> None:
+        episode_of(self).tools = tools
+
+    @property
+    def parallel_tool_calls(self) -> bool:
+        """False if a model should make one tool call at a time."""
+        return episode_of(self).parallel_tool_calls
+
+    @property
+    def messages(self) -> list[Message]:
+        """The history in the OpenAI format, always valid for strict providers; copied."""
+        messages: list[Message] = copied(episode_of(self).messages)
+        return messages
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines that agent and user have said aloud, without the system prompt and tool calls."""
+        return list(episode_of(self).history.lines)
+
+    @property
+    def steps(self) -> int:
+        """Steps (model calls) of the agent so far."""
+        return episode_of(self).steps
+
+    @property
+    def max_steps(self) -> int:
+        """Steps that the agent may take."""
+        return episode_of(self).max_steps
+
+    @property
+    def turns(self) -> int:
+        """The number of the agent's turn, from 1."""
+        return episode_of(self).turns
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """None until the rollout is over."""
+        return episode_of(self).stop_reason
+
+    @property
+    def stop_detail(self) -> str | None:
+        """A sentence on ``stop_reason``, if there is more to say."""
+        return episode_of(self).stop_detail
+
+    @pending("rollout", log=_log_of)
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
+    ) -> str:
+        """Run a tool and return the text that a model sees of it, ``Error: …`` included.
+
+        ``arguments`` may be the JSON text that a model wrote. ``call_id`` names a call announced with
+        ``record``; any other call is announced here. Raises ``RolloutStopped`` once the rollout is over, also
+        after a terminal tool.
+        """
+        episode = episode_of(self)
+        result = await episode.call(name, arguments, call_id=call_id)
+        episode.check_running()
+        return result.content
+
+    @pending("rollout", log=_log_of)
+    async def complete(
+        self,
+        messages: list[Message] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        role: Role = "agent",
+    ) -> Completion:
+        """Ask a model: the agent's (one step) or the simulated user's.
+
+        Without ``messages`` it sees the rollout's; without ``tools`` the agent's model gets the rollout's
+        (``[]`` for none). Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
+        rollout is over.
+        """
+        return await episode_of(self).complete(messages, tools=tools, role=role)
+
+    def record(self, message: Message) -> Message:
+        """Append an assistant message with tool calls; returned as recorded, with ids unique in the history.
+
+        The calls are then made with ``call_tool(..., call_id=...)`` and the ids of the returned message.
+        """
+        recorded: Message = copied(episode_of(self).record(message))
+        return recorded
+
+    def step(self) -> None:
+        """Count a step of an agent that asks models with a client of its own.
+
+        The tool calls and the reply of this turn are then not counted as steps. Raises ``RolloutStopped`` if
+        no step is left. ``complete`` does this by itself.
+        """
+        episode_of(self).step()
+
+    def count_usage(
+        self,
+        usage: Usage,
+        *,
+        model: str,
+        role: Role = "agent",
+        seconds: float = 0.0,
+        waited: float = 0.0,
+        started: float | None = None,
+        finish_reason: str = "stop",
+    ) -> None:
+        """Count the tokens and the cost of a model call that was made with a client of the agent's own.
+
+        It counts no step (``step`` does). ``seconds`` and ``waited`` (held back by limits) are durations,
+        ``started`` is in Unix seconds, now if it is not given. Raises ``TypeError`` for a number that is
+        negative, not finite or above 2**53.
+        """
+        episode_of(self).count_usage(
+            usage,
+            model=model,
+            role=role,
+            seconds=seconds,
+            waited=waited,
+            started=started,
+            finish_reason=finish_reason,
+        )
+
+    def stop(self, reason: StopReason, detail: str | None = None) -> None:
+        """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on."""
+        episode_of(self).stop(reason, detail)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = _ELSEWHERE.get(name)
+            hint = f". {remedy}" if remedy else ""
+            raise AttributeError(f"a rollout has no attribute {name!r}{hint}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id}>"
+
+
+class UserRollout(Rollout):
+    """A rollout as its simulated user sees it: with the row's texts about the user."""
+
+    __slots__ = ()
+
+    @property
+    def sim_user_prompt(self) -> str | None:
+        """The row's ``sim_user_prompt``: who the user is and what they want."""
+        return episode_of(self).task.sim_user_prompt
+
+    def prompt_text(self, name: str) -> str | None:
+        """The bundle's own prompt ``name`` of the user's model; None if it has none.
+
+        For ``user`` the row's ``sim_user_template`` comes first.
+        """
+        task = episode_of(self).task
+        own = task.sim_user_template if name == "user" else None
+        return own or task.user_prompts.get(name)
+
+
+class TaskView:
+    """A task as an agent or user may know it before any rollout; the argument of their ``check``.
+
+    ``place`` is ``file:line`` of the row. ``sim_user_prompt`` is set for users only.
+    """
+
+    __slots__ = ("_get_tools", "id", "metadata", "place", "sim_user_prompt", "system_prompt")
+
+    def __init__(self, task: Task, *, for_user: bool = False) -> None:
+        self.sim_user_prompt = task.sim_user_prompt if for_user else None
+        self.id = task.row.id
+        self.place = task.row.place
+        self.system_prompt = task.system_prompt
+        self.metadata: dict[str, Any] = copied(task.row.metadata or {})
+        self._get_tools = task.registry.get_openai_tools
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format, a list of the caller's own."""
+        return self._get_tools()

@@ -1,0 +1,1 @@
+"""Running an evaluation: schedule, executors, progress, signals."""

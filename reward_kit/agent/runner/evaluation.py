@@ -1,0 +1,374 @@
+"""An evaluation: many rollouts, from a configuration to results on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sqlite3
+import time
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.strict_json import readable_json
+from reward_kit.agent.base.versions import versions
+from reward_kit.agent.bundles.bundle import read_bundle
+from reward_kit.agent.compare.replay import compare_evaluation
+from reward_kit.agent.explain import Explainer, make_explainer
+from reward_kit.agent.models.cache import cached_models
+from reward_kit.agent.players.names import name_of
+from reward_kit.agent.records.evaluation_file import connect
+from reward_kit.agent.records.recording import Recordings
+from reward_kit.agent.reports.stored_results import result_of
+from reward_kit.agent.runner.in_process import InProcess
+from reward_kit.agent.runner.job_runner import JobRunner
+from reward_kit.agent.runner.open_evaluation import OpenEvaluation
+from reward_kit.agent.runner.options import EvaluationOptions, config_of
+from reward_kit.agent.runner.progress import NoProgress, Progress, Tally, note
+from reward_kit.agent.runner.protocol import planned_tasks
+from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
+from reward_kit.agent.storage.layout import RunsFolder
+from reward_kit.agent.storage.saver import Saver
+from reward_kit.agent.tau_bench.recorded import task_numbers
+from reward_kit.errors import RewardKitError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from typing_extensions import Unpack
+
+    from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.types import Model, Role
+    from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.records.broken_off import BrokenOff
+    from reward_kit.agent.runner.protocol import Description, Executor
+    from reward_kit.agent.scoring.results import EvaluationResult, Status
+    from reward_kit.agent.users import User
+
+
+logger = logging.getLogger(__name__)
+
+
+async def evaluate_async(
+    dataset: EvaluationConfig | str | Path | None = None,
+    *,
+    agent: str | Agent | Callable[..., Any] | None = None,
+    user: str | User | Callable[..., Any] | None = None,
+    progress: Progress | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    **options: Unpack[EvaluationOptions],
+) -> EvaluationResult:
+    """Run an evaluation, or continue one, and return its results.
+
+    ``dataset`` is a path with ``options`` beside it, named as on the command line, or an
+    ``EvaluationConfig``. ``agent`` and ``user`` replace those that the options name: each is a name, a class
+    or a factory that makes one for each rollout, a function of a rollout, or an object that plays them all.
+    ``models`` replace the models that the options name: a policy in training, for instance, or a function
+    (see ``FunctionModel``).
+    Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what the caller has
+    to fix. Finished rollouts are kept then, and when this is cancelled; the same ``eval_id`` continues.
+    """
+    config = config_of(dataset, options)
+    return await Evaluation(config, agent=agent, user=user, progress=progress, models=models).run()
+
+
+def evaluate(
+    dataset: EvaluationConfig | str | Path | None = None,
+    *,
+    agent: str | Agent | Callable[..., Any] | None = None,
+    user: str | User | Callable[..., Any] | None = None,
+    progress: Progress | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    **options: Unpack[EvaluationOptions],
+) -> EvaluationResult:
+    """Run an evaluation from plain code, also in a notebook; see ``evaluate_async``.
+
+    ``evaluate("my_task/task.jsonl", agent="gold", n_rollouts=4)``
+    """
+    config = config_of(dataset, options)
+    evaluation = Evaluation(config, agent=agent, user=user, progress=progress, models=models)
+    return run_from_code(evaluation.run())
+
+
+agent_eval = evaluate
+"""An older name of ``evaluate``."""
+run_evaluation = evaluate_async
+"""An older name of ``evaluate_async``."""
+
+
+def open_bundle(config: EvaluationConfig) -> TaskBundle:
+    """Load the bundle that ``config`` names; see ``read_rows``."""
+    rows = read_rows(config)
+    try:
+        return rows.open()
+    except BaseException:
+        rows.close()
+        raise
+
+
+def read_rows(config: EvaluationConfig) -> BundleRows:
+    """Read the rows of the bundle that ``config`` names; raises ``UsageError`` if it names none."""
+    if config.dataset is None and config.task_dir is None:
+        raise UsageError(
+            "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
+        )
+    return read_bundle(config.dataset, config.task_dir)
+
+
+class Evaluation:
+    """One run of an evaluation.
+
+    ``result`` holds the results so far, also after an error; ``tally`` the numbers while it runs;
+    ``task_numbers`` the numbers that tau-bench gives the rows. ``warn`` gets oddities of the bundle before
+    anything runs.
+    """
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        *,
+        agent: str | Agent | Callable[..., Any] | None = None,
+        user: str | User | Callable[..., Any] | None = None,
+        progress: Progress | None = None,
+        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+        warn: Callable[[str], None] = logger.warning,
+    ) -> None:
+        given: dict[Role, Any] = {"agent": agent, "user": user}
+        names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
+        names["eval_id"] = config.eval_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.config = replace(config, **names)
+        self.result: EvaluationResult | None = None
+        self.tally: Tally | None = None
+        self.task_numbers: dict[str, int] = {}
+        self._players = {role: one for role, one in given.items() if not isinstance(one, str | None)}
+        self._models = models or {}
+        self._progress = progress or NoProgress()
+        self._warn = warn
+        self._saver: Saver | None = None
+        self._store_path: Path | None = None
+        self._unpriced: set[str] = set()
+
+    @property
+    def finished(self) -> int:
+        """The number of stored rollouts, counted in the store; also valid in a signal handler."""
+        path = self._store_path
+        if path is None:
+            return 0
+        with suppress(StorageError, sqlite3.Error), closing(connect(path)) as connection:
+            counted = connection.execute(
+                "SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts WHERE final)"
+            ).fetchone()
+            return int(counted[0])
+        return 0 if self.tally is None else self.tally.done
+
+    async def run(self, *, last_words: Callable[[], str] | None = None) -> EvaluationResult:
+        """Run to the end and write the results.
+
+        With ``last_words``, SIGINT and SIGTERM end it in order (status ``interrupted``) while rollouts run; a
+        second one prints ``last_words()`` and ends the process at once, with exit code 130.
+        """
+        # absolute: a tool that changes to another folder does not take the results with it
+        root = Path(self.config.output_dir).absolute()
+        with read_rows(self.config) as rows:
+            for warning in rows.warnings:
+                self._warn(warning)
+            self.task_numbers = task_numbers(rows.rows)
+            explainer = make_explainer(self.config)
+            executor = self._executor(rows, root)
+            try:
+                description = await executor.describe()
+                self.config = replace(self.config, **description.options)
+                self._check_description(description)
+                tasks = planned_tasks(rows, description)
+                with (
+                    OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
+                    _debug_log(opened.store.path.with_suffix(".log"), self.config),
+                ):
+                    if opened.warning is not None:
+                        self._warn(opened.warning)
+                    stop = asyncio.Event()
+                    handled = nullcontext() if last_words is None else signals_handled(stop, last_words)
+                    with handled:
+                        return await self._run(opened, executor, description, explainer, stop)
+            finally:
+                await executor.close()
+
+    def _executor(self, rows: BundleRows, root: Path) -> Executor:
+        config = self.config
+        assert config.eval_id is not None
+        if not config.workers and config.ray is None:
+            return InProcess(
+                config, rows, root, self, eval_id=config.eval_id, models=self._models, players=self._players
+            )
+        is_here = self._models or self._players or config.from_tau_bench
+        if is_here or "human" in (config.agent, config.user):
+            raise UsageError(
+                f"{'--workers' if config.ray is None else '--ray'} cannot be combined with a person at the "
+                "terminal, with models, agents or users given from Python, or with --from-tau-bench",
+                remedy="Name an agent or user of your own: module:factory." if self._players else None,
+            )
+        if config.clear_cache:
+            cached_models({}, config, root, warn=self._warn)
+        if config.ray is None:
+            from reward_kit.agent.runner.workers import Workers
+
+            return Workers(config, rows, root, self, eval_id=config.eval_id)
+        from reward_kit.agent.runner.ray_executor import RayExecutor
+
+        return RayExecutor(config, rows, root, self, eval_id=config.eval_id)
+
+    def _check_description(self, description: Description) -> None:
+        for warning in description.warnings:
+            self._warn(warning)
+        if description.interactive and (self.config.workers or self.config.ray is not None):
+            raise UsageError(
+                "a person at the terminal cannot play in another process", remedy="Omit --workers."
+            )
+        if self.config.max_cost is not None:
+            for model in description.unpriced:
+                self._unpriced.add(model)
+                self._warn(_unpriced(model, "may not see"))
+
+    async def _run(
+        self,
+        opened: OpenEvaluation,
+        executor: Executor,
+        description: Description,
+        explainer: Explainer | None,
+        stop: asyncio.Event,
+    ) -> EvaluationResult:
+        tally = self.tally = opened.tally()
+        tally.interactive = description.interactive
+        saver = self._saver = Saver(opened.store)
+        self._store_path = opened.store.path
+        jobs = JobRunner(self.config, description, executor, saver, tally, self._progress)
+        status: Status = "stopped"
+        reason: str | None = None
+
+        async def work() -> None:
+            await jobs.run(opened.jobs)
+            await jobs.judge_again(opened.unjudged)
+            if explainer is not None:
+                await explainer.explain(opened.read().outcomes, opened.store, spent=tally.spending.spent)
+
+        self._progress.started(tally)
+        try:
+            interrupted = await until_stopped(work(), stop)
+            status, reason = _end(tally, interrupted=interrupted)
+        except asyncio.CancelledError:
+            status, reason = "interrupted", "cancelled"
+            raise
+        except RewardKitError as error:
+            reason = str(error)
+            raise
+        finally:
+            await executor.close()
+            fault = await saver.close()
+            if fault is not None:
+                self.note(f"the usage of aborted rollouts is not stored: {fault}")
+            ended = {"status": status, "reason": reason, "seconds": opened.seconds_before + tally.seconds}
+            result = self.result = self._result(opened, executor, explainer, ended)
+            with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
+                opened.store.end_run(status, reason, tally.seconds)
+                write_file(result.results_path, readable_json(result.to_json()))
+            self._progress.closed(tally)
+        return result
+
+    def _result(
+        self,
+        opened: OpenEvaluation,
+        executor: Executor,
+        explainer: Explainer | None,
+        ended: Mapping[str, Any],
+    ) -> EvaluationResult:
+        """The results as stored, with what only this run knows."""
+        stored = replace(opened.read(), configuration=self.config.to_json(), versions=versions(), **ended)
+        outcomes = stored.outcomes
+        recorded = executor.recorded if isinstance(executor, InProcess) else None
+        agent = self.config.agent or ""
+        compared = None
+        if agent.startswith("replay:"):
+            recordings = Recordings.load(Path(agent.removeprefix("replay:")))
+            compared = compare_evaluation(outcomes, opened.folder.root, recordings)
+        return result_of(
+            stored,
+            agreement=recorded.agreement(outcomes) if recorded is not None else None,
+            explanations=explainer.result if explainer is not None else None,
+            compared_with=compared,
+        )
+
+    # --- events of the executor
+
+    def note(self, text: str) -> None:
+        """Show news of the executor with the progress; as a warning without one, or before anything runs."""
+        if self.tally is None or type(self._progress) is NoProgress:
+            self._warn(text)
+        else:
+            note(self._progress, text)
+
+    def spent(self, cost: float, tokens: int) -> None:
+        """Count a model call against the budgets."""
+        if self.tally is not None:
+            self.tally.spending.add(cost, tokens)
+
+    def unpriced(self, model: str) -> None:
+        """Warn once of a model that ``--max-cost`` does not see."""
+        if self.config.max_cost is not None and model not in self._unpriced:
+            self._unpriced.add(model)
+            self.note(_unpriced(model, "does not see"))
+
+    def broken_off(self, usage: BrokenOff) -> None:
+        """Store the usage of an attempt without a result."""
+        if self._saver is not None:
+            self._saver.add_usage("broken_off", usage)
+
+
+@contextmanager
+def _debug_log(path: Path, config: EvaluationConfig) -> Iterator[None]:
+    """With ``--debug``, log to a file what the package notes: where an agent, tool or reward raised, say."""
+    if not config.debug:
+        yield
+        return
+    logger = logging.getLogger("reward_kit")
+    level = logger.level
+    handler = logging.FileHandler(path, encoding="utf-8", errors="replace")
+    handler.setFormatter(_RedactingFormatter(config))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+class _RedactingFormatter(logging.Formatter):
+    """Keeps keys out of the log: tracebacks hold what providers answered, and some repeat the key."""
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._secrets = config.secrets()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record), self._secrets)
+
+
+def _unpriced(model: str, sees: str) -> str:
+    return (
+        f"--max-cost {sees} the calls of {model}: no price is known under this name. Use --max-tokens, or "
+        "set it: --model-arg (--user-model-arg) input_cost_per_token=USD and output_cost_per_token=USD"
+    )
+
+
+def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
+    if interrupted:
+        return "interrupted", "by a signal"
+    if tally.done < tally.planned and tally.used_up is not None:
+        return "budget", tally.used_up
+    return "complete", None

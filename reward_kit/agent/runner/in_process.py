@@ -1,0 +1,328 @@
+"""Rollouts in this process: the executor that imports and plays, also inside of workers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.redaction import without_password
+from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.models.cache import cached_models
+from reward_kit.agent.models.caller import Caller, models_of_rollout
+from reward_kit.agent.models.function import call_timeouts
+from reward_kit.agent.players.names import check_user_option
+from reward_kit.agent.players.participants import find_participants
+from reward_kit.agent.records.broken_off import broken_off
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.rollout.budgets import Budget, FirstAnswers, OwnBudget, RolloutLimits
+from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.runner.protocol import Description
+from reward_kit.agent.runner.recorded import recorded_participants
+from reward_kit.agent.runner.rejudging import judge_again
+from reward_kit.agent.runner.row_states import RowStates
+from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
+from reward_kit.agent.runner.signals import completed
+from reward_kit.agent.scoring.record_keeping import (
+    FinalData,
+    classify,
+    not_compared,
+    outcome_of,
+    record_of,
+    tool_faults_of,
+)
+from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
+from reward_kit.agent.storage.layout import RunsFolder
+from reward_kit.agent.tau_bench.replay import recorded_run
+from reward_kit.agent.telemetry.telemetry import open_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Model, ModelCall, Role, Usage
+    from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.players.participants import Participants
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.orchestrator import FinishedRollout
+    from reward_kit.agent.runner.protocol import Events, PlayRequest
+    from reward_kit.agent.runner.row_states import GoldState, RowState
+    from reward_kit.agent.tau_bench.replay import RecordedRun
+
+RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
+"""Options that depend on the environment, the bundle or a recording until ``describe``."""
+
+
+class InProcess:
+    """An executor that plays in this process."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        rows: BundleRows,
+        root: str | Path,
+        events: Events,
+        *,
+        eval_id: str,
+        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+        players: Mapping[Role, Any] | None = None,
+    ) -> None:
+        """``models`` and ``players`` are objects in place of those that ``config`` names."""
+        self.room: Callable[[], int] | None = None
+        self.watch: Callable[[str], None] | None = None
+        """Gets what a watched rollout begins: ``tool 'x'``."""
+        self.recorded: RecordedRun | None = None
+        """The results of tau-bench that are replayed, if any."""
+        self._config = replace(config)
+        self._rows = rows
+        self._root = root
+        self._events = events
+        self._eval_id = eval_id
+        self._given_models = models or {}
+        self._given_players = players or {}
+        self._bundle: TaskBundle | None = None
+        self._participants: Participants
+        self._folder: RunsFolder
+        self._states: RowStates | None = None
+        self._tasks: dict[str, Task] = {}
+        self._opening: asyncio.Future[None] | None = None
+        self._telemetry = open_telemetry()
+
+    async def describe(self) -> Description:
+        """Import the bundle, the agent and the users, seed the bases, and say what they are."""
+        config = self._config
+        bundle = self._bundle = self._rows.open()
+        warnings = bundle.warnings[len(self._rows.warnings) :]
+        tasks = chosen_tasks(bundle.tasks, config)
+        recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
+        if recorded is None:
+            participants = find_participants(config, tasks, self._given_models, self._given_players)
+            check_user_option(config.user, participants.user_specs.values())
+        else:
+            tasks, participants = recorded.tasks, recorded_participants(recorded)
+            warnings += recorded.warnings
+        self._participants = participants
+        self._tasks = {task.row.id: task for task in tasks}
+        self._folder = RunsFolder(self._root)
+        for seed in {task.seed.key: task.seed for task in tasks}.values():
+            self._folder.ensure_base(seed)
+        participants.limiters.tell = self._events.note
+        self.room = participants.limiters.room if participants.limiters.used else None
+        unpriced = [model.name for model in participants.models.values() if _has_no_price(model)]
+        participants.models = cached_models(
+            participants.models, config, self._folder.root, warn=self._events.note
+        )
+        self._limits = RolloutLimits(
+            max_steps=config.max_steps,
+            own_budget=_own_budget(config),
+            timeout=config.timeout,
+            reward_retries=config.retries,
+            budget=Budget(tell=self._events.spent, tell_unpriced=self._events.unpriced),
+            parallel_tool_calls=config.parallel_tool_calls,
+            first_answers=FirstAnswers(),
+            call_timeouts=call_timeouts(self._given_models, config.call_timeout),
+        )
+        planned = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
+        self._states = RowStates(self._folder, config, self._events.note, planned=planned)
+        return self._description(tasks, warnings, unpriced)
+
+    def _description(self, tasks: Sequence[Task], warnings: list[str], unpriced: list[str]) -> Description:
+        config, participants = self._config, self._participants
+        facts = planned(tasks)
+        return Description(
+            rows={task.row.id: task.row.n_rollouts for task in tasks},
+            options={name: getattr(config, name) for name in RESOLVED},
+            users=participants.user_specs,
+            models={role: model.name for role, model in participants.models.items()},
+            interactive=participants.interactive,
+            replays=participants.recordings is not None,
+            toolsets={task.row.toolset: task.toolset for task in facts},
+            default_reward=[task.row.id for task in facts if task.has_default_reward],
+            code=code_of(self._rows.folder, config),
+            reward_files=sorted(reward_files(tasks)),
+            warnings=warnings,
+            unpriced=unpriced,
+        )
+
+    async def play(self, request: PlayRequest) -> PlayedRollout:
+        """Play one attempt, or judge a stored rollout again."""
+        assert self._states is not None, "describe() comes first"
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._participants.open())
+        await asyncio.shield(self._opening)
+        task = self._tasks[request.row_id]
+        if request.watched and self.watch is not None:
+            self.watch("the gold actions of its row")
+        row = await self._states.of(task)
+        gold: GoldState | None = None
+        try:
+            if request.judge_again is not None:
+                return await self._judged_again(task, request.judge_again, row)
+            seed = self._participants.recorded_seed(request.row_id, request.index)
+            if seed is None:
+                seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
+            gold = await row.gold_for(task, seed)
+            finished = await self._played(task, request, row, gold, seed)
+            keeping = asyncio.ensure_future(self._kept(finished, task, request, row, gold))
+            return await completed(keeping)
+        finally:
+            if gold is not None and gold is not row.gold:
+                gold.database.close()
+            self._states.release(task)
+
+    async def _played(
+        self, task: Task, request: PlayRequest, row: RowState, gold: GoldState | None, seed: int
+    ) -> FinishedRollout:
+        """Play to the end; report the usage if there is no end."""
+        # of a single row, calls that fail say nothing about the row
+        only_row = len(self._tasks) == 1
+        caller = Caller(
+            request.place,
+            request.place if only_row else request.row_id,
+            index=request.index,
+            attempt=request.attempt,
+        )
+        usage: dict[Role, Usage] = {}
+        limits = replace(
+            self._limits, usage=usage, caller=caller, on_tool=self.watch if request.watched else None
+        )
+        try:
+            finished = await run_rollout(
+                task,
+                request.index,
+                base=row.base,
+                agent=self._participants.make_agent(),
+                user=self._participants.user(task),
+                models=models_of_rollout(self._participants.models, caller),
+                limits=limits,
+                seed=seed,
+                gold_database=gold.database if gold else None,
+            )
+        except BaseException:
+            self._events.broken_off(broken_off(usage))
+            raise
+        if finished.setup_error is not None:
+            finished.database.close()
+            self._events.broken_off(broken_off(usage))
+            raise finished.setup_error
+        return finished
+
+    async def _judged_again(self, task: Task, rollout: str, row: RowState) -> PlayedRollout:
+        calls: list[ModelCall] = []
+        try:
+            record, played = await judge_again(
+                self._folder.evaluation(self._eval_id),
+                rollout,
+                task,
+                row,
+                retries=self._config.retries,
+                calls=calls,
+            )
+        except BaseException:
+            self._events.broken_off(broken_off({"judge": total_usage(call.usage for call in calls)}))
+            raise
+        finally:
+            for call in calls:
+                self._events.spent(call.usage.paid, call.usage.fresh_tokens)
+        if self._config.debug:
+            await asyncio.to_thread(_write_transcript, record, self._folder.root)
+        return played
+
+    async def _kept(
+        self,
+        finished: FinishedRollout,
+        task: Task,
+        request: PlayRequest,
+        row: RowState,
+        gold: GoldState | None,
+    ) -> PlayedRollout:
+        """Classify a finished rollout, and keep its final state as far as that is asked for."""
+        rollout = finished.rollout
+        file: str | None = None
+        state: bytes | None = None
+        gold_state: bytes | None = None
+        with finished.database as database:
+            data = FinalData(
+                changes=database.changes(),
+                gold=finished.gold,
+                expected=gold.expected if gold else (),
+                gold_fault=gold.fault if gold else None,
+                ignored=not_compared(task.reward),
+            )
+            if row.keep == "full":
+                file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
+            elif row.keep == "delta":
+                state = await asyncio.to_thread(database.delta)
+            if row.keep is not None and gold is not None and not gold.shared:
+                gold_state = gold.database.delta()
+        record = record_of(
+            finished,
+            attempt=request.attempt,
+            eval_id=self._eval_id,
+            agent=without_password(self._participants.agent_spec),
+            user=self._participants.user_specs[task.row.id],
+            models=self._participants.models_of(rollout),
+            database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
+            gold_database="delta" if gold is not None and row.keep is not None else None,
+        )
+        classify(record, data)
+        if self._config.debug:
+            await asyncio.to_thread(_write_transcript, record, self._folder.root)
+        if self._telemetry is not None:
+            self._telemetry.record(record)
+        outcome = outcome_of(
+            record,
+            final=not _may_be_repeated(record, request),
+            database=file,
+            tool_faults=tool_faults_of(rollout.tool_faults),
+        )
+        return PlayedRollout(
+            outcome, record.encoded(), task.seed.key, state, gold_state, row_gold=row.take_unsaved()
+        )
+
+    async def close(self) -> None:
+        """Close the players, the bases and the bundle. May be called again."""
+        if self._states is not None:
+            states, self._states = self._states, None
+            await states.close()
+            await self._participants.close()
+        if self._telemetry is not None:
+            telemetry, self._telemetry = self._telemetry, None
+            await asyncio.to_thread(telemetry.close, self._events.note)
+        if self._bundle is not None:
+            self._bundle.close()
+
+
+def _may_be_repeated(record: RolloutRecord, request: PlayRequest) -> bool:
+    """True for an attempt that its surroundings or its user failed, if there are more attempts."""
+    if record.stop_reason in UNJUDGED_STOPS:
+        return request.may_repeat
+    return request.may_repeat_user and any(fault["decisive"] for fault in record.user_faults or ())
+
+
+def _write_transcript(record: RolloutRecord, root: Path) -> None:
+    """Write a rollout to read, ``<row id>/roll_<id>.log``."""
+    from reward_kit.agent.reports.transcript import transcript
+
+    text = transcript(record).encode(errors="replace")
+    write_file(root / record.row_id / f"roll_{record.id}.log", text, durable=False)
+
+
+def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
+    tokens, cost = config.max_rollout_tokens, config.max_rollout_cost
+    if tokens is None and cost is None:
+        return None
+    return OwnBudget(inf if tokens is None else tokens, inf if cost is None else cost)
+
+
+def _has_no_price(model: Model) -> bool:
+    """True if this is known without a call; LiteLLM's prices depend on more than a model's name."""
+    from reward_kit.agent.models.openai_http.model import OpenAIModel
+    from reward_kit.agent.models.openai_http.prices import has_price
+
+    return isinstance(model, OpenAIModel) and not has_price(model.identity()["model"])

@@ -1,0 +1,159 @@
+"""Jobs from start to store: play, repeat what failed through no fault of the agent, save, count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.base.network import backoff
+from reward_kit.agent.base.redaction import without_password
+from reward_kit.agent.base.text import count
+from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.records.broken_off import broken_off
+from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.records.rollout_record import RolloutRecord
+from reward_kit.agent.runner.progress import note
+from reward_kit.agent.runner.protocol import PlayRequest, RolloutLostError
+from reward_kit.agent.runner.schedule import rollout_seed, run_jobs
+from reward_kit.agent.runner.signals import completed
+from reward_kit.agent.scoring.record_keeping import outcome_of
+from reward_kit.errors import DatabaseError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.runner.progress import Progress, Tally
+    from reward_kit.agent.runner.protocol import Description, Executor
+    from reward_kit.agent.runner.schedule import Job
+    from reward_kit.agent.storage.saver import Saver
+
+
+@dataclass(slots=True)
+class JobRunner:
+    """Runs jobs through ``executor`` and hands what was played to ``saver``."""
+
+    config: EvaluationConfig
+    description: Description
+    executor: Executor
+    saver: Saver
+    tally: Tally
+    progress: Progress
+
+    async def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs; raises the first error that ends them."""
+        await run_jobs(
+            jobs,
+            self._run,
+            concurrency=1 if self.description.interactive else self.config.max_concurrency,
+            may_start=lambda: self.tally.may_start,
+            room=self.executor.room,
+        )
+
+    async def _run(self, job: Job) -> None:
+        """Play a job until its outcome is final, and save every attempt."""
+        repeats, user_repeats = self.config.retries, self.config.retry_user_errors
+        if self.description.replays:
+            repeats = user_repeats = 0  # a recording comes out the same each time
+        attempt = 0
+        while True:
+            request = PlayRequest(
+                *job.place, attempt=attempt, may_repeat=repeats > 0, may_repeat_user=user_repeats > 0
+            )
+            outcome = await self._attempt(job, request)
+            if outcome.final:
+                return
+            attempt += 1
+            if outcome.stop_reason in UNJUDGED_STOPS:
+                repeats -= 1
+                await asyncio.sleep(backoff(self.config.retries - repeats))
+            else:
+                user_repeats -= 1
+
+    async def judge_again(self, unjudged: Sequence[tuple[Job, RolloutOutcome]]) -> None:
+        """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
+        if not unjudged or not self.tally.may_start:
+            return
+        note(self.progress, f"{count(len(unjudged), 'rollout')} whose reward had failed: judged again")
+        await run_jobs(
+            unjudged,
+            self._judge_again,
+            concurrency=self.config.max_concurrency,
+            may_start=lambda: self.tally.may_start,
+        )
+
+    async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
+        job, before = unjudged
+        try:
+            played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id))
+        except (DatabaseError, RolloutLostError) as error:
+            note(self.progress, f"{before.file}: {error}")
+            self.tally.add(before)
+            return
+        outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+        await self._save(replace(played, outcome=outcome))
+
+    async def _attempt(self, job: Job, request: PlayRequest) -> RolloutOutcome:
+        try:
+            played = await self.executor.play(request)
+        except RolloutLostError as lost:
+            played = self._lost(job, request, str(lost))
+        outcome = played.outcome
+        if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
+            outcome = replace(outcome, final=True)
+        await self._save(replace(played, outcome=outcome))
+        return outcome
+
+    async def _save(self, played: PlayedRollout) -> None:
+        """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
+        saving = asyncio.ensure_future(self._store(played))
+        try:
+            await completed(saving)
+        except (StorageError, asyncio.CancelledError):
+            if not saving.cancelled() and saving.exception() is None:
+                raise  # it was stored
+            self.saver.add_usage("broken_off", broken_off(played.outcome.usage))
+            raise
+
+    async def _store(self, played: PlayedRollout) -> None:
+        await self.saver.save(played)
+        self.tally.add(played.outcome)
+        self.progress.ended(played.outcome, self.tally)
+
+    def _lost(self, job: Job, request: PlayRequest, why: str) -> PlayedRollout:
+        """The record of a rollout that ended its process: nothing of it is left."""
+        row = job.task.row
+        record = RolloutRecord(
+            id=uuid.uuid4().hex,
+            row_id=row.id,
+            index=job.index,
+            attempt=request.attempt,
+            seed=rollout_seed(self.config.seed, row.id, job.index, request.attempt),
+            eval_id=self.tally.eval_id,
+            agent=without_password(self.config.agent or ""),
+            user=self.description.users[row.id],
+            models=self.description.models,
+            fields=row.reward_fields(),
+            messages=[],
+            tool_calls=[],
+            model_calls=[],
+            usage={},
+            steps=0,
+            turns=0,
+            stop_reason="infrastructure_error",
+            stop_detail=why,
+            reward=None,
+            result=None,
+            error=None,
+            failure={"kind": "infrastructure_error", "detail": why},
+            started=time.time(),
+            seconds=0.0,
+            base=job.task.seed.key,
+            database=None,
+            gold_database=None,
+        )
+        return PlayedRollout(outcome_of(record, final=True), record.encoded(), job.task.seed.key)

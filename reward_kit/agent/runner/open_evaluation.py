@@ -1,0 +1,125 @@
+"""An evaluation that this process may write: its store, and what is done already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.records.outcome import REWARD_ERROR
+from reward_kit.agent.records.states import StoredStates
+from reward_kit.agent.runner.progress import Tally
+from reward_kit.agent.runner.schedule import plan
+from reward_kit.agent.storage.differences import check_same
+from reward_kit.agent.storage.outcome_rows import FINAL, read_outcomes
+from reward_kit.agent.storage.resume import make_run, more_than_asked
+from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import StoredEvaluation, read_evaluation
+from reward_kit.errors import DatabaseError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.runner.protocol import Description
+    from reward_kit.agent.storage.layout import RunsFolder
+
+
+class OpenEvaluation:
+    """The evaluation of a configuration, begun or resumed.
+
+    ``jobs`` are left to be run, and ``unjudged`` are over, but their reward failed. ``seconds_before`` is the
+    length of earlier runs. ``warning``: more is there than is asked for.
+    Raises ``StorageError`` if another process has it, ``UsageError`` if it was begun with something else.
+    """
+
+    def __init__(
+        self,
+        folder: RunsFolder,
+        config: EvaluationConfig,
+        tasks: Sequence[PlannedTask],
+        description: Description,
+    ) -> None:
+        assert config.eval_id is not None
+        self.folder = folder
+        self._config = config
+        path = folder.evaluation(config.eval_id)
+        with ExitStack() as opened:
+            self.store = opened.enter_context(Store(path))
+            asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
+            finished = self.store.read(
+                lambda connection: {
+                    (outcome.row_id, outcome.index)
+                    for outcome in read_outcomes(connection, path, f"{FINAL} AND reward IS NOT NULL")
+                }
+            )
+            more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
+            planned = {row_id: number + more[row_id] for row_id, number in asked.items()}
+            run = make_run(config, tasks, planned, description.code)
+            if self.store.begun:
+                rewards = description.reward_files
+                self.store.read(lambda connection: check_same(run, connection, tasks, folder.root, rewards))
+                folder.sweep(tasks)
+            unjudged = {
+                (outcome.row_id, outcome.index): outcome
+                for outcome in self.store.read(
+                    lambda connection: list(read_outcomes(connection, path, _FAILED))
+                )
+                if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredStates(path, outcome.id))
+            }
+            left = plan(tasks, asked, finished)
+            self.jobs = [job for job in left if job.place not in unjudged]
+            self.unjudged = [(job, unjudged[job.place]) for job in left if job.place in unjudged]
+            self.planned = sum(planned.values()) + sum(more[row] for row in more.keys() - asked.keys())
+            self.warning = more_than_asked(asked, finished)
+            before = self.read() if self.store.begun else None
+            self.seconds_before = before.seconds if before is not None else 0.0
+            self._before = before
+            self.store.begin_run(run)
+            self._close = opened.pop_all()
+
+    def read(self) -> StoredEvaluation:
+        """The evaluation as it is stored now."""
+        return self.store.read(lambda connection: read_evaluation(connection, self.store.path, running=True))
+
+    def tally(self) -> Tally:
+        """The running numbers, with what is done already counted in."""
+        assert self._config.eval_id is not None
+        tally = Tally(
+            eval_id=self._config.eval_id,
+            planned=self.planned,
+            max_cost=self._config.max_cost,
+            max_tokens=self._config.max_tokens,
+            errors_as_failures=self._config.errors_as_failures,
+        )
+        before, self._before = self._before, None
+        if before is not None:
+            for outcome in before.outcomes:
+                if outcome.judged:
+                    tally.add(outcome)
+            tally.earlier = tally.done
+            for usage in (*before.usage.values(), *before.broken_off.usage.values()):
+                tally.spending.count(usage)
+        return tally
+
+    def __enter__(self) -> OpenEvaluation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close.close()
+
+
+_FAILED = f"{FINAL} AND reward IS NULL"
+
+
+def _is_kept(states: StoredStates) -> bool:
+    """True if the final state of a rollout can be read."""
+    try:
+        with ExitStack() as opened:
+            return states.open("final", "overlay", opened) is not None
+    except (StorageError, DatabaseError):
+        return False

@@ -1,0 +1,154 @@
+"""The border between an evaluation and the code that plays its rollouts.
+
+An evaluation reads rows, holds the store and the budgets, and imports no code of the bundle, the agent or the
+user. That is done by an executor: in this process, in worker processes, or on a Ray cluster::
+
+    description = await executor.describe()
+    played = await executor.play(PlayRequest("flight.001", index=0))
+
+Requests and descriptions cross the border as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reward_kit.agent.bundles.task import PlannedTask, Toolset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from reward_kit.agent.bundles.bundle import BundleRows
+    from reward_kit.agent.records.broken_off import BrokenOff
+    from reward_kit.agent.records.played import PlayedRollout
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Everything an evaluation has to know of the code that it does not import.
+
+    ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
+    that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
+    ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
+    ``default_reward`` holds the ids of rows judged by ``end_goal_sql``, ``code`` the fingerprints of the
+    modules that results depend on, ``reward_files`` the rewards among these. ``unpriced`` names the models
+    whose price is unknown.
+    """
+
+    rows: dict[str, int]
+    options: dict[str, Any]
+    users: dict[str, str]
+    models: dict[str, str]
+    interactive: bool
+    replays: bool
+    toolsets: dict[str, Toolset]
+    default_reward: list[str]
+    code: dict[str, str]
+    reward_files: list[str]
+    warnings: list[str] = field(default_factory=list)
+    unpriced: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Description:
+        """The description that ``to_json`` gave."""
+        toolsets = {name: Toolset(**toolset) for name, toolset in plain["toolsets"].items()}
+        return cls(**{**plain, "toolsets": toolsets})
+
+
+def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTask]:
+    """The tasks of the rows to play."""
+    found = {row.id: (row, seed) for row, seed in zip(rows.rows, rows.seeds, strict=True)}
+    default_reward = set(description.default_reward)
+    return [
+        PlannedTask(
+            row=found[row_id][0].model_copy(update={"n_rollouts": rollouts}),
+            seed=found[row_id][1],
+            folder=rows.folder,
+            user_prompts=rows.user_prompts,
+            toolset=description.toolsets[found[row_id][0].toolset],
+            has_default_reward=row_id in default_reward,
+        )
+        for row_id, rollouts in description.rows.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayRequest:
+    """One attempt at a rollout: the ``index``-th (from 0) of a row.
+
+    The outcome is not final if the rollout could not be judged and ``may_repeat`` is set, or if its simulated
+    user misbehaved and ``may_repeat_user`` is set. With ``judge_again`` the stored rollout of this id is not
+    played but judged again. ``watched`` has the executor report each tool call as it begins.
+    """
+
+    row_id: str
+    index: int
+    attempt: int = 0
+    may_repeat: bool = False
+    may_repeat_user: bool = False
+    judge_again: str | None = None
+    watched: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Row id and index, which tell a rollout from all others of its evaluation."""
+        return self.row_id, self.index
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+class RolloutLostError(Exception):
+    """A rollout has ended its process twice; the text says how, and what it was doing."""
+
+
+class Events(Protocol):
+    """Receives what an executor reports while it plays."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know has happened: a provider does not answer, say."""
+
+    def spent(self, cost: float, tokens: int) -> None:
+        """A model call has used this much: US dollars and tokens."""
+
+    def unpriced(self, model: str) -> None:
+        """A model without a known price has answered."""
+
+    def broken_off(self, usage: BrokenOff) -> None:
+        """An attempt has ended without a result, after this usage."""
+
+
+class Executor(Protocol):
+    """Plays rollouts; ``describe`` comes first, and ``close`` last, whatever happens.
+
+    ``room``, unless None, gives the number of rollouts that may begin now without their model calls piling
+    up at a provider.
+    """
+
+    @property
+    def room(self) -> Callable[[], int] | None: ...
+
+    async def describe(self) -> Description:
+        """Load the bundle, the agent and the users, seed the bases, and say what they are.
+
+        Raises ``BundleError``, ``UsageError`` or ``ModelSetupError`` for anything that cannot be played.
+        """
+        ...
+
+    async def play(self, request: PlayRequest) -> PlayedRollout:
+        """Play one attempt to its end.
+
+        Raises ``RolloutLostError`` if that ends its process, ``ModelSetupError`` if a model refuses every
+        call, ``StorageError`` if nothing can be written, ``DatabaseError`` and ``BundleError`` for a faulty
+        base.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop playing and release everything."""

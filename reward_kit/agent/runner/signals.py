@@ -1,0 +1,203 @@
+"""The event loop of a run, and the signals that end it: the first in order, the second at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.text import tamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+"""The exit code of an interrupted run."""
+CANCEL_GRACE = 1.0
+"""Seconds that tasks of foreign code have to end once the run is over; then they are abandoned."""
+STDERR = 2
+SHOW_CURSOR = "\x1b[?25h"
+"""Undoes what the live progress line did to the terminal."""
+
+
+def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run ``work`` in an event loop of its own and return its result.
+
+    Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation.
+    """
+    loop = asyncio.new_event_loop()
+    return _run(loop, loop.create_task(work))
+
+
+def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run ``work`` from plain code; where a loop runs already, as in a notebook, in a thread.
+
+    The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` once it has ended.
+    """
+    loop = asyncio.new_event_loop()
+    main = loop.create_task(work)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _ctrl_c_cancels(loop, main):
+            return _run(loop, main)
+    return _run_in_thread(loop, main)
+
+
+def _run(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:
+    loop.set_exception_handler(log_background_error)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        _cancel_all(loop, main)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> None:
+    """Cancel every task; wait for ``main``, which still writes its results, and briefly for the others."""
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    if not main.done():  # a task that called sys.exit() has stopped the loop
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(main)
+    if left := asyncio.all_tasks(loop):
+        loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+    loop.set_exception_handler(lambda *_: None)  # abandoned tasks are no news
+
+
+def _run_in_thread(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        with suppress(BaseException):  # raised below, in the thread that waits
+            _run(loop, main)
+
+    thread = threading.Thread(target=run, name="reward-kit", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        loop.call_soon_threadsafe(main.cancel)
+        thread.join()
+        raise
+    return main.result()
+
+
+@contextmanager
+def _ctrl_c_cancels(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> Iterator[None]:
+    """Let the first Ctrl-C cancel ``main``; the second raises ``KeyboardInterrupt`` where it arrives."""
+    asked = False
+
+    def handle(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        loop.call_soon_threadsafe(main.cancel)
+
+    handles = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if handles:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if asked:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def signals_handled(stop: asyncio.Event, last_words: Callable[[], str]) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM set ``stop``, and the second end the process.
+
+    The second prints ``last_words()`` on stderr and exits with 130. These are not the loop's own handlers,
+    which run between two steps of the loop: an agent that blocks the loop would delay them forever.
+    """
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def handle(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            _print_now(f"Interrupted. {last_words()}")
+            os._exit(INTERRUPTED)
+        asked = True
+        loop.call_soon_threadsafe(stop.set)
+        _print_now("Interrupted. Stopping the running rollouts; press Ctrl-C again to quit immediately.")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Run ``work``; once ``stop`` is set, cancel it, wait for its end and return True."""
+    task = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if task.cancelled() and stop.is_set():
+        return True
+    task.result()
+    return False
+
+
+async def completed(saving: asyncio.Future[_T]) -> _T:
+    """Await ``saving`` to its end even if this is cancelled meanwhile; then raise the cancellation."""
+    try:
+        return await asyncio.shield(saving)
+    except asyncio.CancelledError:
+        while not saving.done():
+            with suppress(asyncio.CancelledError):  # there may be several
+                await asyncio.wait({saving})
+        if not saving.cancelled():
+            saving.exception()  # retrieved: the cancellation is what is raised
+        raise
+
+
+def log_background_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Print in one line the exception of a task that nothing awaits (an exception handler of a loop)."""
+    from reward_kit.agent.rollout.rollout import RolloutStopped
+
+    error = context.get("exception")
+    if isinstance(error, asyncio.CancelledError | RolloutStopped):
+        return
+    if "future" not in context or error is None:
+        loop.default_exception_handler(context)
+        return
+    logger.debug("background task", exc_info=error)
+    line = f"warning: exception in a background task: {fault_line(error)}"
+    if sys.stderr is not None:
+        sys.stderr.write(f"{tamed(line)}\n")
+
+
+def _print_now(text: str) -> None:
+    """Write to stderr past Python's buffers, in the middle of which the signal may have arrived."""
+    with suppress(OSError):
+        if os.isatty(STDERR):
+            text = f"{SHOW_CURSOR}\n{text}"
+        os.write(STDERR, f"{text}\n".encode(errors="replace"))

@@ -1,0 +1,1 @@
+"""Metrics, failure classes and results of rollouts."""

@@ -1,0 +1,145 @@
+"""Scores by group: the rows of an evaluation, grouped by the value of one of their fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.scoring.rows import passes_of, reward_of
+from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable
+    from reward_kit.agent.scoring.rows import RowResult
+
+METADATA = "metadata"
+MOST_GROUPS = 20
+"""Fields with more values than this get no table of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ``rows`` whose field has this ``value`` (None: rows without the field), counted.
+
+    ``passes`` and ``reward`` are those of an evaluation of these rows alone.
+    """
+
+    value: Any
+    rows: tuple[RowResult, ...]
+    passes: PassTable
+    reward: Estimate | None
+
+    @property
+    def judged(self) -> int:
+        """The rollouts that enter Pass^k."""
+        return sum(row.judged for row in self.rows)
+
+    @property
+    def pass_power(self) -> Mapping[int, Estimate]:
+        """Pass^k by k."""
+        return self.passes.pass_power
+
+
+def groups_of(
+    rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str, *, seed: int = 0
+) -> list[Group]:
+    """Group ``rows``, given with their fields, by ``field``: numbers first, then texts, then rows without it.
+
+    ``field`` is a field, or the path of a value within one: ``metadata.domain``. A row whose value is a list
+    is in the group of each member. Raises ``UsageError`` if no row has the field.
+    """
+    if not isinstance(field, str):
+        raise UsageError(f"rows are grouped by the name of a field, not by {field!r}")
+    groups = _groups(rows, field, seed)
+    if all(group.value is None for group in groups):
+        raise _no_such_field(field, [fields for _, fields in rows])
+    return groups
+
+
+def metadata_groups(
+    rows: Sequence[tuple[RowResult, Mapping[str, Any]]], *, seed: int = 0
+) -> dict[str, list[Group]]:
+    """The groups by each metadata field whose values are worth a table.
+
+    The values are texts, numbers, booleans, or lists of these: two to ``MOST_GROUPS`` different ones, each in
+    two rows on average (a value that nearly every row has alone is a name, not a group).
+    """
+    metadata = [found for _, fields in rows if isinstance(found := fields.get(METADATA), Mapping)]
+    paths = dict.fromkeys(path for fields in metadata for path in _paths(fields))
+    return {
+        f"{METADATA}.{path}": _groups(rows, f"{METADATA}.{path}", seed)
+        for path in paths
+        if _are_groups([_values(fields, path) for fields in metadata])
+    }
+
+
+def _are_groups(values_of_rows: Sequence[Sequence[Any]]) -> bool:
+    values = [value for values in values_of_rows for value in values]
+    if any(isinstance(value, list | Mapping) for value in values):
+        return False
+    different = len(set(map(_key, values)))
+    return 2 <= different <= MOST_GROUPS and 2 * different <= len(values)
+
+
+def _groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str, seed: int) -> list[Group]:
+    found: dict[str, tuple[Any, list[RowResult]]] = {}
+    for row, fields in rows:
+        for value in _values(fields, field) or [None]:
+            found.setdefault(_key(value), (value, []))[1].append(row)
+    groups = [
+        Group(value, tuple(members), passes_of(members, seed=seed), reward_of(members, seed=seed))
+        for value, members in found.values()
+    ]
+    return sorted(groups, key=lambda group: _order(group.value))
+
+
+def _values(fields: Mapping[str, Any], path: str) -> list[Any]:
+    """The value at ``path``, or the distinct members of a list; empty for null or a missing field."""
+    value = _at(fields, path)
+    members = value if isinstance(value, list) else [value]
+    return list({_key(member): member for member in members if member is not None}.values())
+
+
+def _at(fields: Any, path: str) -> Any:
+    """The value at ``path``, whose names may have dots themselves; None if there is none."""
+    if not isinstance(fields, Mapping):
+        return None
+    if path in fields:
+        return fields[path]
+    first, _, rest = path.partition(".")
+    return _at(fields.get(first), rest) if rest else None
+
+
+def _key(value: Any) -> str:
+    """Text that is equal for equal JSON values only: 1, true and "1" differ."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    if value is None:
+        return 2, 0.0, ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return 0, value, ""
+    return 1, 0.0, value if isinstance(value, str) else _key(value)
+
+
+def _no_such_field(field: str, rows: Sequence[Mapping[str, Any]]) -> UsageError:
+    if not rows:
+        return UsageError("no rollout is finished yet, so the fields of the rows are not known")
+    known = list(dict.fromkeys(path for fields in rows for path in _paths(fields)))
+    return UsageError(
+        f"no row has a field {field!r}{did_you_mean(field, known)}", remedy=f"There are: {', '.join(known)}."
+    )
+
+
+def _paths(fields: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}"

@@ -1,0 +1,252 @@
+"""Pass^k, means and bootstrap intervals: pure functions over counts and lists.
+
+A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successful.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from operator import mul
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+BOOTSTRAP_DRAWS = 1000
+LEADERBOARD_KS = (1, 2, 3, 4)
+FEW_DISTINCT = 16
+"""Vectors are few distinct ones if each stands for this many tasks on average."""
+
+
+class Interval(NamedTuple):
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over tasks.
+
+    ``interval`` is None for fewer than two tasks: there is nothing to resample. ``left_out`` counts the tasks
+    with too few judged rollouts.
+    """
+
+    value: float
+    interval: Interval | None
+    tasks: int
+    left_out: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``low`` and ``high`` are null if there is no interval."""
+        low, high = self.interval or (None, None)
+        return {"value": self.value, "low": low, "high": high, "tasks": self.tasks, "left_out": self.left_out}
+
+
+@dataclass(frozen=True, slots=True)
+class PassTable:
+    """Pass^k and Pass@k for each k from 1 to the largest number of judged rollouts of any task."""
+
+    pass_power: Mapping[int, Estimate] = field(default_factory=dict)
+    pass_at: Mapping[int, Estimate] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float | None:
+        """The overall score: the mean of Pass^1 to Pass^4 over those that exist; None if none does."""
+        return mean([self.pass_power[k].value for k in LEADERBOARD_KS if k in self.pass_power])
+
+
+def shown_ks(largest: int) -> list[int]:
+    """The ks from 1 to ``largest`` that tables show: the first four, powers of two, and the last."""
+    return [k for k in range(1, largest + 1) if k in LEADERBOARD_KS or k & (k - 1) == 0 or k == largest]
+
+
+def pass_power_k(n: int, c: int, k: int) -> float:
+    """Pass^k of one task: the chance that k rollouts drawn from its n all succeeded, C(c, k) / C(n, k).
+
+    The unbiased estimate of the chance that k independent rollouts all succeed (Yao et al. 2024, tau-bench,
+    arXiv 2406.12045). Exact up to the final division. Raises ``ValueError`` unless 0 <= c <= n and 1 <= k <=
+    n.
+    """
+    _check_counts(n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Pass@k of one task: the chance that at least one of k rollouts drawn from its n succeeded, 1 - C(n-c,
+    k) / C(n, k).
+
+    Chen et al. 2021 (arXiv 2107.03374). Exact up to the final division. Raises ``ValueError`` as
+    ``pass_power_k``.
+    """
+    _check_counts(n, c, k)
+    draws = math.comb(n, k)
+    return (draws - math.comb(n - c, k)) / draws
+
+
+def pass_table(counts: Sequence[tuple[int, int]], *, seed: int = 0) -> PassTable:
+    """Pass^k and Pass@k over tasks, given each task's ``(n, c)``.
+
+    For each k the mean is over the tasks with at least k judged rollouts; the others are counted in
+    ``left_out``.
+    """
+    pass_power: dict[int, Estimate] = {}
+    pass_at: dict[int, Estimate] = {}
+    ks_by_counted: dict[int, list[int]] = {}
+    for k in range(1, max((n for n, _ in counts), default=0) + 1):
+        ks_by_counted.setdefault(sum(n >= k for n, _ in counts), []).append(k)
+    # Tasks with at least k rollouts are nested sets: ks with equally many tasks share tasks, and so draws.
+    for counted, ks in ks_by_counted.items():
+        vectors = [
+            (*(pass_power_k(n, c, k) for k in ks), *(pass_at_k(n, c, k) for k in ks))
+            for n, c in counts
+            if n >= ks[0]
+        ]
+        estimates = mean_estimates(vectors, seed=seed, left_out=len(counts) - counted)
+        pass_power.update(zip(ks, estimates[: len(ks)], strict=True))
+        pass_at.update(zip(ks, estimates[len(ks) :], strict=True))
+    return PassTable(pass_power=pass_power, pass_at=pass_at)
+
+
+def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
+    """The share of rollouts that had succeeded within k turns, for k from 1 to the latest turn of success.
+
+    Each task is its number of judged rollouts n and the turns (from 1) in which its successful ones
+    succeeded. The share is taken per task and then averaged over tasks with n > 0, so that at the last k it
+    equals Pass^1. k counts turns of one rollout, not rollouts as in Pass^k. Empty if none
+    succeeded.
+    """
+    counted = [(n, Counter(turns)) for n, turns in tasks if n > 0]
+    latest = max((turn for _, turns in counted for turn in turns), default=0)
+    shares: dict[int, float] = {}
+    within = [0] * len(counted)
+    share = 0.0
+    successful_turns = {turn for _, turns in counted for turn in turns}
+    for k in range(1, latest + 1):
+        if k in successful_turns:
+            within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
+            total = math.fsum(number / n for number, (n, _) in zip(within, counted, strict=True))
+            share = total / len(counted)
+        shares[k] = share
+    return shares
+
+
+def mean_estimates(
+    vectors: Sequence[tuple[float, ...]], *, seed: int = 0, left_out: int = 0, draws: int = BOOTSTRAP_DRAWS
+) -> list[Estimate]:
+    """The mean of each column over tasks (one vector each), with its interval by bootstrap over tasks.
+
+    The percentile bootstrap: tasks are drawn with replacement ``draws`` times, and the interval spans the
+    middle 95 % of the means (Efron and Tibshirani 1993, chapter 13). The same ``seed`` gives the same
+    interval.
+    """
+    if not vectors:
+        return []
+    tasks = len(vectors)
+    width = len(vectors[0])
+    means = [average([vector[column] for vector in vectors]) for column in range(width)]
+    if tasks < 2:
+        return [Estimate(value, None, tasks, left_out) for value in means]
+    distinct = Counter(vectors)
+    if len(distinct) == 1:
+        return [Estimate(value, Interval(value, value), tasks, left_out) for value in vectors[0]]
+    columns = list(zip(*distinct, strict=True))
+    resampled: list[list[float]] = [[] for _ in range(width)]
+    for counts in _draws(vectors, distinct, random.Random(seed), draws):  # noqa: S311 - statistics
+        for column, values in zip(columns, resampled, strict=True):
+            value = sum(map(mul, column, counts)) / tasks
+            if not math.isfinite(value):  # a reward is any finite number: their sum may overflow
+                value = _exact_mean(zip(column, counts, strict=True))
+            values.append(value)
+    intervals = [Interval(percentile(values, 2.5), percentile(values, 97.5)) for values in resampled]
+    return [
+        Estimate(value, interval, tasks, left_out) for value, interval in zip(means, intervals, strict=True)
+    ]
+
+
+def _draws(
+    vectors: Sequence[tuple[float, ...]],
+    distinct: Counter[tuple[float, ...]],
+    rng: random.Random,
+    draws: int,
+) -> Iterator[list[int]]:
+    """Yield ``draws`` samples of ``vectors`` with replacement, as counts of the ``distinct`` ones.
+
+    The counts of few distinct vectors are drawn as a multinomial, which is far faster.
+    """
+    if len(distinct) * FEW_DISTINCT > len(vectors):
+        places = {vector: place for place, vector in enumerate(distinct)}
+        drawable = [places[vector] for vector in vectors]
+        for _ in range(draws):
+            drawn = Counter(rng.choices(drawable, k=len(vectors)))
+            yield [drawn[place] for place in range(len(distinct))]
+        return
+    for _ in range(draws):
+        tasks = weight = len(vectors)
+        counts = []
+        for number in distinct.values():
+            counts.append(_binomial(tasks, number / weight, rng) if number < weight else tasks)
+            tasks, weight = tasks - counts[-1], weight - number
+        yield counts
+
+
+def _binomial(trials: int, chance: float, rng: random.Random) -> int:
+    """The number of ``trials`` whose uniform number in [0, 1) is below ``chance``.
+
+    All numbers are compared with ``chance`` bit by bit: one ``getrandbits`` decides about half of the rest.
+    """
+    successes = 0
+    while trials and chance:
+        chance *= 2
+        ones = rng.getrandbits(trials).bit_count()
+        if chance >= 1:
+            chance -= 1
+            successes, trials = successes + trials - ones, ones
+        else:
+            trials -= ones
+    return successes
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The arithmetic mean; None of nothing."""
+    return average(values) if values else None
+
+
+def average(values: Sequence[float]) -> float:
+    """The arithmetic mean of at least one number, also if their sum overflows."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return _exact_mean((value, 1) for value in values)
+
+
+def _exact_mean(values: Iterable[tuple[float, int]]) -> float:
+    """The mean of values with counts whose sum overflows."""
+    from fractions import Fraction
+
+    counted = [(Fraction(value), count) for value, count in values]
+    return float(sum(value * count for value, count in counted) / sum(count for _, count in counted))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that ``percent`` of the values lie below, linear in between; ``ValueError`` if none."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    share = position - below
+    spread = ordered[above] - ordered[below]
+    if math.isinf(spread):
+        return ordered[below] * (1 - share) + ordered[above] * share
+    return ordered[below] + spread * share
+
+
+def _check_counts(n: int, c: int, k: int) -> None:
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"no such draw: k={k} of n={n} rollouts, c={c} of them successful")

@@ -1,0 +1,283 @@
+"""The result of an evaluation: counts, scores and spending, derived from the outcomes of its rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.records.broken_off import BrokenOff
+from reward_kit.agent.records.evaluation_file import read_fields
+from reward_kit.agent.records.outcome import total_usage, usage_to_json
+from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.scoring.groups import groups_of
+from reward_kit.agent.scoring.metrics import mean, success_within_turns
+from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, passes_of, unjudged
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.compare.replay import Comparison
+    from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.scoring.groups import Group
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable
+    from reward_kit.agent.scoring.rows import Averages, RowResult
+    from reward_kit.agent.tau_bench.replay import Agreement
+
+FORMAT = "reward-kit.evaluation/1"
+Status = Literal["complete", "budget", "interrupted", "stopped"]
+"""``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
+StoredStatus = Literal[Status, "running"]
+"""``running``: another process is playing the evaluation."""
+_TABLE_FIELDS = (
+    *("stop_reason", "stop_detail", "error", "failure", "failure_detail", "failure_step", "steps", "turns"),
+    *("turn_of_success", "attempt", "seed", "started", "seconds", "model_seconds", "waited_seconds"),
+    *("id", "file"),
+)
+"""Fields of an outcome that ``to_table`` copies."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The results of an evaluation so far.
+
+    ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
+    attempts that were aborted because the run was interrupted or failed. ``spent`` is all of it. ``seconds``
+    is the time of all runs. ``explanations`` are a model's judgements of the failures (``--explain``), whose
+    cost is not in ``usage``. ``agreement`` compares with the tau-bench results that were read
+    (``--from-tau-bench``), ``compared_with`` with the recording that was replayed.
+    """
+
+    eval_id: str
+    status: StoredStatus
+    reason: str | None
+    configuration: Mapping[str, Any]
+    versions: Mapping[str, str]
+    rows: tuple[RowResult, ...]
+    usage: Mapping[str, Usage]
+    seconds: float
+    folder: Path
+    broken_off: BrokenOff = field(default_factory=BrokenOff)
+    agreement: Agreement | None = None
+    explanations: Explanations | None = None
+    compared_with: Comparison | None = None
+
+    def __repr__(self) -> str:
+        """One line, also for thousands of rollouts."""
+        first = self.pass_power.get(1)
+        finished = f"{len(self.outcomes)} of {self.planned} rollouts"
+        passed = "" if first is None else f", Pass^1 {first.value:.3f}"
+        return f"<EvaluationResult {self.eval_id} {self.status}: {finished}{passed}>"
+
+    @cached_property
+    def passes(self) -> PassTable:
+        """Pass^k and Pass@k with intervals."""
+        return passes_of(self.rows, seed=self.configuration.get("seed", 0))
+
+    @cached_property
+    def averages(self) -> Averages:
+        """Means over rollouts."""
+        return averages_of(self.rows, seed=self.configuration.get("seed", 0))
+
+    @property
+    def score(self) -> float | None:
+        """The mean of Pass^1 to Pass^4, over those that exist."""
+        return self.passes.score
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean over rows of the mean reward of their judged rollouts."""
+        return mean([row.reward for row in self.rows if row.reward is not None])
+
+    @property
+    def pass_power(self) -> Mapping[int, Estimate]:
+        """Pass^k by k."""
+        return self.passes.pass_power
+
+    @property
+    def pass_at(self) -> Mapping[int, Estimate]:
+        """Pass@k by k."""
+        return self.passes.pass_at
+
+    @cached_property
+    def outcomes(self) -> list[RolloutOutcome]:
+        """The finished rollouts, row by row."""
+        return [outcome for row in self.rows for outcome in row.outcomes]
+
+    @property
+    def planned(self) -> int:
+        """The number of rollouts that were asked for."""
+        return sum(row.planned for row in self.rows)
+
+    @property
+    def judged(self) -> int:
+        """The rollouts that enter Pass^k."""
+        return sum(row.judged for row in self.rows)
+
+    @property
+    def passed(self) -> int:
+        """The successful rollouts."""
+        return sum(row.passed for row in self.rows)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return failures(self.outcomes)
+
+    @property
+    def failure_breakdown(self) -> dict[str, dict[str, float]]:
+        """Judged failures by class, the most frequent first: ``count``, and ``percent`` of all of them."""
+        found = self.failures
+        return {
+            kind: {"count": number, "percent": 100 * number / found.total()}
+            for kind, number in found.most_common()
+        }
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """Faults of the simulated users."""
+        return UserFaults.of(self.outcomes)
+
+    @property
+    def success_within_turns(self) -> dict[int, float]:
+        """The share of rollouts that had succeeded within k turns, by k. It is not Pass^k."""
+        return success_within_turns([(row.judged, row.turns_of_success) for row in self.rows])
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return unjudged(self.outcomes)
+
+    @property
+    def complete(self) -> bool:
+        """True if every planned rollout is judged, and explained if that was asked for."""
+        explained = self.explanations is None or self.explanations.complete
+        return self.status == "complete" and not self.unjudged and explained
+
+    @property
+    def spent(self) -> Usage:
+        """The usage of all model calls, aborted attempts included."""
+        return total_usage([*self.usage.values(), *self.broken_off.usage.values()])
+
+    @property
+    def results_path(self) -> Path:
+        """The results file, ``evals/<eval_id>.json``."""
+        return self.folder / "evals" / f"{self.eval_id}.json"
+
+    @property
+    def log_path(self) -> Path:
+        """The evaluation's file, ``evals/<eval_id>.db``."""
+        return self.folder / "evals" / f"{self.eval_id}.db"
+
+    def record(self, outcome: RolloutOutcome) -> RolloutRecord:
+        """The whole rollout of an outcome; raises ``StorageError`` if it cannot be read."""
+        return load_rollout(self.folder / outcome.file)
+
+    def records(self) -> Iterator[RolloutRecord]:
+        """The finished rollouts, row by row, each read when its turn comes.
+
+        Raises ``StorageError`` if one cannot be read.
+        """
+        for outcome in self.outcomes:
+            with self.record(outcome) as record:
+                yield record
+
+    def row_fields(self) -> list[tuple[RowResult, Mapping[str, Any]]]:
+        """The rows with their fields as evaluated; rows without a finished rollout are left out.
+
+        Raises ``StorageError`` if the evaluation's file cannot be read.
+        """
+        known = read_fields(self.log_path)
+        return [(row, known[row.row_id]) for row in self.rows if row.outcomes and row.row_id in known]
+
+    def by(self, field: str) -> list[Group]:
+        """The rows grouped by a field (``metadata.domain``); see ``groups_of`` for rules and errors."""
+        return groups_of(self.row_fields(), field, seed=self.configuration.get("seed", 0))
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """A flat dict for each finished rollout, all with the same keys: for pandas or CSV files.
+
+        Nested values have dotted names: ``metrics.NAME``, ``usage.ROLE.input_tokens``. ``cost`` is in US
+        dollars, None if the price of a call is not known.
+        """
+        model = asked_model(self.configuration, self.usage, self.outcomes)
+        common = {"eval_id": self.eval_id, "agent": self.configuration.get("agent"), "model": model}
+        nested = [_nested(outcome) for outcome in self.outcomes]
+        names = dict.fromkeys(name for values in nested for name in values)
+        return [
+            {**common, **_flat(outcome), **{name: values.get(name) for name in names}}
+            for outcome, values in zip(self.outcomes, nested, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``evals/<eval_id>.json``."""
+        return {
+            "format": FORMAT,
+            "eval_id": self.eval_id,
+            "status": self.status,
+            "reason": self.reason,
+            "configuration": dict(self.configuration),
+            "versions": dict(self.versions),
+            "score": self.score,
+            "pass_power": {str(k): estimate.to_json() for k, estimate in self.pass_power.items()},
+            "pass_at": {str(k): estimate.to_json() for k, estimate in self.pass_at.items()},
+            "planned": self.planned,
+            "finished": len(self.outcomes),
+            "judged": self.judged,
+            "successes": self.passed,
+            "failures": dict(self.failures.most_common()),
+            "failure_breakdown": self.failure_breakdown,
+            "user_faults": self.user_faults.to_json(),
+            "unjudged": dict(self.unjudged.most_common()),
+            "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
+            **({"explanations": self.explanations.to_json()} if self.explanations is not None else {}),
+            "averages": self.averages.to_json(),
+            "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
+            **({"broken_off": self.broken_off.to_json()} if self.broken_off.rollouts else {}),
+            "seconds": self.seconds,
+            **({"agreement": self.agreement.to_json()} if self.agreement is not None else {}),
+            **({"compared_with": self.compared_with.to_json()} if self.compared_with is not None else {}),
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
+    unpriced = any(usage.unpriced_calls for usage in outcome.usage.values())
+    return {
+        "row_id": outcome.row_id,
+        "rollout": outcome.index,
+        "reward": outcome.reward,
+        "success": outcome.success if outcome.judged else None,
+        **{name: getattr(outcome, name) for name in _TABLE_FIELDS},
+        "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
+        "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
+        "cost": None if unpriced else outcome.cost,
+    }
+
+
+def _nested(outcome: RolloutOutcome) -> dict[str, Any]:
+    nested: dict[str, Any] = {f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()}
+    for role, usage in outcome.usage.items():
+        nested |= {f"usage.{role}.{name}": number for name, number in usage_to_json(usage).items()}
+    return nested
+
+
+def asked_model(
+    configuration: Mapping[str, Any], usage: Mapping[str, Usage], outcomes: Sequence[RolloutOutcome]
+) -> str | None:
+    """The agent's model, if the agent used it.
+
+    A ``module:factory`` agent may ignore ``MODEL_AGENT``: None if something is judged and none of the
+    agent's calls was counted.
+    """
+    agent = str(configuration.get("agent"))
+    own = ":" in agent and not agent.startswith("replay:")
+    called = "agent" in usage and usage["agent"].calls > 0
+    if own and not called and any(outcome.judged for outcome in outcomes):
+        return None
+    return configuration.get("model")

@@ -1,0 +1,250 @@
+"""The rollouts of each row, counted; and means and Pass^k over rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.scoring.metrics import (
+    Estimate,
+    average,
+    mean,
+    mean_estimates,
+    pass_power_k,
+    pass_table,
+    percentile,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.metrics import PassTable
+
+
+@dataclass(frozen=True, slots=True)
+class UserFaults:
+    """Faults of simulated users: ``faulty`` of the ``simulated`` rollouts have one; ``kinds`` counts them."""
+
+    simulated: int = 0
+    faulty: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[RolloutOutcome]) -> UserFaults:
+        """Count the faults in ``outcomes``; rollouts without a simulated user are skipped."""
+        simulated = [outcome.user_faults for outcome in outcomes if outcome.user_faults is not None]
+        kinds = Counter(kind for faults in simulated for kind in set(faults))
+        return cls(len(simulated), sum(map(bool, simulated)), kinds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        kinds = dict(self.kinds.most_common())
+        return {"simulated": self.simulated, "faulty": self.faulty, "kinds": kinds}
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The finished rollouts (``outcomes``) of one row; ``planned`` is how many there will be.
+
+    ``judged`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c).
+    """
+
+    row_id: str
+    planned: int
+    outcomes: tuple[RolloutOutcome, ...]
+    judged: int
+    passed: int
+
+    @property
+    def n(self) -> int:
+        """``judged``, as formulas call it."""
+        return self.judged
+
+    @property
+    def c(self) -> int:
+        """``passed``, as formulas call it."""
+        return self.passed
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return unjudged(self.outcomes)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return failures(self.outcomes)
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """Faults of the simulated user in these rollouts."""
+        return UserFaults.of(self.outcomes)
+
+    @property
+    def turns_of_success(self) -> list[int]:
+        """The turn in which each successful rollout succeeded."""
+        return [
+            outcome.turns if outcome.turn_of_success is None else outcome.turn_of_success
+            for outcome in self.outcomes
+            if outcome.success
+        ]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of the judged rollouts."""
+        return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
+
+    def pass_power(self, k: int) -> float | None:
+        """Pass^k of this row; None if fewer than k rollouts are judged."""
+        return pass_power_k(self.judged, self.passed, k) if 1 <= k <= self.judged else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, as in the results file."""
+        return {
+            "id": self.row_id,
+            "planned": self.planned,
+            "judged": self.judged,
+            "successes": self.passed,
+            "pass_power": {str(k): self.pass_power(k) for k in range(1, self.judged + 1)},
+            "reward": self.reward,
+            "failures": dict(self.failures),
+            "unjudged": dict(self.unjudged),
+            "user_faults": self.user_faults.to_json(),
+            "steps": mean([outcome.steps for outcome in self.outcomes]),
+            "seconds": mean([outcome.seconds for outcome in self.outcomes]),
+            "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),
+            "cost": sum(outcome.cost for outcome in self.outcomes),
+            "rollouts": [outcome.to_json() for outcome in self.outcomes],
+        }
+
+
+def unjudged(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
+    """Outcomes without a reward, by reason."""
+    return Counter(outcome.unjudged_reason for outcome in outcomes if outcome.unjudged_reason)
+
+
+def failures(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
+    """Judged failures, by class."""
+    return Counter(outcome.failure for outcome in outcomes if outcome.failure and outcome.judged)
+
+
+def row_result(
+    row_id: str, planned: int, outcomes: Sequence[RolloutOutcome], *, errors_as_failures: bool = False
+) -> RowResult:
+    """Count the final outcomes of a row; with ``errors_as_failures``, unjudged ones count as failed."""
+    ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
+    judged = len(ordered) if errors_as_failures else sum(outcome.judged for outcome in ordered)
+    return RowResult(row_id, planned, ordered, judged, passed=sum(outcome.success for outcome in ordered))
+
+
+def row_results(
+    planned: Mapping[str, int], outcomes: Iterable[RolloutOutcome], *, errors_as_failures: bool = False
+) -> tuple[RowResult, ...]:
+    """Count outcomes row by row: of each rollout the last final one.
+
+    ``planned`` holds the number of rollouts of each row; rows that are not in it come last.
+    """
+    latest = {(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final}
+    by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in planned}
+    for (row_id, _), outcome in latest.items():
+        by_row.setdefault(row_id, []).append(outcome)
+    return tuple(
+        row_result(
+            row_id, max(planned.get(row_id, 0), len(found)), found, errors_as_failures=errors_as_failures
+        )
+        for row_id, found in by_row.items()
+    )
+
+
+def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:
+    """Pass^k and Pass@k over rows."""
+    return pass_table([(row.judged, row.passed) for row in rows], seed=seed)
+
+
+def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
+    """The mean over rows of their mean reward; None if nothing is judged."""
+    rewards = [(row.reward,) for row in rows if row.reward is not None]
+    return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)
+
+
+def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
+    """Tokens and cost of agent and user, and of rewards that counted theirs (``judge``)."""
+    judged = any("judge" in outcome.usage for outcome in outcomes)
+    return {
+        role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
+        for role in ("agent", "user", *(["judge"] if judged else []))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Means per rollout, over all finished rollouts that have the number.
+
+    ``reward`` and ``metrics`` (by name) are means over rows of each row's mean, as Pass^k is. ``seconds``
+    holds percentiles of a rollout's duration, by percent. ``model_call_seconds`` is the mean of the model
+    calls whose time is known, ``model_call_waited_seconds`` the mean time that limits held one back;
+    ``waiting`` is the share of the rollouts' time spent like that.
+    """
+
+    reward: Estimate | None
+    steps: float | None
+    turns: float | None
+    turn_of_success: float | None
+    seconds: Mapping[int, float]
+    model_call_seconds: float | None
+    model_call_waited_seconds: float | None
+    waiting: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain["reward"] = self.reward.to_json() if self.reward else None
+        plain["seconds"] = {f"p{percent}": value for percent, value in self.seconds.items()}
+        return plain
+
+
+def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
+    """The means over all rollouts of ``rows``."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    durations = [outcome.seconds for outcome in outcomes]
+    calls = sum(_timed_calls(outcome) for outcome in outcomes)
+    model_seconds = sum(outcome.model_seconds for outcome in outcomes)
+    timed = calls if model_seconds else 0  # an agent with its own model need not report times
+    waited = sum(outcome.waited_seconds for outcome in outcomes)
+    # Calls that one rollout makes side by side wait at the same time.
+    waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
+    turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
+    return Averages(
+        reward=reward_of(rows, seed=seed),
+        steps=mean([outcome.steps for outcome in outcomes]),
+        turns=mean([outcome.turns for outcome in outcomes]),
+        turn_of_success=mean(turns),
+        seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
+        model_call_seconds=model_seconds / timed if timed else None,
+        model_call_waited_seconds=waited / timed if timed else None,
+        waiting=waiting / sum(durations) if any(durations) else None,
+        metrics=_metric_means(rows),
+    )
+
+
+def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:
+    by_row: dict[str, list[float]] = {}
+    for row in rows:
+        scores: dict[str, list[float]] = {}
+        for outcome in row.outcomes:
+            for name, score in (outcome.metrics or {}).items():
+                scores.setdefault(name, []).append(score)
+        for name, found in scores.items():
+            by_row.setdefault(name, []).append(average(found))
+    return {name: average(means) for name, means in by_row.items()}
+
+
+def _timed_calls(outcome: RolloutOutcome) -> int:
+    if outcome.timed_calls is not None:
+        return outcome.timed_calls
+    return sum(usage.calls for usage in outcome.usage.values())

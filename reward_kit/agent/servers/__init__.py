@@ -1,0 +1,1 @@
+"""A registry's tools over HTTP and MCP."""

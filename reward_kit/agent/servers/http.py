@@ -1,0 +1,248 @@
+"""The tools of a registry over HTTP, each with its own schema in ``/docs``, with a database per session.
+
+Arguments are checked as in a rollout, not by FastAPI, so that a call has the same meaning in both.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Header, HTTPException, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
+
+from reward_kit.agent.servers.access import LocalOrTrusted, is_json
+from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, Sessions, TooManySessionsError
+from reward_kit.agent.tools.content import json_value
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.tools.execution import Tool, ToolResult
+    from reward_kit.agent.tools.registry import ToolRegistry
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY = 1024 * 1024
+"""Bytes of a request's body."""
+
+MAX_SESSIONS = 256
+"""Sessions held at once. One without changes makes room for a new one; if there is none, the answer is 503.
+"""
+
+TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
+"""Environment variable with the bearer token that clients must send; without it only this machine may call.
+"""
+
+_SESSION = r"^[A-Za-z0-9._-]{1,64}$"
+SessionHeader = Annotated[
+    str,
+    Header(
+        alias="X-Session-Id",
+        pattern=_SESSION,
+        description="The session, which has its own copy of the seed.",
+    ),
+]
+SessionPath = Annotated[str, Path(alias="id", pattern=_SESSION)]
+RowQuery = Annotated[str | None, Query(description="The id of a row of the bundle's task.jsonl.")]
+
+
+class ToolAnswer(BaseModel):
+    """The outcome of a tool call."""
+
+    result: Any = Field(description="What the tool returned, as JSON; null if it did not succeed.")
+    content: str = Field(description="What a model sees.")
+    error: bool = Field(description="True if the tool refused or failed; the database is then unchanged.")
+    status: str = Field(description="ok, refused or failed")
+    changes: list[dict[str, Any]] = Field(description="The rows that this call changed.")
+
+
+class Fault(BaseModel):
+    """The reason why a request was not carried out."""
+
+    detail: str
+
+
+class SessionChanges(BaseModel):
+    """The rows in which a session differs from the seed."""
+
+    session: str
+    changes: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServer:
+    """The FastAPI application and the sessions behind it."""
+
+    app: FastAPI
+    sessions: Sessions
+
+
+def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) -> ToolServer:
+    """The server of the tools that ``registry`` has now."""
+    sessions = Sessions(registry, max_sessions)
+    app = FastAPIOffline(title=registry.name, description=registry.description)
+    app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
+    definitions: dict[str, Any] = {}
+    for tool in registry.tools.values():
+        _add_tool(app, sessions, tool, definitions)
+    _add_fallback(app, registry)
+    _add_sessions(app, sessions)
+    _add_overview(app, registry)
+    _add_fault_handlers(app)
+    _add_definitions(app, definitions)
+    return ToolServer(app, sessions)
+
+
+def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[str, Any]) -> None:
+    async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
+        body = await _body(request)
+        result = await sessions.call(session, tool.name, body)
+        if result.status == "invalid_arguments":
+            return _json({"detail": result.content}, status=422)
+        if result.error:
+            logger.warning("tool %r failed\n%s", tool.name, result.error)
+        return _json(_answer(result))
+
+    app.add_api_route(
+        f"/tools/{tool.name}",
+        call,
+        methods=["POST"],
+        operation_id=tool.name,
+        summary=tool.description.splitlines()[0][:80],
+        description=tool.description,
+        tags=["tools"],
+        responses={
+            200: {"model": ToolAnswer, "description": "The tool ran, or refused"},
+            413: {"model": Fault, "description": "The body is too large"},
+            415: {"model": Fault, "description": "The body is not declared as JSON"},
+            422: {"model": Fault, "description": "The arguments do not fit; nothing ran"},
+            503: {"model": Fault, "description": "No room for a new session; nothing ran"},
+        },
+        openapi_extra={
+            "requestBody": {
+                "required": bool(tool.schema["required"]),
+                "content": {"application/json": {"schema": _openapi_schema(tool, definitions)}},
+            }
+        },
+    )
+
+
+def _answer(result: ToolResult) -> dict[str, Any]:
+    ok = result.status == "ok"
+    return {
+        "result": json_value(result.value) if ok else None,
+        "content": result.content,
+        "error": not ok,
+        "status": result.status,
+        "changes": result.changes.to_json() if result.changes else [],
+    }
+
+
+def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema for an OpenAPI document, whose definitions are all in one place."""
+    text = json.dumps(tool.schema).replace('"#/$defs/', f'"#/components/schemas/{tool.name}.')
+    schema: dict[str, Any] = json.loads(text)
+    for name, definition in schema.pop("$defs", {}).items():
+        definitions[f"{tool.name}.{name}"] = definition
+    return schema
+
+
+def _add_definitions(app: FastAPI, definitions: dict[str, Any]) -> None:
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions)
+        return document
+
+    if definitions:
+        app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
+
+
+def _add_fallback(app: FastAPI, registry: ToolRegistry) -> None:
+    @app.post("/tools/{name}", include_in_schema=False)
+    async def unknown(name: str) -> Response:
+        result = await registry.call(name, None)
+        return _json({"detail": result.content}, status=404)
+
+
+def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
+    responses: dict[int | str, dict[str, Any]] = {422: {"model": Fault}}
+
+    @app.post("/sessions/{id}/reset", tags=["sessions"], responses={**responses, 404: {"model": Fault}})
+    async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
+        """Return to the seed; with a row's id to the state in which rollouts of that row begin."""
+        sessions.reset(session, row)
+        return SessionChanges(session=session, changes=[])
+
+    @app.delete("/sessions/{id}", tags=["sessions"], responses=responses, status_code=204)
+    async def delete(session: SessionPath) -> None:
+        """Drop the session and its changes."""
+        sessions.reset(session)
+
+    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=responses)
+    async def changes(session: SessionPath) -> Response:
+        """The rows in which the session differs from the seed."""
+        return _json({"session": session, "changes": json_value(await sessions.changes(session))})
+
+
+def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
+    @app.get("/tools", tags=["tools"])
+    async def tools() -> list[dict[str, Any]]:
+        """The tools in the OpenAI format."""
+        return registry.get_openai_tools()
+
+    @app.get("/health", tags=["server"])
+    async def health() -> dict[str, Any]:
+        """Answer if the server is up."""
+        return {"status": "ok", "registry": registry.name, "tools": len(registry.tools)}
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("docs")
+
+
+def _add_fault_handlers(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        faults = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
+        return _json({"detail": "; ".join(faults)}, status=422)
+
+    @app.exception_handler(NoSuchRowError)
+    async def no_row(_request: Request, error: NoSuchRowError) -> Response:
+        return _json({"detail": str(error)}, status=404)
+
+    @app.exception_handler(TooManySessionsError)
+    async def full(_request: Request, error: TooManySessionsError) -> Response:
+        return _json({"detail": str(error)}, status=503)
+
+    @app.exception_handler(RewardKitError)
+    async def unavailable(_request: Request, error: RewardKitError) -> Response:
+        return _json({"detail": str(error)}, status=500)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_request: Request, _error: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody reads it; nothing ran
+
+
+async def _body(request: Request) -> bytes:
+    """The JSON text of the request's body; 413 if it is longer than ``MAX_BODY``, 415 if it is not JSON."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"the body is longer than {MAX_BODY} bytes")
+    if body and not is_json(request.headers):
+        raise HTTPException(415, "send the arguments as JSON, with 'Content-Type: application/json'")
+    return bytes(body)
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    # Escaped to ASCII, so that text which is not valid Unicode can be sent as well.
+    return Response(json.dumps(body), status, media_type="application/json")

@@ -1,0 +1,188 @@
+"""The databases behind a tool server: one seeded base, and a fork of it for each session."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.files import temporary_folder
+from reward_kit.agent.bundles.dataset import read_dataset
+from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source
+from reward_kit.agent.database import Database
+from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from reward_kit.agent.bundles.task_row import TaskRow
+    from reward_kit.agent.tools.execution import ToolResult
+    from reward_kit.agent.tools.registry import ToolRegistry
+
+DEFAULT = "default"
+"""The session of calls that name none."""
+
+
+class TooManySessionsError(RewardKitError):
+    """No session can make room for a new one."""
+
+
+class NoSuchRowError(RewardKitError):
+    """The bundle has no row of this id."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """A fork. ``users`` counts the running calls; a ``retired`` session is closed after the last of them."""
+
+    database: Database
+    of_row: bool = False
+    users: int = 0
+    retired: bool = False
+
+    def retire(self) -> None:
+        self.retired = True
+        self.close_if_done()
+
+    def close_if_done(self) -> None:
+        if self.retired and not self.users:
+            self.database.close()
+
+    @property
+    def is_disposable(self) -> bool:
+        """True if nothing would be lost with it: nobody uses it, and it is as the bundle's seed made it."""
+        return not self.of_row and not self.users and not self.database.changes()
+
+
+class Sessions:
+    """Sessions by id, at most ``limit`` of them.
+
+    The least recently used session without changes makes room for a new one; ``default`` stays. Changes are
+    never dropped: a new session is refused if all others hold some.
+
+    The base is seeded from the bundle's folder on ``open`` or first use, those of rows when they are needed,
+    into a temporary folder that ``close`` removes.
+    """
+
+    def __init__(self, registry: ToolRegistry, limit: int) -> None:
+        self._registry = registry
+        self._limit = limit
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._bases: dict[str, Database] = {}
+        self._folder: Path | None = None
+
+    def open(self) -> Database:
+        """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
+        folder = self._registry.folder
+        return next(iter(self._bases.values()), None) or self._seeded(
+            folder_seed(folder) if folder else Seed("")
+        )
+
+    def _seeded(self, seed: Seed) -> Database:
+        """The base of a seed, the same one for equal seeds."""
+        if seed.key not in self._bases:
+            if self._folder is None:
+                self._folder = temporary_folder("tools")
+                # Also at exit: an application mounted inside another one gets no shutdown event.
+                self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._bases[seed.key] = Database.seed(
+                self._folder / f"base{len(self._bases) or ''}.db",
+                seed.sql,
+                script=seed.script,
+                origin=seed.origin,
+                now=seed.now,
+                mode=self._registry.database,
+            )
+        return self._bases[seed.key]
+
+    def close(self) -> None:
+        """Drop all sessions and bases."""
+        for name in list(self._sessions):
+            self.reset(name)
+        while self._bases:
+            self._bases.popitem()[1].close()
+        if self._folder is not None:
+            self._remove_folder()
+            self._folder = None
+
+    @contextlib.contextmanager
+    def use(self, name: str) -> Iterator[Database]:
+        """The database of a session for one call, forked now if the session is new.
+
+        Raises ``TooManySessionsError`` if there is no room for a new one.
+        """
+        session = self._sessions.get(name)
+        if session is None:
+            self._make_room()
+            session = self._sessions[name] = _Session(self.open().fork())
+        self._sessions.move_to_end(name)
+        session.users += 1
+        try:
+            yield session.database
+        finally:
+            session.users -= 1
+            session.close_if_done()
+
+    async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
+        """Call a tool on the database of session ``name``; raises ``TooManySessionsError`` as ``use``."""
+        with self.use(name) as database:
+            return await self._registry.call(tool, arguments, db=database)
+
+    def reset(self, name: str, row_id: str | None = None) -> None:
+        """Return a session to the seed; a running call keeps its state, which is dropped afterwards.
+
+        With ``row_id`` the session begins as rollouts of that row do: with its seed, at its ``now``. Raises
+        ``NoSuchRowError`` if the bundle's ``task.jsonl`` has no such row, ``BundleError`` if it is faulty,
+        and ``TooManySessionsError`` as ``use``; the session is then unchanged.
+        """
+        fresh = None
+        if row_id is not None:
+            row, base = self._base_of_row(row_id)
+            if name not in self._sessions:
+                self._make_room()
+            fresh = _Session(base.fork(now=row.clock()), of_row=True)
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.retire()
+        if fresh is not None:
+            self._sessions[name] = fresh
+
+    def _base_of_row(self, row_id: str) -> tuple[TaskRow, Database]:
+        folder = self._registry.folder
+        path = folder / "task.jsonl" if folder else None
+        if folder is None or path is None or not path.is_file():
+            raise NoSuchRowError("there is no task.jsonl beside the tools")
+        files = BundleFiles(folder)
+        rows = {row.id: row for row in read_dataset(path, files).rows}
+        row = rows.get(row_id)
+        if row is None:
+            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, list(rows))}")
+        self.open()  # the bundle's own base stays the first
+        return row, self._seeded(seed_source(row, files, folder).at(row.now))
+
+    async def changes(self, name: str) -> list[dict[str, Any]]:
+        """The rows in which a session differs from the seed, once the running call is done."""
+        if name not in self._sessions:
+            return []
+        with self.use(name) as database:
+            async with database.tool_call():
+                await database.fetch_val("SELECT 1")  # waits for the running call without blocking the loop
+                return database.changes().to_json()
+
+    def _make_room(self) -> None:
+        if len(self._sessions) < self._limit:
+            return
+        for name, session in self._sessions.items():
+            if name != DEFAULT and session.is_disposable:
+                self.reset(name)
+                return
+        raise TooManySessionsError(
+            f"{len(self._sessions)} sessions are open and hold changes",
+            remedy="Reset or delete one that is no longer needed (DELETE /sessions/ID).",
+        )

@@ -1,0 +1,1 @@
+"""The runs folder: layout, stored evaluations, resume."""

@@ -1,0 +1,189 @@
+"""Fingerprints of the code that results depend on: a bundle's modules, and what they import of one's own."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.bundles.task import PlannedTask, Toolset
+from reward_kit.agent.bundles.toolset import end_goal_reward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.config import EvaluationConfig
+
+BESIDE = "../"
+"""What the names of modules begin with that lie outside the bundle's folder."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_NOT_FOLLOWED = sys.stdlib_module_names | {__name__.partition(".")[0]}
+MOST_FOLLOWED = 200
+"""Modules outside the bundle's folder of which more are not looked for."""
+
+
+def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
+    """A fingerprint for each module of the bundle in ``folder``, by its path: ``my_task/reward.py``.
+
+    Those that were imported from there, that of an agent or user of one's own and the file of few-shot
+    displays (by their names alone), and what all these import, at their beginning or when a function is
+    called (``../shared.py`` where it lies elsewhere), but no installed packages.
+    """
+    displays = Path(config.few_shot_displays) if config.few_shot_displays is not None else None
+    found = {} if displays is None or not displays.is_file() else {displays.name: _fingerprint(displays)}
+    waiting = dict(_imported(folder))
+    for name, path in _players(config):
+        found[path.name] = _fingerprint(path)
+        waiting.setdefault(name, path)
+    seen = set(waiting)
+    outside = 0
+    while waiting:
+        name, path = waiting.popitem()
+        is_inside = folder in path.parents
+        outside += not is_inside
+        label = _label(name, path, folder if is_inside else None)
+        if label.removeprefix(BESIDE) not in found:
+            found[label] = _fingerprint(path)
+        if outside > MOST_FOLLOWED:
+            continue
+        for other in _names_in(path, name):
+            file = None if other in seen else _file_of(other, folder.parent)
+            seen.add(other)
+            if file is not None:
+                waiting[other] = file
+    return found
+
+
+def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
+    """The facts of ``tasks`` that an evaluation stores."""
+    toolsets: dict[str, Toolset] = {}
+    found = []
+    for task in tasks:
+        name, registry = task.row.toolset, task.registry
+        if name not in toolsets:
+            toolsets[name] = Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
+        found.append(
+            PlannedTask(
+                row=task.row,
+                seed=task.seed,
+                folder=task.folder,
+                user_prompts=task.user_prompts,
+                toolset=toolsets[name],
+                has_default_reward=task.reward is end_goal_reward,
+            )
+        )
+    return found
+
+
+def reward_files(tasks: Iterable[Task]) -> set[str]:
+    """The modules of rewards, by the names that ``code_of`` gives them."""
+    found = set()
+    for module, folder in {(str(getattr(task.reward, "__module__", None)), task.folder) for task in tasks}:
+        file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+        if folder in file.parents:
+            found.add(f"{folder.name}/{file.relative_to(folder).as_posix()}")
+    return found
+
+
+def is_same_module(one: str, other: str) -> bool:
+    """Whether two files would be imported by the same name: ``t/reward.py`` and ``t/reward/__init__.py``."""
+    return _without_ending(one) == _without_ending(other)
+
+
+def _without_ending(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    stem = file.partition(".")[0]
+    return folder if stem == "__init__" else f"{folder}/{stem}"
+
+
+def _fingerprint(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _players(config: EvaluationConfig) -> Iterator[tuple[str, Path]]:
+    for spec in (config.agent, config.user):
+        name = spec.partition(":")[0] if spec is not None and ":" in spec else ""
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and Path(file).is_file():
+            yield name, Path(file)
+
+
+def _imported(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The modules that were imported from the bundle's folder."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or folder.name not in file:
+            continue  # most modules, told from their names alone
+        path = Path(file)
+        if (
+            folder in path.parents
+            and _INSTALLED.isdisjoint(path.relative_to(folder).parts)
+            and path.is_file()
+        ):
+            yield name, path
+
+
+def _label(name: str, path: Path, folder: Path | None) -> str:
+    if folder is not None:
+        return f"{folder.name}/{path.relative_to(folder).as_posix()}"
+    parts = name.split(".")
+    parts[-1:] = [parts[-1], path.name] if path.stem == "__init__" else [path.name]
+    return BESIDE + "/".join(parts)
+
+
+def _names_in(file: Path, name: str) -> Iterator[str]:
+    """The modules that the module ``name`` may import, and their packages."""
+    if file.suffix != ".py":
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python tells of them when it imports the module
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # a helper that no rollout can import either
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_packages(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            start = node.module or ""
+            if node.level:
+                parts = name.split(".")
+                package = parts[: len(parts) - node.level + (file.stem == "__init__")]
+                start = ".".join([*package, start] if start else package)
+            yield from _with_packages(start)
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def _with_packages(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _file_of(name: str, root: Path) -> Path | None:
+    """The file of a module of one's own, perhaps not imported yet; ``root`` is above the bundle."""
+    top, *rest = name.split(".")
+    if top in _NOT_FOLLOWED or not top:
+        return None
+    package = sys.modules.get(top)
+    if package is not None:
+        folders = [Path(path) for path in getattr(package, "__path__", ()) if isinstance(path, str)]
+        file = getattr(package, "__file__", None)
+        candidates = [path for folder in folders for path in _files(folder.joinpath(*rest))] if rest else []
+        if not rest and isinstance(file, str):
+            candidates = [Path(file)]
+    else:
+        candidates = [path for folder in (root, Path.cwd()) for path in _files(folder.joinpath(top, *rest))]
+    for path in candidates:
+        if _INSTALLED.isdisjoint(path.parts) and path.is_file():
+            return path
+    return None
+
+
+def _files(module: Path) -> tuple[Path, Path]:
+    """Where a module may be: a folder hides a file of its name."""
+    return module / "__init__.py", module.with_name(f"{module.name}.py")

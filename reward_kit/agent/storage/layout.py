@@ -1,0 +1,133 @@
+"""The runs folder: bases, evaluations, and complete final databases.
+
+::
+
+    runs/
+    ├─ .bases/<seed key>.db      each seeded state once; an empty file <seed key>.<hash>.seeded
+    │                            holds what its content should be
+    ├─ .cache/                   answers of models (``models.cache``)
+    ├─ <row_id>/base.db          the row's seeded state, a link to the above
+    │           roll_<id>.db     final state of a rollout, where a complete file is kept
+    └─ evals/<eval_id>.db        the evaluation (``store``)
+             <eval_id>.json      results, written at the end
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from reward_kit.agent.base.files import as_storage_error, link_or_copy, sync_folder, temporary_beside
+from reward_kit.agent.records.evaluation_file import SUFFIX
+from reward_kit.agent.storage.bases import SeededBases
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.bundles.seed import Seed
+    from reward_kit.agent.bundles.task import PlannedTask, Task
+    from reward_kit.agent.database import Database
+
+Keep = Literal["full", "delta"]
+ABANDONED_AFTER = 3600.0
+"""Seconds after which a temporary file has no writer any more, on this or another machine."""
+FULL_UP_TO = 4 * 1024 * 1024
+"""Bytes of the largest base whose final states are kept as complete files unless asked otherwise."""
+FULL_ROLLOUTS = 200
+"""Rollouts of the largest evaluation whose final states are kept so."""
+
+
+class RunsFolder:
+    """One folder of results, made if need be; ``StorageError`` where it cannot be written."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.evals = self.root / "evals"
+        bases = self.root / ".bases"
+        self._bases = SeededBases(bases)
+        self._made: set[str] = set()
+        self._synced: set[str] = set()
+        with as_storage_error(self.root):
+            self.evals.mkdir(parents=True, exist_ok=True)
+            bases.mkdir(exist_ok=True)
+            # Found now rather than when the first paid rollout is to be written.
+            probe = temporary_beside(self.evals / "probe")
+            probe.touch()
+            probe.unlink()
+
+    def evaluation(self, eval_id: str) -> Path:
+        """The file of an evaluation."""
+        return self.evals / f"{eval_id}{SUFFIX}"
+
+    def ensure_base(self, seed: Seed) -> Path:
+        """The file of a seeded database, made if it is not there yet, made again if it is damaged.
+
+        Two processes that seed the same base at once end up with the same file. Raises ``BundleError`` for a
+        faulty seed.
+        """
+        return self._bases.ensure(seed)
+
+    def open_base(self, seed: Seed, *, mode: Literal["overlay", "file"] = "overlay") -> Database:
+        """The seeded database of ``seed``; see ``ensure_base``."""
+        from reward_kit.agent.database import Database
+
+        return Database.open(self.ensure_base(seed), mode=mode)
+
+    def row_folder(self, task: Task | PlannedTask) -> Path:
+        """The folder of a row, with ``base.db`` in it; ``StorageError`` where it is a link to elsewhere."""
+        folder = self.root / task.row.id
+        if task.row.id in self._made:
+            return folder
+        if folder.is_symlink():
+            raise StorageError(
+                "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
+            )
+        base, link = self._bases.path(task.seed.key), folder / "base.db"
+        with as_storage_error(folder):
+            folder.mkdir(exist_ok=True)
+            try:
+                os.link(base, link)
+            except OSError:  # it is there already, or the file system has no links
+                if not (link.exists() and link.samefile(base)):
+                    link_or_copy(base, link)
+        self._made.add(task.row.id)
+        return folder
+
+    def save_final(self, database: Database, task: Task, rollout: str) -> str:
+        """Write a final state as a complete file, which is on the disk when this returns.
+
+        Returns its name relative to this folder.
+        """
+        folder = self.row_folder(task)
+        path = folder / f"roll_{rollout}.db"
+        with as_storage_error(path):
+            database.export(path)
+            sync_folder(folder)
+            if task.row.id not in self._synced:
+                sync_folder(self.root)
+                self._synced.add(task.row.id)
+        return f"{folder.name}/{path.name}"
+
+    def sweep(self, tasks: Sequence[PlannedTask]) -> None:
+        """Remove the temporary files of killed processes from the folders of ``tasks``."""
+        before = time.time() - ABANDONED_AFTER
+        for task in tasks:
+            for path in (self.root / task.row.id).glob(".*.tmp"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
+
+def keep_of(asked: str | None, base: Database, planned: int) -> Keep | None:
+    """The form in which final states on this base are kept; None for ``none``.
+
+    ``asked`` is ``--keep-db``, ``planned`` the number of rollouts of the evaluation.
+    """
+    if asked == "none":
+        return None
+    full = base.base_size <= FULL_UP_TO and planned <= FULL_ROLLOUTS if asked is None else asked == "full"
+    return "full" if full else "delta"

@@ -1,0 +1,321 @@
+"""The tools of a bundle: registered with a decorator, offered to models, called with checked arguments."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.tools.content import content_of
+from reward_kit.agent.tools.docstring import parse_docstring
+from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
+from reward_kit.agent.tools.schema import inner_function, read_signature
+from reward_kit.errors import BundleError, RewardKitError, ToolError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from mcp.server.lowlevel import Server
+
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.servers.app import ToolApp
+    from reward_kit.agent.servers.mcp_server import McpServer
+
+__all__ = ["Tool", "ToolError", "ToolRegistry", "ToolResult"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class ToolRegistry:
+    """The tools of a bundle, by convention named ``R`` in its ``tools`` module.
+
+    ``database="file"`` gives each rollout a complete file with ``db.path`` and ``db.engine``. With
+    ``parallel_tool_calls=False`` models are asked for one call at a time. ``tool_timeout`` is in seconds per
+    call; ``None`` sets no limit. ``folder`` is the folder of the module that made the registry, None at a
+    prompt.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str | None = None,
+        *,
+        database: Literal["overlay", "file"] = "overlay",
+        parallel_tool_calls: bool = True,
+        tool_timeout: float | None = 60.0,
+    ) -> None:
+        maker = _caller()
+        self.name = name
+        self.description = description or f"Tool registry for {name}"
+        self.database = database
+        self.parallel_tool_calls = parallel_tool_calls
+        self.tool_timeout = tool_timeout
+        self.tools: dict[str, Tool] = {}
+        self.folder = _bundle_folder(maker)
+        self._openai_tools: str | None = None
+        self._shared_tools: list[dict[str, Any]] | None = None
+        self._app: ToolApp | None = None
+        if database not in ("overlay", "file"):
+            raise BundleError(
+                f"database is {database!r}", place=_place(maker), remedy='Use "overlay" or "file".'
+            )
+
+    @property
+    def tool_timeout(self) -> float | None:
+        """Seconds that each call may take, None for no limit; setting others raises ``BundleError``."""
+        return self._tool_timeout
+
+    @tool_timeout.setter
+    def tool_timeout(self, seconds: float | None) -> None:
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise BundleError(
+                f"tool_timeout is {seconds!r}",
+                place=_place(_caller()),
+                remedy="Give seconds above 0, or None.",
+            )
+        self._tool_timeout = seconds
+
+    @overload
+    def tool(self, description: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        terminal: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        description: str | F | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        terminal: bool = False,
+    ) -> F | Callable[[F], F]:
+        """Register a function, ``def`` or ``async def``, and return it unchanged; usable bare, ``@R.tool``.
+
+        ``description`` is by default the docstring's first paragraph, ``name`` the function's. ``parameters``
+        maps names to Python types, annotations or JSON schemas, or is the JSON schema of an object; by
+        default annotations and docstring are read. ``db`` and ``rollout`` are injected. ``terminal=True``
+        ends the rollout after the call. Raises ``BundleError`` with file and line if the tool cannot be
+        offered to a model.
+        """
+        caller = _caller()
+        place, namespace = _place(caller), caller.f_locals
+        words = description if isinstance(description, str) else None
+
+        def register(function: F) -> F:
+            chosen = name or getattr(function, "__name__", None) or repr(function)
+            try:
+                made = _make_tool(function, chosen, words, parameters, namespace)
+                self._add(replace(made, terminal=terminal, place=place))
+            except BundleError as error:
+                fault = f"tool {chosen!r}: {error.fault}"
+                raise BundleError(fault, place=place, remedy=error.remedy) from error
+            return function
+
+        return register if description is None or isinstance(description, str) else register(description)
+
+    def _add(self, tool: Tool) -> None:
+        present = self.tools.get(tool.name)
+        if present is not None:
+            raise BundleError(
+                f"the name is taken by the tool of {present.place}", remedy="Give one of them name=..."
+            )
+        self.tools[tool.name] = tool
+        self._openai_tools = self._shared_tools = None
+
+    def include(self, other: ToolRegistry) -> None:
+        """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
+        place = _place(_caller())
+        if not isinstance(other, ToolRegistry):
+            raise BundleError(f"{other!r} is not a ToolRegistry", place=place)
+        if other.database == "file" and self.database != "file":
+            raise BundleError(
+                f"registry {other.name!r} needs database='file', which {self.name!r} does not have",
+                place=place,
+                remedy=f"Make it ToolRegistry({self.name!r}, database='file').",
+            )
+        clashes = [name for name in other.tools if name in self.tools]
+        if clashes:
+            name = clashes[0]
+            raise BundleError(
+                f"both {self.name!r} and {other.name!r} have a tool {name!r} "
+                f"({self.tools[name].place} and {other.tools[name].place})",
+                place=place,
+                remedy="Give one of them name=...",
+            )
+        for tool in other.tools.values():
+            self._add(tool)
+
+    def get_openai_tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format, in the order of registration; the list is the caller's own."""
+        if self._openai_tools is None:
+            self._openai_tools = json.dumps(
+                [
+                    {
+                        "type": "function",
+                        "function": {"name": t.name, "description": t.description, "parameters": t.schema},
+                    }
+                    for t in self.tools.values()
+                ]
+            )
+        tools: list[dict[str, Any]] = json.loads(self._openai_tools)
+        return tools
+
+    @property
+    def openai_tools(self) -> list[dict[str, Any]]:
+        """``get_openai_tools()`` as one shared list, which nobody may change."""
+        if self._shared_tools is None:
+            self._shared_tools = self.get_openai_tools()
+        return self._shared_tools
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | bytes | None,
+        *,
+        db: Database | None = None,
+        rollout: Rollout | None = None,
+        on_overrun: Callable[[str], None] | None = None,
+    ) -> ToolResult:
+        """Run a tool with the arguments that a model wrote; faults of both are in the result.
+
+        ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
+        """
+        tool = self.tools.get(name)
+        if tool is None:
+            known = list(self.tools)
+            available = ", ".join(known) or "none"
+            content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
+            return ToolResult(content_of(content), "unknown_tool")
+        return await run_tool(
+            tool, arguments, db=db, rollout=rollout, timeout=self.tool_timeout, on_overrun=on_overrun
+        )
+
+    async def execute_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | bytes | None,
+        db: Database | None = None,
+        rollout: Rollout | None = None,
+    ) -> str:
+        """Run a tool; return what the model sees: its text, JSON of anything else, or ``Error: …``."""
+        return (await self.call(name, arguments, db=db, rollout=rollout)).content
+
+    def create_fastapi_app(self) -> ToolApp:
+        """The tools over HTTP, for trying them by hand: an ASGI application; its ``fastapi`` can be extended.
+
+        ``uvicorn my_task.tools:app`` serves it from the folder above, ``uvicorn tools:app`` from inside;
+        ``/docs`` lists every tool. State is a fork of the bundle's seed for each ``X-Session-Id``, held by
+        one process: start it with one worker.
+        """
+        if self._app is None:
+            self._app = _server_module("app").ToolApp(self)
+        return self._app
+
+    def create_mcp_server(self) -> Server[str]:
+        """The tools as a server of the official MCP SDK, for its ``run`` or ``streamable_http_app``.
+
+        Each session has a fork of the bundle's seed, which is dropped when the session ends. Raises
+        ``RewardKitError`` if the package ``mcp`` is not installed. ``reward-kit mcp`` serves it.
+        """
+        return mcp_server_of(self).server
+
+
+def mcp_server_of(registry: ToolRegistry) -> McpServer:
+    """The MCP server of a registry, with its sessions; see ``ToolRegistry.create_mcp_server``."""
+    try:
+        build_mcp_server = _server_module("mcp_server").build_mcp_server
+    except ImportError as error:
+        raise RewardKitError(
+            f"MCP needs the package mcp, version 2: {error}", remedy="pip install 'reward-kit[mcp]'"
+        ) from error
+    server: McpServer = build_mcp_server(registry)
+    return server
+
+
+def _server_module(name: str) -> Any:
+    """Import a module of ``servers``, the one room above that this one uses, when it is first needed."""
+    return importlib.import_module(f"reward_kit.agent.servers.{name}")
+
+
+def _make_tool(
+    function: Callable[..., Any],
+    name: str,
+    description: str | None,
+    parameters: Mapping[str, Any] | None,
+    namespace: Mapping[str, Any],
+) -> Tool:
+    if not callable(function):
+        raise BundleError(f"{function!r} is not a function")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BundleError(
+            "models cannot call a tool of this name",
+            remedy="Use 1 to 64 of the characters a-z A-Z 0-9 _ and -.",
+        )
+    inner = inner_function(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise BundleError("it is a generator", remedy="Return a list.")
+    summary, said = parse_docstring(inner.__doc__)
+    _refuse_half_characters([description, summary, *said.values()])
+    signature = read_signature(function, parameters, said, namespace)
+    undescribed = [f"the type of {untyped!r}, which is taken for text" for untyped in signature.untyped]
+    if not description and not summary:
+        undescribed.insert(0, "what it does")
+    return Tool(
+        name=name,
+        description=description or summary or name.replace("_", " "),
+        schema=signature.schema,
+        function=function,
+        is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__),
+        injected=signature.injected,
+        needed=signature.needed,
+        check=signature.check,
+        undescribed=tuple(undescribed),
+    )
+
+
+def _refuse_half_characters(texts: Iterable[str | None]) -> None:
+    try:
+        "".join(text or "" for text in texts).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise BundleError(f"its description has half a character, {half!r}") from None
+
+
+def _caller() -> FrameType:
+    """The frame that called into this module, past constructors of classes derived from the registry."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == __file__ or frame.f_code.co_name == "__init__"
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _bundle_folder(maker: FrameType) -> Path | None:
+    """The folder of the module that made the registry; the one above for ``tools/__init__.py``."""
+    file = maker.f_globals.get("__file__")
+    if not file:
+        return None
+    path = Path(file).resolve()
+    return path.parent.parent if (path.name, path.parent.name) == ("__init__.py", "tools") else path.parent

@@ -1,0 +1,219 @@
+"""The agent whose model writes a thought and an action as text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
+from stub_server import Answer, calls
+
+from reward_kit.agent import TaskView, load_agent
+from reward_kit.errors import BundleError
+
+ROOT = Path(__file__).parents[3]
+AGENT = "gpt-4o-mini"
+USER = "gpt-3.5-turbo"
+
+
+def action(name: str, thought: str = "I go on.", /, **arguments: Any) -> str:
+    """An answer in the form that is asked for."""
+    return f"Thought:\n{thought}\nAction:\n{json.dumps({'name': name, 'arguments': arguments})}"
+
+
+def reply(content: str, thought: str = "I say it.") -> str:
+    return action("respond", thought, content=content)
+
+
+async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = None, **options: Any) -> Any:
+    """Play the answers; the model is at ``.models["agent"]`` of the rollout that comes back."""
+    task = options.pop("task", None) or small_task(folder, system_prompt="Sell flights.")
+    user = ScriptedUser(lines) if lines is not None else None
+    model = InProcessModel(answers)
+    agent = load_agent("react")()
+    return (await play(task, agent, user=user, models={"agent": model}, **options)).rollout
+
+
+async def test_the_model_is_told_the_policy_the_tools_and_how_to_answer(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [reply("Hello")])
+    model = rollout.models["agent"]
+    system, user = model.seen[0]
+    policy, tools, form = system["content"].split("\n\n# ")
+    assert policy == "Sell flights."
+    assert json.loads(tools.removeprefix("Available tools\n\n")) == airline().get_openai_tools()
+    assert "Thought:" in form
+    assert '"respond"' in form
+    assert user == {"role": "user", "content": "Book me a flight"}
+    assert model.tools == [None]
+
+
+async def test_an_action_is_a_tool_call_and_its_result_comes_as_text(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [action("ping", "Is it there?"), reply("It is.", "It answers.")], lines=[])
+    called, observed, said = rollout.messages[2:5]
+    assert called["content"] == "Is it there?"
+    assert called["tool_calls"][0]["function"] == {"name": "ping", "arguments": "{}"}
+    assert (observed["role"], observed["tool_call_id"], observed["content"]) == (
+        "tool",
+        called["tool_calls"][0]["id"],
+        "pong",
+    )
+    assert said == {"role": "assistant", "content": "It is.", "reasoning_content": "It answers."}
+    assert rollout.models["agent"].seen[1][2:] == [
+        {"role": "assistant", "content": action("ping", "Is it there?")},
+        {"role": "user", "content": "API output: pong"},
+    ]
+    assert (rollout.steps, rollout.turns, rollout.stop_reason) == (2, 1, "user_stop")
+
+
+async def test_a_thought_never_reaches_the_user(tmp_path: Path) -> None:
+    answers = [
+        {"role": "assistant", "content": reply("One", "secret"), "reasoning_content": "secret too"},
+        f"<think>secret</think>{reply('Two')}",
+        "Three\nThought: secret",
+        "Action: " + json.dumps({"name": "respond", "arguments": {"content": "<think>secret</think>Four"}}),
+    ]
+    rollout = await talk(tmp_path, answers, lines=["a", "b", "c"])
+    assert [line.text for line in rollout.lines if line.speaker == "agent"] == ["One", "Two", "Three", "Four"]
+    assert rollout.messages[2]["reasoning_content"] == "secret too\nsecret"
+
+
+async def test_the_transcript_goes_on_over_the_turns(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [reply("Where to?"), action("ping"), reply("Done")], lines=["JFK"])
+    seen = rollout.models["agent"].seen
+    assert [message["role"] for message in seen[2]] == [
+        "system",
+        *("user", "assistant", "user", "assistant", "user"),
+    ]
+    assert seen[2][:4] == seen[1]
+    assert seen[1][3] == {"role": "user", "content": "JFK"}
+
+
+async def test_a_conversation_that_has_begun_is_told_as_text(tmp_path: Path) -> None:
+    opening = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello!", "reasoning_content": "Greet."},
+        {"role": "user", "content": "Book"},
+        wants(("ping", {}), ("search_flights", {"origin": "é", "dest": "JFK"}), content="Two things."),
+        {"role": "tool", "tool_call_id": "c1", "content": "[]"},
+        {"role": "tool", "tool_call_id": "c0", "content": "pong"},
+    ]
+    rollout = await talk(tmp_path, [reply("No")], task=small_task(tmp_path, initial_messages=opening))
+    assert rollout.models["agent"].seen[0][1:] == [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": 'Thought:\nGreet.\nAction:\n{"name": "respond", "arguments": {"content": "Hello!"}}',
+        },
+        {"role": "user", "content": "Book"},
+        {
+            "role": "assistant",
+            "content": 'Thought:\nTwo things.\nAction:\n{"name": "ping", "arguments": {}}',
+        },
+        {"role": "user", "content": "API output: pong"},
+        {
+            "role": "assistant",
+            "content": 'Action:\n{"name": "search_flights", "arguments": {"origin": "é", "dest": "JFK"}}',
+        },
+        {"role": "user", "content": "API output: []"},
+    ]
+
+
+async def test_an_unusable_answer_is_told_to_the_model_and_costs_a_step(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, ["Action: {'name': ", "", action("ping"), "Action:", reply("Done")])
+    seen = rollout.models["agent"].seen
+    assert seen[1][-2] == {"role": "assistant", "content": "Action: {'name':"}
+    assert "could not be used: the JSON object is not closed" in seen[1][-1]["content"]
+    assert "it is empty" in seen[2][-1]["content"]
+    assert all(message["content"] for message in seen[4])
+    assert (rollout.steps, rollout.stop_reason) == (5, "agent_done")
+    assert [message["role"] for message in rollout.messages[2:]] == ["assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Thought: only this",
+        "<think>only this",
+        "Action:",
+        "Action: " + "long " * 100,
+        "Action: {'name': 'ping', 'arg",
+        "Action: [1]",
+        '{"status": "ok"}',
+        '{"name": "respond", "arguments": {}}',
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": None, "reasoning_content": "all of it"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": None}]},
+        wants(("", {})),
+        wants(("respond", {})),
+    ],
+)
+async def test_unusable_answers_in_a_row_are_the_agents_error(tmp_path: Path, text: Any) -> None:
+    rollout = await talk(tmp_path, [action("ping"), text])
+    assert (rollout.stop_reason, rollout.steps) == ("agent_error", 4)
+    assert "3 answers in a row could not be used" in rollout.stop_detail
+    assert len(rollout.stop_detail) < 500
+    assert [message["role"] for message in rollout.messages[2:]] == ["assistant", "tool"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ('Action: {"name": "serch_flights", "arguments": {}}', "unknown_tool", "search_flights"),
+        ('Action: {"name": "two words!", "arguments": {}}', "unknown_tool", "unknown tool"),
+        ('Action: {"name": "pay_booking", "arguments": {}}', "invalid_arguments", "booking_id"),
+        ('Action: {"name": "pay_booking", "arguments": [1]}', "invalid_arguments", "Error: "),
+        ('Action: {"name": "pay_booking", "arguments": "B1"}', "invalid_arguments", "JSON"),
+        ('Action: {"name": "pay_booking", "arguments": {"booking_id": "\\ud83d"}}', "refused", "no such"),
+        ("Action: ping", "ok", "pong"),
+        ({"role": "assistant", "content": None, **wants(("ping", None))}, "ok", "pong"),
+    ],
+)
+async def test_a_call_that_fails_is_told_to_the_model(
+    tmp_path: Path, text: Any, status: str, told: str
+) -> None:
+    rollout = await talk(tmp_path, [text, reply("Done")])
+    assert [call.status for call in rollout.tool_calls] == [status]
+    assert told in rollout.models["agent"].seen[1][-1]["content"]
+    assert rollout.stop_reason == "agent_done"
+    json.dumps(rollout.messages, ensure_ascii=False).encode()
+
+
+async def test_native_tool_calls_are_taken_as_actions(tmp_path: Path) -> None:
+    native = wants(("ping", {}), ("transfer", {}), content="Let me see")
+    spoken = wants(("respond", {"content": "Done"}), content="<think>hm</think>")
+    rollout = await talk(tmp_path, [native, spoken], lines=[])
+    assert [call.name for call in rollout.tool_calls] == ["ping"]
+    assert len(rollout.messages[2]["tool_calls"]) == 1
+    assert rollout.models["agent"].seen[1][2]["content"] == (
+        'Thought:\nLet me see\nAction:\n{"name": "ping", "arguments": {}}'
+    )
+    assert rollout.lines[1].text == "Done"
+    assert rollout.messages[-2] == {"role": "assistant", "content": "Done", "reasoning_content": "hm"}
+
+
+async def test_a_tool_called_respond_is_refused_before_the_run(tmp_path: Path) -> None:
+    registry = airline()
+
+    @registry.tool(description="Speak", parameters={})
+    async def respond() -> str:
+        return ""
+
+    with pytest.raises(BundleError, match="tool-calling"):
+        load_agent("react")().check(TaskView(small_task(tmp_path, registry=registry)))  # type: ignore[attr-defined]
+
+
+HOSTILE = [
+    'Action: {"name": "ping", "arguments": {}}',
+    "Action: {'name': 'pay_booking', 'arguments': {'booking_id': 'it's'}}",
+    calls(("ping", "{"), ("ping", "[1]")),
+    calls(("pay_booking", '{"booking_id": "\\ud83d"}')),
+    "no action at all",
+    Answer(content=None),
+    Answer(content="<think>hm", finish_reason="length"),
+    Answer(content="Action: \ud800", finish_reason="length"),
+    Answer(content=None, message={"refusal": "I cannot help with that"}),
+    Answer(content="Thought: x\nAction:\n```json\n", finish_reason="content_filter"),
+]

@@ -1,0 +1,145 @@
+"""Recorded rollouts, played again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, flight_bundle
+from small_task import InProcessModel, ScriptedUser, play, seeded, small_task, wants
+
+from reward_kit.agent import TaskView, agent_eval, load_agent, load_user
+from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.records.recording import Recordings
+from reward_kit.errors import BundleError
+
+BOOK = ("create_booking", {"flight_id": 1, "passenger": "Alice"})
+
+
+async def recorded(folder: Path, answers: list[Any], lines: list[str], **options: Any) -> Any:
+    task = options.pop("task", None) or small_task(folder)
+    model = InProcessModel(answers)
+    user = ScriptedUser(lines)
+    return await play(task, ToolCallingAgent(), user=user, models={"agent": model}, **options)
+
+
+def write(path: Path, finished: Any, **more: Any) -> Path:
+    rollout = finished.rollout
+    record = {"row_id": rollout.row.id, "index": rollout.index, "messages": rollout.messages, **more}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record))
+    return path
+
+
+async def replayed(folder: Path, source: Path, **options: Any) -> Any:
+    task = options.pop("task", None) or small_task(folder)
+    spec = f"replay:{source}"
+    return await play(task, load_agent(spec)(), user=load_user(spec)(), **options)
+
+
+async def test_a_replay_does_and_says_the_same(tmp_path: Path) -> None:
+    answers = [
+        wants(("search_flights", {"origin": "SFO", "dest": "JFK"}), BOOK, content="Let me see"),
+        "Shall I?",
+        wants(("create_booking", '{"flight_id": 1, "pass')),
+        "Sorry",
+    ]
+    base = seeded(tmp_path)
+    first = await recorded(tmp_path, answers, ["Yes", "Go on"], base=base, seed=3)
+    again = await replayed(tmp_path, write(tmp_path / "roll_a.json", first), base=base, seed=3)
+    assert again.rollout.messages == first.rollout.messages
+    assert again.rollout.steps == first.rollout.steps
+    assert again.rollout.stop_reason == first.rollout.stop_reason == "user_stop"
+    assert again.database.changes().equals(first.database.changes())
+    assert [call.status for call in again.rollout.tool_calls] == ["ok", "ok", "invalid_arguments"]
+    assert again.rollout.usage["agent"].calls == 0
+
+
+async def test_a_conversation_that_the_row_begins_is_not_played_twice(tmp_path: Path) -> None:
+    opening = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    task = small_task(tmp_path, initial_messages=opening, system_prompt="Be kind")
+    base = seeded(tmp_path)
+    first = await recorded(tmp_path, ["Yes?"], ["Book"], task=task, base=base)
+    again = await replayed(tmp_path, write(tmp_path / "roll_a.json", first), task=task, base=base)
+    assert again.rollout.messages == first.rollout.messages
+
+
+@pytest.mark.parametrize(
+    ("answers", "limits", "reason"),
+    [
+        ([wants(("ping", {}), ("transfer", {}), ("ping", {}))], {}, "terminal_tool"),
+        ([wants(BOOK)], {"max_steps": 2}, "agent_done"),
+        ([wants(BOOK, ("hang", {}), ("ping", {}))], {"timeout": 0.5}, "agent_done"),
+    ],
+    ids=["terminal tool", "out of steps", "out of time"],
+)
+async def test_a_rollout_that_was_cut_off_ends_at_the_same_place(
+    tmp_path: Path, answers: list[Any], limits: dict[str, Any], reason: str
+) -> None:
+    base = seeded(tmp_path)
+    first = await recorded(tmp_path, answers, [], base=base, seed=1, **limits)
+    again = await replayed(tmp_path, write(tmp_path / "roll_a.json", first), base=base, seed=1)
+    assert again.rollout.stop_reason == reason
+    assert again.database.changes().equals(first.database.changes())
+    assert len(again.rollout.messages) == len(first.rollout.messages)
+
+
+async def test_a_single_recording_answers_for_any_index(tmp_path: Path) -> None:
+    base = seeded(tmp_path)
+    path = write(tmp_path / "roll_a.json", await recorded(tmp_path, ["Hello"], [], base=base, index=2))
+    assert (await replayed(tmp_path, path, base=base, index=0)).rollout.lines[1].text == "Hello"
+
+
+@pytest.mark.parametrize("player", ["agent", "user"])
+def test_recordings_are_not_used_twice_to_make_up_the_number(tmp_path: Path, player: str) -> None:
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
+    options = {"output_dir": str(tmp_path / "runs"), "agent": "gold"}
+    log = agent_eval(bundle.dataset, **options).log_path
+    options[player] = f"replay:{log}"
+    assert agent_eval(bundle.dataset, **options).score == 1.0
+    with pytest.raises(BundleError, match=r"row a: 2 rollouts are recorded, 9 asked for.* --n-rollouts 2"):
+        agent_eval(bundle.dataset, n_rollouts=9, eval_id="more", **options)
+    assert not (tmp_path / "runs" / "evals" / "more.jsonl").exists()
+
+
+async def test_a_gap_in_the_recordings_is_found_before_anything_runs(tmp_path: Path) -> None:
+    for index in (0, 2):
+        finished = await recorded(tmp_path, ["Hello"], [], index=index)
+        write(tmp_path / f"roll_{index}.json", finished)
+    with pytest.raises(BundleError, match="rollout 1 is not recorded, only 0, 2"):
+        Recordings.load(tmp_path).check_rollouts("book", 2)
+
+
+def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Path) -> None:
+    source = tmp_path / "roll_a.json"
+    source.write_text(json.dumps({"row_id": "other", "index": 0, "messages": []}))
+    task = small_task(tmp_path)
+    players: list[Any] = [load_agent(f"replay:{source}")(), load_user(f"replay:{source}")()]
+    for player in players:
+        with pytest.raises(BundleError, match="no rollout of row book"):
+            player.check(task if hasattr(player, "sees_answers") else TaskView(task))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a recorded rollout"),
+        ('{"row_id": "a"}', "lacks row_id, index or messages"),
+    ],
+)
+def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> None:
+    source = tmp_path / "roll_a.json"
+    source.write_text(text)
+    with pytest.raises(BundleError, match=fault):
+        load_agent(f"replay:{source}")
+
+
+def test_a_missing_or_empty_source_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be read"):
+        load_agent(f"replay:{tmp_path / 'missing.json'}")
+    with pytest.raises(BundleError, match="no recorded rollouts"):
+        load_agent(f"replay:{tmp_path}")

@@ -1,0 +1,130 @@
+"""The agent that is a plain model with tool calling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
+
+from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+
+
+async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = None, **options: Any) -> Any:
+    """Play the answers; the model is at ``.models["agent"]`` of the rollout that comes back."""
+    task = options.pop("task", None) or small_task(folder)
+    user = ScriptedUser(lines) if lines is not None else None
+    model = InProcessModel(answers)
+    return (await play(task, ToolCallingAgent(), user=user, models={"agent": model}, **options)).rollout
+
+
+async def test_tools_run_in_the_order_they_were_asked_for(tmp_path: Path) -> None:
+    first = wants(("create_booking", {"flight_id": 1, "passenger": "A"}), ("ping", {}), ids=["a", "b"])
+    rollout = await talk(tmp_path, [first, "Done"])
+    assert [(call.id, call.name, call.step) for call in rollout.tool_calls] == [
+        ("a", "create_booking", 1),
+        ("b", "ping", 1),
+    ]
+    assert rollout.lines[-1].text == "Done"
+    assert rollout.stop_reason == "agent_done"
+
+
+async def test_the_model_sees_its_calls_and_their_observations(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [wants(("ping", {}), content="Wait"), "Done"])
+    seen = rollout.models["agent"].seen[1]
+    assert seen[1]["content"] == "Wait"
+    assert seen[1]["tool_calls"][0]["function"] == {"name": "ping", "arguments": "{}"}
+    assert seen[2] == {"role": "tool", "tool_call_id": "c0", "name": "ping", "content": "pong"}
+    assert [tool["function"]["name"] for tool in rollout.models["agent"].tools[1]] == list(airline().tools)
+
+
+async def test_broken_arguments_are_sent_back_to_be_mended(tmp_path: Path) -> None:
+    broken = wants(("create_booking", '{"flight_id": 1, "passenger": "Al'))
+    mended = wants(("create_booking", {"flight_id": 1, "passenger": "Alice"}), ids=["d"])
+    rollout = await talk(tmp_path, [broken, mended, "Done"])
+    error = rollout.models["agent"].seen[1][-1]["content"]
+    assert error.startswith("Error: ")
+    assert "JSON" in error
+    assert [call.status for call in rollout.tool_calls] == ["invalid_arguments", "ok"]
+    assert rollout.steps == 3
+
+
+async def test_a_tool_that_is_not_there_is_told_to_the_model(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [wants(("serch_flights", {})), "Done"])
+    assert "search_flights" in rollout.models["agent"].seen[1][-1]["content"]
+    assert rollout.tool_calls[0].status == "unknown_tool"
+
+
+async def test_only_the_first_call_counts_where_one_at_a_time_is_asked_for(tmp_path: Path) -> None:
+    several = wants(("ping", {}), ("transfer", {}))
+    rollout = await talk(tmp_path, [several, "Done"], parallel_tool_calls=False)
+    assert [call.name for call in rollout.tool_calls] == ["ping"]
+    assert len(rollout.messages[1]["tool_calls"]) == 1
+    assert rollout.models["agent"].options[0]["parallel_tool_calls"] is False
+    assert rollout.stop_reason == "agent_done"
+
+
+async def test_reasoning_goes_back_to_the_model(tmp_path: Path) -> None:
+    thinking = {**wants(("ping", {})), "reasoning_content": "hm", "thinking_blocks": [{"type": "thinking"}]}
+    reply = {"role": "assistant", "content": "Done", "reasoning_content": "well"}
+    rollout = await talk(tmp_path, [thinking, reply, "Bye"], lines=["More"])
+    seen = rollout.models["agent"].seen[2]
+    assert (seen[1]["reasoning_content"], seen[1]["thinking_blocks"]) == ("hm", [{"type": "thinking"}])
+    assert seen[3]["reasoning_content"] == "well"
+
+
+async def test_an_empty_answer_is_asked_for_again(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, ["", "  ", "Done"])
+    assert rollout.lines[-1].text == "Done"
+    assert rollout.steps == 3
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant"]
+
+
+async def test_a_model_that_says_nothing_is_at_fault(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [{"role": "assistant", "content": None}])
+    assert rollout.stop_reason == "agent_error"
+    assert "neither text nor a tool call" in rollout.stop_detail
+    assert rollout.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        ({"id": "a", "function": {"name": "ping", "arguments": None}}, "ok"),
+        ({"id": None, "function": {"name": "ping"}}, "ok"),
+        ({"id": 5, "function": {"name": "ping", "arguments": {}}}, "ok"),
+        ({"id": "a", "function": {"name": "ping", "arguments": [1]}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": 0}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": "5"}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": "ping", "arguments": '{"a": '}}, "invalid_arguments"),
+        ({"id": "a", "function": {"name": None, "arguments": "{}"}}, "unknown_tool"),
+        ({"id": "a", "function": {"name": ["ping"], "arguments": "{}"}}, "unknown_tool"),
+        ({"id": "a", "function": None}, "unknown_tool"),
+        ({}, "unknown_tool"),
+        ("ping", "unknown_tool"),
+        (None, "unknown_tool"),
+    ],
+)
+async def test_a_malformed_call_is_told_to_the_model(tmp_path: Path, call: Any, status: str) -> None:
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    rollout = await talk(tmp_path, [answer, "Done"])
+    assert [made.status for made in rollout.tool_calls] == [status]
+    assert rollout.models["agent"].seen[1][-1]["content"] == rollout.tool_calls[0].content
+    assert rollout.stop_reason == "agent_done"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>secret</think>\nDone",
+        "secret</think>Done",
+        "Done <thinking>secret</thinking>",
+        "Done<think>secret",
+    ],
+)
+async def test_thoughts_in_the_text_are_kept_from_the_user(tmp_path: Path, content: str) -> None:
+    answer = {"role": "assistant", "content": content, "reasoning_content": "well"}
+    rollout = await talk(tmp_path, [answer], lines=[])
+    assert rollout.lines[1].text == "Done"
+    assert rollout.messages[1]["reasoning_content"] == "well\nsecret"

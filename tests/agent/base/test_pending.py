@@ -1,0 +1,125 @@
+"""A forgotten ``await`` is named with its line."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reward_kit.agent.base.pending import MissingAwaitError, Pending, PendingLog, pending
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MISSING = "was never awaited: an await is missing"
+
+
+class Db:
+    """Stands in for a database of a call."""
+
+    def __init__(self, log: PendingLog | None = None) -> None:
+        self.pending_log = log
+        self.ran: list[str] = []
+
+    @pending("db")
+    async def execute(self, sql: str, params: Any = None) -> Any:
+        """Run a statement."""
+        await asyncio.sleep(0)
+        self.ran.append(sql)
+        return params
+
+
+async def call(tool: Callable[[Db], Awaitable[Any]]) -> Any:
+    """As a tool is called."""
+    log = PendingLog()
+    try:
+        value = await tool(Db(log))
+    except Exception as error:
+        log.check(error)
+        raise
+    log.check()
+    return value
+
+
+async def test_all_ways_of_awaiting_count() -> None:
+    async def tool(db: Db) -> list[Any]:
+        found = [await db.execute("a", 1)]
+        found += await asyncio.gather(db.execute("b", 2), db.execute("c", params=3))
+        found.append(await asyncio.create_task(db.execute("d", 4)))
+        found.append(await asyncio.wait_for(db.execute("e", 5), 1))
+        work = db.execute("f", 6)
+        found.append(await work)
+        db.execute("not wanted").close()
+        with pytest.raises(RuntimeError, match="cannot reuse"):
+            await work
+        return [*found, len(db.ran)]
+
+    assert await call(tool) == [1, 2, 3, 4, 5, 6, 6]
+
+
+async def forgets(db: Db) -> None:
+    await db.execute("a")
+    db.execute("DELETE\n  FROM flights")
+
+
+async def test_a_forgotten_one_is_named_with_its_line_and_the_remedy() -> None:
+    line = forgets.__code__.co_firstlineno + 2
+    with pytest.raises(MissingAwaitError) as raised:
+        await call(forgets)
+    assert str(raised.value) == (
+        f"test_pending.py:{line}: db.execute('DELETE FROM flights') {MISSING}. Put `await` before db.execute."
+    )
+
+
+async def test_a_task_that_has_not_begun_at_the_end_counts_as_forgotten() -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def tool(db: Db) -> None:
+        left.append(asyncio.create_task(db.execute("a")))
+
+    with pytest.raises(MissingAwaitError, match=MISSING):
+        await call(tool)
+    assert await left[0] is None
+
+
+@pytest.mark.parametrize(
+    ("use", "remedy"),
+    [
+        (lambda work: work.scalar_one(), "Write `(await db.execute(...)).scalar_one`."),
+        (lambda work: work[0], "Write `(await db.execute(...))`."),
+        (lambda work: 1 if work else 0, "Write `(await db.execute(...))`."),
+        (list, "Write `(await db.execute(...))`."),
+        (len, "Write `(await db.execute(...))`."),
+        (float, "Write `(await db.execute(...))`."),
+        (lambda work: 1 + work, "Write `(await db.execute(...))`."),
+        (lambda work: f"{work}", "Put `await` before db.execute."),
+        (lambda work: work == 1, "Put `await` before db.execute."),
+    ],
+)
+async def test_one_that_is_used_as_its_result(use: Callable[[Any], Any], remedy: str) -> None:
+    async def tool(db: Db) -> None:
+        use(db.execute("SELECT 1"))
+
+    with pytest.raises(MissingAwaitError) as raised:
+        await call(tool)
+    assert str(raised.value).endswith(f"db.execute('SELECT 1') {MISSING}. {remedy}")
+
+
+async def test_an_error_of_the_calls_own_is_not_explained_away() -> None:
+    async def tool(db: Db) -> None:
+        db.execute("SELECT 1")
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match="of its own"):
+        await call(tool)
+
+
+async def test_it_looks_like_a_coroutine_to_libraries() -> None:
+    work = Db().execute("a")
+    assert asyncio.iscoroutine(work)
+    assert not hasattr(work, "scalar")
+    assert not hasattr(work, "cr_frame")
+    assert isinstance(work, Pending)
+    assert Db.execute.__doc__ == "Run a statement."
+    assert await work is None

@@ -1,0 +1,95 @@
+"""Blocking functions beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+import time
+from threading import get_ident
+
+import pytest
+
+from reward_kit.agent.base.worker_thread import in_thread
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
+
+
+async def test_the_outcome_of_the_function_is_returned_or_raised() -> None:
+    assert await in_thread(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_thread(lambda: next(iter(())))
+    with pytest.raises(SystemExit):
+        await in_thread(lambda: exec("raise SystemExit(3)"))
+
+
+async def test_one_thread_serves_one_call_after_the_other() -> None:
+    first = await in_thread(get_ident)
+    assert first != get_ident()
+    assert {await in_thread(get_ident) for _ in range(20)} == {first}
+
+
+async def test_calls_that_hang_do_not_delay_others() -> None:
+    release = threading.Event()
+    hanging = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(in_thread(lambda: "here"), 10) == "here"
+    hanging[0].cancel()
+    release.set()
+    assert await asyncio.gather(*hanging[1:]) == [True] * 49
+
+
+async def test_the_event_loop_runs_meanwhile() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def answer() -> str:
+        return "answer"
+
+    asked = in_thread(lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(timeout=10))
+    assert await asked == "answer"
+
+
+async def test_the_callers_context_is_seen_and_not_changed() -> None:
+    VARIABLE.set("outside")
+
+    def change() -> str:
+        seen = VARIABLE.get()
+        VARIABLE.set("inside")
+        return seen
+
+    assert await in_thread(change) == "outside"
+    assert VARIABLE.get() == "outside"
+
+
+def test_threads_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_kit.agent.base.worker_thread.IDLE_SECONDS", 0.05)
+    started = threading.Barrier(8)
+
+    async def use_eight() -> set[int]:
+        return set(
+            await asyncio.gather(*(in_thread(lambda: (started.wait(20), get_ident())[1]) for _ in range(8)))
+        )
+
+    used = asyncio.run(use_eight())
+    assert len(used) == 8
+    deadline = time.monotonic() + 20
+    while used & {thread.ident for thread in threading.enumerate()} and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not used & {thread.ident for thread in threading.enumerate()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_makes_its_own_threads() -> None:
+    asyncio.run(in_thread(lambda: None))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = asyncio.run(asyncio.wait_for(in_thread(lambda: 0), 20))
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

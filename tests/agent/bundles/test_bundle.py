@@ -1,0 +1,329 @@
+"""Loading a bundle: what it holds, and what a person reads where it does not hold together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.bundles.toolset import end_goal_reward
+from reward_kit.errors import BundleError
+
+TOOLS = """\
+from reward_kit.agent.tools.registry import ToolRegistry
+
+R = ToolRegistry("tools")
+
+@R.tool(description="Add", parameters={"x": int})
+def add(x, db):
+    db.execute("INSERT INTO t VALUES (:x)", {"x": x})
+"""
+
+REWARD = "def evaluate(messages, *, db, **kwargs):\n    return {'score': 1.0}\n"
+
+GOAL = "SELECT COUNT(*) FROM t"
+
+
+def row(row_id: str = "a", **fields: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": "hi"}]
+    return {"id": row_id, "toolset": "my_task.tools", "initial_messages": said, **fields}
+
+
+def write(folder: Path, *rows: dict[str, Any], **files: str) -> Path:
+    """A bundle's folder; ``tools="…"`` writes ``tools.py``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "task.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows or (row(),)))
+    for name, content in {"tools": TOOLS, "reward": REWARD, **files}.items():
+        if content:
+            (folder / f"{name}.py").write_text(content)
+    return folder
+
+
+def faults(source: Path) -> list[str]:
+    with pytest.raises(BundleError) as caught:
+        TaskBundle.load(source)
+    assert "my_task" not in sys.modules
+    return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "my_task"
+
+
+def test_a_bundle_holds_its_tasks_with_tools_reward_and_seed(folder: Path) -> None:
+    write(folder, row("a"), row("b", system_prompt="file:policy.md"))
+    (folder / "policy.md").write_text("Be kind.")
+    (folder / "seed.sql").write_text("CREATE TABLE t (x);")
+    with TaskBundle.load(folder / "task.jsonl") as bundle:
+        first, second = bundle.tasks
+        assert (bundle.dataset, bundle.folder) == (folder / "task.jsonl", folder)
+        assert list(first.registry.tools) == ["add"]
+        assert first.reward([], db=None) == {"score": 1.0}
+        assert first.seed.sql == "CREATE TABLE t (x);"
+        assert second.seed is first.seed
+        assert second.registry is first.registry
+        assert first.system_prompt is None
+        assert second.system_prompt == "Be kind."
+        assert second.folder == folder
+    assert "my_task.tools" not in sys.modules
+
+
+def test_two_bundles_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        write(tmp_path / number / "my_task", tools=TOOLS.replace("Add", f"Add {number}"))
+    for number in ("1", "2", "1"):
+        with TaskBundle.load(tmp_path / number / "my_task") as bundle:
+            assert bundle.tasks[0].registry.tools["add"].description == f"Add {number}"
+
+
+def test_a_packed_bundle_is_loaded_and_its_files_are_removed_on_close(folder: Path, tmp_path: Path) -> None:
+    write(folder)
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "my_task")
+    shutil.rmtree(folder)
+    with TaskBundle.load(archive) as bundle:
+        unpacked = bundle.folder
+        assert unpacked.name == "my_task"
+    assert not unpacked.exists()
+
+
+@pytest.mark.parametrize(
+    ("toolset", "tools"),
+    [
+        ("my_task.tools:OTHER", TOOLS + "\nOTHER = ToolRegistry('other')\n"),
+        ("my_task.tools", TOOLS.replace("R = ", "other = ").replace("@R", "@other")),
+    ],
+)
+def test_the_registry_may_have_another_name(folder: Path, toolset: str, tools: str) -> None:
+    write(folder, row(toolset=toolset), tools=tools)
+    with TaskBundle.load(folder) as bundle:
+        assert bundle.tasks[0].registry.name == ("other" if ":" in toolset else "tools")
+
+
+def test_rows_may_name_different_toolsets_and_rewards(folder: Path) -> None:
+    write(
+        folder,
+        row("a"),
+        row("b", toolset="my_task.more", reward="my_task.reward:strict"),
+        reward=REWARD + "\ndef strict(messages, **kwargs):\n    return {'score': 0.0}\n",
+        more=TOOLS.replace('"tools"', '"more"'),
+    )
+    with TaskBundle.load(folder) as bundle:
+        assert [task.registry.name for task in bundle.tasks] == ["tools", "more"]
+        assert [task.reward.__name__ for task in bundle.tasks] == ["evaluate", "strict"]
+
+
+def test_without_reward_py_the_end_goal_decides(folder: Path) -> None:
+    write(folder, row(end_goal_sql=GOAL), reward="")
+    with TaskBundle.load(folder) as bundle:
+        assert bundle.tasks[0].reward is end_goal_reward
+
+
+def test_seed_sql_of_a_row_goes_before_the_seed_of_the_folder(folder: Path) -> None:
+    write(
+        folder,
+        row("a"),
+        row("b", seed_sql="CREATE TABLE u (y);"),
+        row("c", seed_sql="file:other.sql"),
+        row("d", seed_sql=""),
+    )
+    (folder / "seed.sql").write_text("CREATE TABLE t (x);")
+    (folder / "other.sql").write_text("CREATE TABLE v (z);")
+    with TaskBundle.load(folder) as bundle:
+        assert [task.seed.sql for task in bundle.tasks] == [
+            "CREATE TABLE t (x);", "CREATE TABLE u (y);", "CREATE TABLE v (z);", "",
+        ]  # fmt: skip
+        assert [task.seed.origin for task in bundle.tasks] == [
+            "my_task/seed.sql", "task.jsonl:2 seed_sql", "my_task/other.sql", "task.jsonl:4 seed_sql",
+        ]  # fmt: skip
+        assert len({task.seed.key for task in bundle.tasks}) == 4
+
+
+def test_nothing_is_imported_while_a_row_is_faulty(folder: Path) -> None:
+    write(folder, row("a"), row("b", n_rollouts=0), tools="raise RuntimeError('imported')\n")
+    assert faults(folder) == [
+        "task.jsonl:2: row 'b', field 'n_rollouts': got 0 (a whole number), expected a whole number >= 1"
+    ]
+
+
+def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
+    known, unknown = {"name": "add", "arguments": {"x": 1}}, {"name": "ad", "arguments": {"x": 1}}
+    write(
+        folder, row("a", actions=[known]), row("b", actions=[unknown, unknown]), row("c", actions=[unknown])
+    )
+    with TaskBundle.load(folder) as bundle:
+        (warning,) = bundle.warnings
+    assert warning == (
+        "task.jsonl:2: row 'b', field 'actions': there is no tool 'ad' (did you mean 'add'?); "
+        "the call is skipped (also in 1 more row)"
+    )
+
+
+def test_the_bare_name_of_a_seed_file_is_no_sql(folder: Path) -> None:
+    write(folder, row(seed_sql="other.sql"))
+    (folder / "other.sql").write_text("CREATE TABLE t (x);")
+    (fault,) = faults(folder)
+    assert fault == (
+        "task.jsonl:1: row 'a', field 'seed_sql': 'other.sql' is a file, not SQL. Write \"file:other.sql\"."
+    )
+
+
+def test_a_faulty_seed_script_is_told_before_anything_is_imported(folder: Path) -> None:
+    write(folder, seed="def sed(db): pass\n", tools="raise RuntimeError('imported')\n")
+    (fault,) = faults(folder)
+    assert fault.startswith("task.jsonl:1: row 'a', field 'seed_sql': ")
+    assert fault.endswith('my_task/seed.py: has no "def seed(db)"')
+
+
+def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    write(folder, row("a", toolset="nowhere.tools"), row("b", toolset="nowhere.tools"), tools="")
+    (fault,) = faults(folder)
+    assert fault == (
+        "task.jsonl:1: row 'a', field 'toolset': there is no module 'nowhere' in "
+        f"{tmp_path}, / or the installed packages (also in 1 more row)"
+    )
+
+
+def test_a_toolset_that_names_another_folder_gets_a_hint(folder: Path) -> None:
+    write(folder, row(toolset="your_task.tools"))
+    (fault,) = faults(folder)
+    assert fault.endswith("The bundle's folder is 'my_task': did you mean \".tools\"?")
+
+
+def test_a_bundle_without_tools_is_told_which_file_to_write(folder: Path) -> None:
+    write(folder, tools="")
+    (fault,) = faults(folder)
+    assert fault.endswith(
+        f"there is no module 'my_task.tools' in package 'my_task'. Write {folder / 'tools.py'}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ("x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
+        ("import not_installed\n", "tools.py:1: ModuleNotFoundError: No module named 'not_installed'"),
+        (
+            "from my_task.absent import x\n",
+            "tools.py:1: ModuleNotFoundError: No module named 'my_task.absent'",
+        ),
+        ("def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(3)\n", "tools.py:2: SystemExit: 3"),
+        ("x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
+        ("R = 3\n", "'R' in module 'my_task.tools' is int, expected a ToolRegistry"),
+        (
+            TOOLS.replace("R", "A").replace("ToolAegistry", "ToolRegistry") + "B = ToolRegistry('b')\n",
+            'has several registries. Write which one: "my_task.tools:A", "my_task.tools:B".',
+        ),
+    ],
+)
+def test_a_tools_module_that_does_not_work_is_told_without_a_traceback(
+    folder: Path, tools: str, expected: str
+) -> None:
+    write(folder, tools=tools)
+    (fault,) = faults(folder)
+    assert fault.startswith("task.jsonl:1: row 'a', field 'toolset': ")
+    assert expected in fault
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        ("x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
+        ("evaluate = 3\n", "my_task.reward:evaluate is int, expected a function"),
+        ("1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
+        ("def evaluate(messages, db):\n    pass\n", "my_task.reward:evaluate does not take **kwargs"),
+        ("def evaluate(messages, /, **kwargs):\n    pass\n", "takes 'messages' by position only"),
+    ],
+)
+def test_a_reward_that_cannot_be_called_is_told(folder: Path, reward: str, expected: str) -> None:
+    write(folder, reward=reward)
+    (fault,) = faults(folder)
+    assert fault.startswith("task.jsonl:1: row 'a', field 'reward': ")
+    assert expected in fault
+
+
+def test_a_row_must_have_the_fields_that_its_reward_needs(folder: Path) -> None:
+    reward = (
+        "def evaluate(messages, *, db, gold_db, rollout, end_goal_sql, level, outputs, **kwargs):\n    1\n"
+    )
+    write(
+        folder,
+        row("a", level=1, end_goal_sql=GOAL),
+        row("b", level=2),
+        row("c", end_goal_sql=GOAL),
+        reward=reward,
+    )
+    assert faults(folder) == [
+        "task.jsonl:2: row 'b', field 'end_goal_sql': is missing, but the reward needs it",
+        "task.jsonl:3: row 'c', field 'level': is missing, but the reward needs it",
+    ]
+
+
+def test_a_row_without_any_reward_is_told(folder: Path) -> None:
+    write(folder, row("a", end_goal_sql=GOAL), row("b"), reward="")
+    (fault,) = faults(folder)
+    assert fault.startswith(
+        "task.jsonl:2: row 'b', field 'end_goal_sql': is missing, and there is no my_task/reward.py"
+    )
+
+
+def test_the_faults_of_all_toolsets_and_rewards_are_told_together(folder: Path) -> None:
+    write(
+        folder,
+        row("a", toolset="my_task.broken"),
+        row("b", reward="my_task.reward:missing"),
+        row("c", toolset="elsewhere.tools"),
+        broken="1 / 0\n",
+    )
+    assert [line.split(": ")[0] for line in faults(folder)] == [
+        "task.jsonl:1",
+        "task.jsonl:2",
+        "task.jsonl:3",
+    ]
+
+
+def test_a_relative_toolset_is_the_folders_own_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("my_task", "weird name-2", "json", "7th"):
+        with TaskBundle.load(
+            write(tmp_path / name, row(toolset=".tools", reward=".reward:evaluate"))
+        ) as bundle:
+            assert bundle.tasks[0].reward([], db=None) == {"score": 1.0}
+            assert list(bundle.tasks[0].registry.tools) == ["add"]
+    assert sys.modules["json"] is json
+
+
+def test_a_copied_folder_does_not_run_the_originals_tools(folder: Path, tmp_path: Path) -> None:
+    write(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    (fault,) = faults(tmp_path / "copy")
+    assert fault == (
+        f"task.jsonl:1: row 'a', field 'toolset': 'my_task.tools' is {folder / 'tools.py'}, outside of the "
+        f"bundle's folder {tmp_path / 'copy'}; write \".tools\" for the bundle's own tools, or add "
+        '"toolset_outside": true to the row to use it'
+    )
+    write(tmp_path / "copy", row(toolset_outside=True), tools="raise RuntimeError('the wrong one')\n")
+    with TaskBundle.load(tmp_path / "copy") as bundle:
+        assert list(bundle.tasks[0].registry.tools) == ["add"]
+
+
+@pytest.mark.parametrize("toolset", ["shop.one.tools", "shop.tools"])
+def test_a_neighbour_in_one_package_is_outside_and_the_package_above_is_not(
+    tmp_path: Path, toolset: str
+) -> None:
+    write(tmp_path / "shop")
+    write(tmp_path / "shop" / "one")
+    two = write(tmp_path / "shop" / "two", row(toolset=toolset))
+    if toolset == "shop.tools":
+        TaskBundle.load(two).close()
+        return
+    (fault,) = faults(two)
+    assert f"is {tmp_path / 'shop' / 'one' / 'tools.py'}, outside of the bundle's folder {two}" in fault

@@ -1,0 +1,150 @@
+"""Importing bundles: the path, the pins, and two bundles with one name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.bundles.imports import BundleImports
+from reward_kit.errors import BundleError
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    path, finders, modules = list(sys.path), list(sys.meta_path), set(sys.modules)
+    yield
+    assert sys.path == path
+    assert sys.meta_path == finders
+    left = {
+        name for name in set(sys.modules) - modules if name.startswith(("my_task", "examples", "neighbour"))
+    }
+    for name in left:
+        del sys.modules[name]
+    assert left == set()
+
+
+def package(parent: Path, name: str = "my_task", value: object = 1, *, init: bool = False) -> Path:
+    folder = parent / name
+    folder.mkdir(parents=True)
+    (folder / "tools.py").write_text(f"from {name.replace('/', '.')}.data import number\n")
+    (folder / "data.py").write_text(f"number = {value!r}\n")
+    if init:
+        (folder / "__init__.py").write_text("")
+    return folder
+
+
+def test_the_folder_above_and_the_working_directory_are_importable_until_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "cwd" / "neighbour_a.py").write_text("")
+    folder = package(tmp_path)
+    (tmp_path / "neighbour_b.py").write_text("")
+    monkeypatch.chdir(tmp_path / "cwd")
+    imports = BundleImports(folder)
+    added = [str(tmp_path), str(tmp_path / "cwd")]
+    assert sys.path[-2:] == added
+    imports.module("neighbour_a")
+    imports.module("neighbour_b")
+    imports.close()
+    imports.close()
+    assert "neighbour_a" not in sys.modules
+
+
+def test_an_installed_module_is_not_hidden_by_a_file_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('the wrong one')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    imports = BundleImports(package(tmp_path))
+    assert imports.module("colorsys").rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)
+    imports.close()
+
+
+def test_two_open_bundles_of_one_folder_name_are_refused(tmp_path: Path) -> None:
+    first = BundleImports(package(tmp_path / "1"))
+    first.module("my_task.tools")
+    second = BundleImports(package(tmp_path / "2"))
+    with pytest.raises(
+        BundleError, match=r"belongs to the bundle .*1/my_task, which is open. Close that bundle first"
+    ):
+        second.module("my_task.tools")
+    first.close()
+    assert second.module("my_task.tools").number == 1
+    second.close()
+
+
+def test_one_folder_can_be_open_twice(tmp_path: Path) -> None:
+    folder = package(tmp_path)
+    first, second = BundleImports(folder), BundleImports(folder)
+    module = first.module("my_task.tools")
+    assert second.module("my_task.tools") is module
+    first.close()
+    assert second.module("my_task.data") is sys.modules["my_task.data"]
+    second.close()
+    assert "my_task.data" not in sys.modules
+
+
+def test_a_foreign_module_of_the_same_name_is_told_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path / "foreign", init=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "foreign"))
+    import my_task
+
+    imports = BundleImports(package(tmp_path / "own"))
+    with pytest.raises(
+        BundleError, match=r"a module 'my_task' from .*foreign/my_task/__init__.py is imported already"
+    ):
+        imports.module("my_task.tools")
+    imports.close()
+    assert sys.modules["my_task"] is my_task
+    del sys.modules["my_task"]
+
+
+def test_a_namesake_that_is_installed_but_not_imported_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path / "installed", value="installed", init=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    package(tmp_path / "cwd", value="cwd")
+    monkeypatch.chdir(tmp_path / "cwd")
+    imports = BundleImports(package(tmp_path / "own", value="own"))
+    assert imports.module("my_task.tools").number == "own"
+    assert imports.module("my_task.data").number == "own"
+    imports.close()
+
+
+def test_a_dataset_in_a_subfolder_finds_the_tools_above_it(tmp_path: Path) -> None:
+    folder = package(tmp_path)
+    (folder / "rows").mkdir()
+    imports = BundleImports(folder / "rows")
+    assert imports.module("my_task.tools").number == 1
+    imports.close()
+
+
+def test_a_folder_named_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "antigravity"
+    folder.mkdir()
+    (folder / "tools.py").write_text("")
+    imports = BundleImports(folder)
+    with pytest.raises(
+        BundleError, match=r"'antigravity' is a module of Python itself. Rename the bundle's folder"
+    ):
+        imports.module("antigravity.tools")
+    imports.close()
+
+
+def test_a_bundle_is_imported_anew_when_it_is_opened_again(tmp_path: Path) -> None:
+    folder = package(tmp_path)
+    imports = BundleImports(folder)
+    imports.module("my_task.tools")
+    imports.close()
+    (folder / "data.py").write_text("number = 'edited'\n")
+    imports = BundleImports(folder)
+    assert imports.module("my_task.tools").number == "edited"
+    imports.close()

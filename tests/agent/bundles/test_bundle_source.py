@@ -1,0 +1,187 @@
+"""What can be named as a dataset, and packed bundles that mean harm."""
+
+from __future__ import annotations
+
+import io
+import stat
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.bundles.archive import unpack
+from reward_kit.agent.bundles.source import BundleSource, find_bundle
+from reward_kit.errors import BundleError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "my_task"
+    made.mkdir()
+    (made / "task.jsonl").write_text("{}\n")
+    (made / "tools.py").write_text("")
+    return made
+
+
+def pack(folder: Path, target: Path, prefix: str) -> Path:
+    files = {prefix + path.name: path.read_bytes() for path in folder.iterdir()}
+    if target.suffix == ".zip":
+        with zipfile.ZipFile(target, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    else:
+        with tarfile.open(target, "w:gz" if target.name.endswith("gz") else "w") as archive:
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return target
+
+
+def test_a_dataset_file_is_found(folder: Path) -> None:
+    assert find_bundle(folder / "task.jsonl") == BundleSource(folder / "task.jsonl", folder)
+
+
+def test_a_folder_stands_for_its_task_jsonl(folder: Path) -> None:
+    assert find_bundle(str(folder)) == BundleSource(folder / "task.jsonl", folder)
+
+
+def test_a_folder_without_task_jsonl_names_its_other_datasets(folder: Path) -> None:
+    (folder / "task.jsonl").rename(folder / "dev.jsonl")
+    with pytest.raises(BundleError, match=r"has no task\.jsonl\. Name one of its datasets: dev\.jsonl"):
+        find_bundle(folder)
+
+
+def test_an_installed_bundle_is_found_by_its_import_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "dev.jsonl").write_text("{}\n")
+    (folder / "__init__.py").write_text("raise RuntimeError('finding a bundle must not run it')\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.chdir("/")
+    assert find_bundle("my_task") == BundleSource(folder / "task.jsonl", folder)
+    assert find_bundle("my_task/dev.jsonl") == BundleSource(folder / "dev.jsonl", folder)
+    assert "my_task" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "no_such_bundle", "json", "", "a b", "sys"])
+def test_what_is_not_there_is_told_with_the_working_directory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError) as caught:
+        find_bundle(name)
+    assert str(tmp_path) in str(caught.value) or name == "json"
+
+
+def test_rows_from_elsewhere_use_the_task_dir_as_their_bundle(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "subset.jsonl").write_text("{}\n")
+    assert find_bundle(tmp_path / "subset.jsonl", folder) == BundleSource(tmp_path / "subset.jsonl", folder)
+    assert find_bundle(None, folder) == BundleSource(folder / "task.jsonl", folder)
+    assert find_bundle("task.jsonl", folder) == BundleSource(folder / "task.jsonl", folder)
+    with pytest.raises(BundleError, match="there is no such folder"):
+        find_bundle(None, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("name", ["my_task.zip", "my_task.tar.gz", "my_task.tgz", "my_task.tar"])
+@pytest.mark.parametrize("prefix", ["", "my_task/"])
+def test_a_packed_bundle_is_unpacked_under_its_name_and_removed_again(
+    folder: Path, tmp_path: Path, name: str, prefix: str
+) -> None:
+    found = find_bundle(pack(folder, tmp_path / name, prefix))
+    assert found.folder.name == "my_task"
+    assert found.dataset.read_text() == "{}\n"
+    assert (found.folder / "tools.py").is_file()
+    found.discard()
+    assert not found.folder.exists()
+    found.discard()
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "a/../../evil.py", "..\\evil.py", "C:evil.py"])
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str, kind: str) -> None:
+    target = tmp_path / f"x.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(target, "w") as archive:
+            info = zipfile.ZipInfo("x")
+            info.filename = name
+            archive.writestr(info, "evil")
+    else:
+        with tarfile.open(target, "w") as tar:
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"evil"))
+    with pytest.raises(BundleError, match="outside of its folder"):
+        unpack(target)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        info = tarfile.TarInfo("link")
+        info.type = kind
+        info.linkname = "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(BundleError, match="something other than files"):
+        unpack(tmp_path / "x.tar")
+
+
+def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        info = zipfile.ZipInfo("link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(BundleError, match="holds a link"):
+        unpack(tmp_path / "x.zip")
+
+
+def test_the_unpacked_size_and_number_of_files_are_bounded(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", b"\0" * 1_000_000)
+        archive.writestr("b", b"")
+    with pytest.raises(BundleError, match="larger than 999999 bytes"):
+        unpack(tmp_path / "x.zip", max_bytes=999_999)
+    with pytest.raises(BundleError, match="more than 1 files"):
+        unpack(tmp_path / "x.zip", max_files=1)
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar.gz"])
+def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
+    with pytest.raises(BundleError, match="cannot be unpacked: it is not an archive") as caught:
+        unpack(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ('{"id": "a", "toolset": "my_task.tools"}', "my_task"),
+        ('{"id": "a", "toolset": "my-task.tools"}', "v2"),
+        ('{"id": "a", "toolset": 5}', "v2"),
+        ('{"id": "a"}', "v2"),
+        ("[]", "v2"),
+        ("{", "v2"),
+        ("", "v2"),
+    ],
+)
+def test_files_packed_without_a_folder_get_that_of_their_rows(
+    folder: Path, tmp_path: Path, row: str, name: str
+) -> None:
+    """So an archive may bear any name."""
+    (folder / "task.jsonl").write_text(f"\n{row}\n")
+    found = find_bundle(pack(folder, tmp_path / "v2.zip", ""))
+    assert found.folder.name == name
+    found.discard()
+
+
+def test_nothing_is_left_behind_by_a_refused_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    (tmp_path / "x.zip").write_bytes(b"nonsense")
+    with pytest.raises(BundleError):
+        find_bundle(tmp_path / "x.zip")
+    assert list(scratch.iterdir()) == []

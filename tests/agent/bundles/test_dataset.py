@@ -1,0 +1,176 @@
+"""Reading a dataset: places of faults, what is passed over, what only looks odd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.bundles.dataset import Dataset, FaultyBundleError, read_dataset
+from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.errors import BundleError
+
+
+def row(row_id: str = "a", **fields: Any) -> str:
+    said = [{"role": "user", "content": "hi"}]
+    return json.dumps({"id": row_id, "toolset": "my_task.tools", "initial_messages": said, **fields})
+
+
+def read(folder: Path, content: str | bytes) -> Dataset:
+    path = folder / "task.jsonl"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_dataset(path, BundleFiles(folder))
+
+
+def faults(folder: Path, content: str | bytes) -> list[str]:
+    with pytest.raises(FaultyBundleError) as caught:
+        read(folder, content)
+    return caught.value.faults
+
+
+def test_rows_come_in_the_order_of_the_file_and_know_their_line(tmp_path: Path) -> None:
+    dataset = read(tmp_path, f"{row('b')}\n{row('a')}\n")
+    assert [(item.id, item.place) for item in dataset.rows] == [("b", "task.jsonl:1"), ("a", "task.jsonl:2")]
+    assert dataset.warnings == []
+
+
+def test_blank_lines_and_comments_are_passed_over(tmp_path: Path) -> None:
+    dataset = read(tmp_path, f"# rows\n\n   \n{row('a')}\n  # {row('x')}\n{row('b')}")
+    assert [item.place for item in dataset.rows] == ["task.jsonl:4", "task.jsonl:6"]
+
+
+def test_a_row_may_be_wrapped_if_its_later_lines_are_indented(tmp_path: Path) -> None:
+    wrapped = json.dumps(json.loads(row("wrapped")), indent=2)
+    dataset = read(tmp_path, f"{row('a')}\n{wrapped}\n{row('b')}\n")
+    assert [(item.id, item.place) for item in dataset.rows] == [
+        ("a", "task.jsonl:1"), ("wrapped", "task.jsonl:2"), ("b", "task.jsonl:12"),
+    ]  # fmt: skip
+
+
+def test_bad_json_in_a_wrapped_row_is_reported_where_it_stands(tmp_path: Path) -> None:
+    assert faults(tmp_path, '{"id": "b",\n  "toolset" "x"}\n') == [
+        "task.jsonl:2:13: not valid JSON: Expecting ':' delimiter"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"id": "a", "id": "b"}', "task.jsonl:1: not valid JSON: an object has the key 'id' twice"),
+        ('{"id": "a", "x": NaN}', "task.jsonl:1: not valid JSON: NaN is not a JSON number"),
+        ('{"id": "a", "x": [-1e999]}', "task.jsonl:1: not valid JSON: a number is too large"),
+        ('{"id": "a", "x": "\\ud800"}', "task.jsonl:1: not valid JSON: half a character, '\\ud800'"),
+        ("[" * 100_000, "task.jsonl:1: not valid JSON: maximum recursion depth exceeded"),
+        ("nonsense", "task.jsonl:1:1: not valid JSON: Expecting value"),
+    ],
+)
+def test_json_that_cannot_be_used_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (fault,) = faults(tmp_path, text)
+    assert fault.startswith(expected)
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, row().encode() + b'\n{"id": "\xff"}\n')
+    assert fault.startswith("task.jsonl:2:9: is not UTF-8 text")
+
+
+def test_the_faults_of_all_rows_are_told_together_one_line_each(tmp_path: Path) -> None:
+    content = "\n".join([row("a", n_rollouts="four"), row("b"), "{", row("c", max_steps=0, outputs=3)])
+    assert faults(tmp_path, content) == [
+        "task.jsonl:1: row 'a', field 'n_rollouts': got \"four\" (a string), expected a whole number >= 1",
+        "task.jsonl:3:2: not valid JSON: Expecting property name enclosed in double quotes",
+        "task.jsonl:4: row 'c', field 'outputs': got 3 (a whole number), expected a list of strings",
+        "task.jsonl:4: row 'c', field 'max_steps': got 0 (a whole number), expected a whole number >= 1",
+    ]
+
+
+def test_thousands_of_faults_are_counted_but_not_all_shown(tmp_path: Path) -> None:
+    with pytest.raises(FaultyBundleError) as caught:
+        read(tmp_path, "{}x\n" * 1000)
+    assert len(caught.value.faults) == 1000
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 201
+    assert lines[-1] == "… and 800 more faults"
+
+
+def test_duplicate_ids_name_both_lines(tmp_path: Path) -> None:
+    assert faults(tmp_path, f"{row('a')}\n{row('b')}\n{row('a')}\n") == [
+        "task.jsonl:3: row 'a', field 'id': line 1 has the same id"
+    ]
+
+
+def test_ids_that_differ_in_case_only_would_share_a_folder(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, f"{row('Alice')}\n{row('alice')}\n")
+    assert fault.startswith(
+        "task.jsonl:2: row 'alice', field 'id': line 1 has the id 'Alice', the same folder name"
+    )
+
+
+def test_a_dataset_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="has no rows"):
+        read(tmp_path, "# nothing yet\n")
+
+
+def test_a_file_reference_becomes_the_text_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "policy.md").write_bytes(b"\xef\xbb\xbfBe kind.\r\nAlways.")
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql" / "seed.sql").write_text("SELECT 1;")
+    (tmp_path / "user.txt").write_text("You are Ann.")
+    (item,) = read(
+        tmp_path,
+        row(system_prompt="file:policy.md", seed_sql="file:sql/seed.sql", sim_user_prompt="file:user.txt"),
+    ).rows
+    assert item.system_prompt == "file:policy.md"
+    assert item.text("system_prompt") == "Be kind.\nAlways."
+    assert item.text("sim_user_prompt") == "You are Ann."
+    assert item.reward_fields()["seed_sql"] == "SELECT 1;"
+
+
+def test_a_file_that_is_missing_or_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (tmp_path / "secret.md").write_text("secret")
+    (bundle / "link.md").symlink_to(tmp_path / "secret.md")
+    (bundle / "latin.md").write_bytes("line\nÄ".encode("latin-1"))
+    names = ["missing.md", "../secret.md", str(tmp_path / "secret.md"), "link.md", ".", "", "latin.md"]
+    found = faults(
+        bundle, "\n".join(row(f"r{i}", system_prompt=f"file:{name}") for i, name in enumerate(names))
+    )
+    assert [fault.split("field 'system_prompt': ")[1].split(str(tmp_path))[0] for fault in found] == [
+        "file 'missing.md' does not exist in ",
+        "file '../secret.md' is outside of the bundle's folder ",
+        "file '",
+        "file 'link.md' is outside of the bundle's folder ",
+        "'.' in ",
+        '"file:" names no file',
+        "",
+    ]
+    assert found[-1].endswith("latin.md:2: is not UTF-8 text (unexpected end of data)")
+
+
+def test_names_that_other_tools_have_are_told_where_they_mean_nothing_here(tmp_path: Path) -> None:
+    first = row(seed=7, timeout=2.5, system="Be kind.")
+    warnings = read(tmp_path, f"{first}\n{row('b', seed=8)}").warnings
+    kept = "is kept as a field of your own, for the reward"
+    assert [warning.partition("row 'a', field ")[2] for warning in warnings] == [
+        f"'seed': {kept}; the random numbers of rollouts are set with --seed (also in 1 more row)",
+        f"'timeout': {kept}; the time of a rollout is --timeout",
+        f"'system': {kept}; did you mean 'system_prompt'?",
+    ]
+    assert read(tmp_path, row(seed="a", timeout=None, system=["of", "mine"])).warnings == []
+
+
+def test_likely_misspellings_are_told_once_with_their_number(tmp_path: Path) -> None:
+    (warning,) = read(tmp_path, "\n".join(row(f"r{i}", n_rollout=4, difficulty=i) for i in range(3))).warnings
+    assert warning.startswith("task.jsonl:1: row 'r0', field 'n_rollout': is kept as a field of your own;")
+    assert warning.endswith("did you mean 'n_rollouts'? (also in 2 more rows)")
+
+
+def test_a_row_that_says_nothing_to_the_agent_is_odd(tmp_path: Path) -> None:
+    dataset = read(
+        tmp_path, row("a", initial_messages=[]) + "\n" + row("b", initial_messages=[], sim_user_prompt="x")
+    )
+    (warning,) = dataset.warnings
+    assert warning.startswith("task.jsonl:1: row 'a', field 'initial_messages'")

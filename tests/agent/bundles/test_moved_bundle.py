@@ -1,0 +1,117 @@
+"""An evaluation whose bundle lies elsewhere by now: how to go on is said, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.rescore import Rescoring, rescore
+from reward_kit.agent.runner.signals import run_from_code
+from reward_kit.errors import UsageError
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    rows(made)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return agent_eval(bundle.folder, agent="gold", eval_id="mine")
+
+
+def rows(bundle: Bundle, **more: Any) -> None:
+    bundle.rows(*({"id": row_id, "actions": GOLD, "n_rollouts": 2, **more} for row_id in ("a", "b")))
+
+
+def moved(bundle: Bundle, name: str) -> Bundle:
+    target = bundle.folder.parent / name
+    target.parent.mkdir(exist_ok=True)
+    return Bundle(bundle.folder.rename(target))
+
+
+def renamed(bundle: Bundle) -> Bundle:
+    """The bundle under another name, its rows as that name wants them."""
+    after = moved(bundle, "plane_task")
+    rows(after, toolset="plane_task.tools")
+    return after
+
+
+def resumed(**options: Any) -> EvaluationResult:
+    return agent_eval(resume="mine", n_rollouts=3, **options)
+
+
+def rescored(**options: Any) -> Rescoring:
+    return run_from_code(rescore("mine", **options))
+
+
+@pytest.mark.parametrize("again", [resumed, rescored])
+def test_a_moved_bundle_is_said_to_be_gone_and_which_option_names_its_place(
+    bundle: Bundle, finished: EvaluationResult, again: Callable[..., Any]
+) -> None:
+    moved(bundle, "elsewhere/flight_task")
+    with pytest.raises(UsageError) as raised:
+        again()
+    assert str(raised.value) == (
+        f"evaluation mine: there is no {bundle.folder} any more, which it was begun with. "
+        "If it was moved, name its new place: --dataset NEW_PATH."
+    )
+
+
+def test_the_named_place_goes_on_with_the_rollouts_there_are(
+    bundle: Bundle, finished: EvaluationResult
+) -> None:
+    after = moved(bundle, "elsewhere/flight_task")
+    again = resumed(dataset=after.folder)
+    assert (again.score, len(again.outcomes)) == (1.0, 6)
+    assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
+    assert len(resumed().outcomes) == 6  # the new place is remembered
+
+
+@pytest.mark.parametrize("again", [resumed, rescored])
+def test_a_moved_folder_beside_its_dataset_is_named_together_with_it(
+    bundle: Bundle, tmp_path: Path, again: Callable[..., Any]
+) -> None:
+    dataset = tmp_path / "rows.jsonl"
+    dataset.write_text(bundle.dataset.read_text())
+    agent_eval(dataset, task_dir=str(bundle.folder), agent="gold", eval_id="mine")
+    after = moved(bundle, "elsewhere/flight_task")
+    with pytest.raises(UsageError, match="which it was begun with") as raised:
+        again()
+    assert raised.value.remedy is not None
+    assert raised.value.remedy.endswith(f": --dataset {dataset} --task-dir NEW_PATH.")
+    again(dataset=dataset, task_dir=str(after.folder))
+
+
+def test_a_renamed_folder_goes_on_if_its_rows_are_else_the_same(
+    bundle: Bundle, finished: EvaluationResult
+) -> None:
+    after = renamed(bundle)
+    again = resumed(dataset=after.folder)
+    assert (again.score, len(again.outcomes)) == (1.0, 6)
+    assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
+    assert len(resumed().outcomes) == 6
+
+
+def test_a_renamed_folder_hides_no_changed_field(bundle: Bundle, finished: EvaluationResult) -> None:
+    after = renamed(bundle)
+    rows(after, toolset="plane_task.tools", max_steps=7)
+    with pytest.raises(UsageError) as raised:
+        resumed(dataset=after.folder)
+    told = raised.value.fault.splitlines()[1:]
+    assert told == ["  row a: its fields have changed: max_steps was 30, is 7 (also in 1 more row)"]
+
+
+def test_other_rows_of_another_bundle_still_join(bundle: Bundle, finished: EvaluationResult) -> None:
+    after = moved(bundle, "plane_task")
+    after.rows({"id": "c", "actions": GOLD, "toolset": "plane_task.tools"})
+    after.write("tools.py", TOOLS.replace("'reserved'", "'held'"))
+    assert {row.row_id for row in resumed(dataset=after.folder).rows if row.n} == {"a", "b", "c"}

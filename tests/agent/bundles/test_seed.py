@@ -1,0 +1,188 @@
+"""Seeds: where they come from, and when two of them are the same."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.bundles.seed import SeedSource, folder_seed
+from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.database.base import seed_base
+from reward_kit.errors import BundleError
+
+
+def script(folder: Path, source: str) -> SeedScript:
+    (folder / "seed.py").write_text(source)
+    return SeedScript(folder / "seed.py")
+
+
+def run(seed_script: SeedScript) -> list[object]:
+    with sqlite3.connect(":memory:") as db:
+        seed_script(db)
+        return [row[0] for row in db.execute("SELECT x FROM t ORDER BY x")]
+
+
+def test_seed_sql_runs_before_seed_py(tmp_path: Path) -> None:
+    (tmp_path / "seed.sql").write_text("CREATE TABLE t (x);")
+    (tmp_path / "seed.py").write_text("def seed(db):\n    db.execute('INSERT INTO t VALUES (1)')\n")
+    seed = folder_seed(tmp_path)
+    assert seed.sql == "CREATE TABLE t (x);"
+    assert seed.origin == f"{tmp_path.name}/seed.sql"
+    with sqlite3.connect(":memory:") as db:
+        db.executescript(seed.sql)
+        assert seed.script is not None
+        seed.script(db)
+        assert db.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
+def test_equal_contents_have_equal_keys_wherever_they_are(tmp_path: Path) -> None:
+    keys = set()
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "seed.sql").write_text("SELECT 1;")
+        keys.add(folder_seed(folder).key)
+    keys.add(SeedSource.of("SELECT 1;", origin="task.jsonl:1 seed_sql").at("2025-05-19").key)
+    assert len(keys) == 1
+    assert len(keys.pop()) == 64
+
+
+def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_path: Path) -> None:
+    keys = [folder_seed(tmp_path).key]
+    (tmp_path / "seed.sql").write_text("SELECT 1;")
+    keys.append(folder_seed(tmp_path).key)
+    (tmp_path / "seed.py").write_text("SEED_FILES = ['data/*.json']\ndef seed(db): pass\n")
+    keys.append(folder_seed(tmp_path).key)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "users.json").write_text("[]")
+    keys.append(folder_seed(tmp_path).key)
+    (tmp_path / "data" / "users.json").write_text("[1]")
+    keys.append(folder_seed(tmp_path).key)
+    assert len(set(keys)) == len(keys)
+    (tmp_path / "other.json").write_text("{}")
+    assert folder_seed(tmp_path).key == keys[-1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t VALUES (date('now', '+1 day'));",
+        "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);",
+        "INSERT INTO t VALUES (unixepoch());",
+        "INSERT INTO t VALUES (datetime( 'NOW' ));",
+    ],
+)
+def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
+    source = SeedSource.of(sql)
+    assert source.at("2025-05-19").key != source.at("2025-05-20").key
+    assert source.at("2025-05-19").now == "2025-05-19"
+    assert source.at(None).key == source.at(datetime.now(timezone.utc).date().isoformat()).key
+
+
+def test_a_seed_that_does_not_read_the_clock_has_one_key(tmp_path: Path) -> None:
+    source = SeedSource.of("INSERT INTO t VALUES ('no longer needed now', date('2025-01-01'));")
+    assert source.at("2025-05-19") == source.at(None)
+    assert source.at("2025-05-19").now is None
+
+
+def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("VALUES = [3, 1, 2]\n")
+    source = (
+        "from .data import VALUES\n"
+        f"from {tmp_path.name}.data import VALUES as SAME\n"
+        "def seed(db):\n"
+        "    db.execute('CREATE TABLE t (x)')\n"
+        "    db.executemany('INSERT INTO t VALUES (?)', [(x,) for x in VALUES if x in SAME])\n"
+    )
+    tmp_path.joinpath("seed.py").write_text(source)
+    before = list(sys.path)
+    assert run(SeedScript(tmp_path / "seed.py")) == [1, 2, 3]
+    assert sys.path == before
+    assert not [name for name in sys.modules if name.startswith("_reward_kit_seed")]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def sed(db): pass\n", 'has no "def seed(db)"'),
+        ("async def seed(db): pass\n", 'must be a plain "def"'),
+        ("def seed(db):\nx\n", "seed.py:2: SyntaxError: expected an indented block"),
+        ("SEED_FILES = 'data.json'\ndef seed(db): pass\n", 'seed.py:1: "SEED_FILES" must be a literal list'),
+    ],
+)
+def test_a_faulty_script_is_refused_before_it_runs(tmp_path: Path, source: str, expected: str) -> None:
+    (tmp_path / "seed.py").write_text(source)
+    with pytest.raises(BundleError) as caught:
+        folder_seed(tmp_path)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "fault"),
+    [
+        ("def seed(db):\n    db.execute('SELECT nonsense')\n", 2, "no such column: nonsense"),
+        ("import not_there\ndef seed(db): pass\n", 1, "No module named 'not_there'"),
+        ("def seed(db):\n    raise SystemExit(3)\n", 2, "SystemExit"),
+    ],
+)
+def test_what_a_script_raises_is_told_with_its_line(
+    tmp_path: Path, source: str, line: int, fault: str
+) -> None:
+    with pytest.raises(BundleError) as caught:
+        run(script(tmp_path, source))
+    assert f"seed.py:{line}:" in str(caught.value)
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("/etc/*", "SEED_FILES"),
+        ("../outside.txt", "outside of the bundle"),
+        ("link.txt", "outside of the bundle"),
+    ],
+)
+def test_input_files_outside_of_the_folder_are_not_read(tmp_path: Path, pattern: str, fault: str) -> None:
+    folder = tmp_path / "my_task"
+    folder.mkdir()
+    (tmp_path / "outside.txt").write_text("x")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    made = script(folder, f"SEED_FILES = [{pattern!r}]\ndef seed(db):\n    pass\n")
+    with pytest.raises(BundleError, match=fault) as caught:
+        made.fingerprint()
+    assert caught.value.place == str(folder / "seed.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def seed(db):\n    yield db.execute('CREATE TABLE t (x)')\n",
+        "async def fill(db):\n    db.execute('CREATE TABLE t (x)')\nseed = fill\n",
+    ],
+)
+def test_a_seed_that_is_only_prepared_by_its_call_is_refused(tmp_path: Path, source: str) -> None:
+    with pytest.raises(BundleError, match="has not run"):
+        run(script(tmp_path, source))
+
+
+@pytest.mark.parametrize(
+    ("sql", "python", "place"),
+    [
+        ("CREATE TABLE t (a);", "db.execute('BEGIN')", "seed.py"),
+        ("BEGIN; CREATE TABLE t (a);", "pass", "seed.sql"),
+        ("", "db.execute('BEGIN')", "seed.py"),
+    ],
+)
+def test_the_part_that_leaves_a_transaction_open_is_named(
+    tmp_path: Path, sql: str, python: str, place: str
+) -> None:
+    (tmp_path / "seed.sql").write_text(sql)
+    script(tmp_path, f"def seed(db):\n    {python}\n")
+    seed = folder_seed(tmp_path)
+    with pytest.raises(BundleError, match="begun and never ended") as caught:
+        seed_base(tmp_path / "base.db", seed.sql, script=seed.script, origin=seed.origin)
+    assert str(caught.value).startswith(f"{tmp_path.name}/{place}: ")

@@ -1,0 +1,240 @@
+"""What a row may say, and what a person reads where it says something else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.bundles.task_row import Action, TaskRow, check_row
+
+MINIMAL = {"id": "a", "toolset": "my_task.tools"}
+
+
+def faults(**fields: Any) -> list[str]:
+    row, found = check_row({**MINIMAL, **fields})
+    assert (row is None) == bool(found)
+    return [f"{name}: {fault}" for name, fault in found]
+
+
+def test_a_row_needs_only_id_and_toolset_and_has_the_documented_defaults() -> None:
+    row, found = check_row(MINIMAL)
+    assert found == []
+    assert row is not None
+    assert row.initial_messages == []
+    assert row.n_rollouts == 1
+    assert row.max_steps == 30
+    assert row.actions is None
+    assert row.outputs == []
+    assert row.metadata == {}
+    assert (row.seed_sql, row.end_goal_sql, row.system_prompt, row.sim_user_prompt, row.now) == (None,) * 5
+
+
+def test_null_is_the_same_as_leaving_a_field_out() -> None:
+    row, found = check_row(
+        {**MINIMAL, "n_rollouts": None, "outputs": None, "system_prompt": None, "own": None}
+    )
+    assert found == []
+    assert row is not None
+    assert row.n_rollouts == 1
+    assert row.outputs == []
+    assert row.reward_fields()["own"] is None
+
+
+def test_unknown_fields_reach_the_reward() -> None:
+    row, _ = check_row({**MINIMAL, "difficulty": "hard", "_note": [1], "model_config": 2, "place": 3})
+    assert row is not None
+    assert {
+        "difficulty": "hard",
+        "_note": [1],
+        "model_config": 2,
+        "place": 3,
+    }.items() <= row.reward_fields().items()
+    assert row.place == "row 'a'"
+
+
+def test_the_reward_gets_plain_json_values_and_no_fields_without_a_value() -> None:
+    row = TaskRow(**MINIMAL, actions=[Action("book", {"seat": 1})], outputs=["ok"])
+    fields = row.reward_fields()
+    assert fields["actions"] == [{"name": "book", "arguments": {"seat": 1}}]
+    assert fields["outputs"] == ["ok"]
+    assert "end_goal_sql" not in fields
+    assert set(fields) == row.given_fields()
+
+
+@pytest.mark.parametrize("row_id", ["a", "flight.booking.001", "A-b_c", "...", ".hidden", "x" * 128])
+def test_ids_that_can_be_folder_names_are_accepted(row_id: str) -> None:
+    assert faults(id=row_id) == []
+
+
+@pytest.mark.parametrize(
+    "row_id",
+    ["", ".", "..", "../x", "a/b", "a b", "ä", "a\n", "evals", "EVALS", ".bases", ".cache", "x" * 129],
+)
+def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
+    (fault,) = faults(id=row_id)
+    assert fault.startswith("id: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"id": 3}, "id: got 3 (a whole number), expected a string of letters"),
+        ({"toolset": 3}, "toolset: got 3 (a whole number), expected the import path of the tools module"),
+        ({"toolset": "my_task/tools.py"}, "such as 'my_task.tools'"),
+        ({"toolset": "my_task.tools:"}, "is not an import path"),
+        ({"reward": "evaluate"}, 'write "module:function"'),
+        ({"n_rollouts": "four"}, 'n_rollouts: got "four" (a string), expected a whole number >= 1'),
+        ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),
+        ({"n_rollouts": True}, "n_rollouts: got true (a boolean), expected a whole number >= 1"),
+        ({"n_rollouts": 2.0}, "n_rollouts: got 2.0 (a number), expected a whole number >= 1"),
+        ({"max_steps": -1}, "max_steps: got -1 (a whole number), expected a whole number >= 1"),
+        ({"seed_sql": ["x"]}, 'seed_sql: got ["x"] (a list), expected SQL text'),
+        ({"end_goal_sql": "file:goal.sql"}, "end_goal_sql: is the SQL itself, not a file"),
+        ({"end_goal_sql": "  "}, "end_goal_sql: is empty"),
+        ({"system_prompt": {}}, "system_prompt: got {} (an object), expected text"),
+        ({"sim_user_prompt": 1}, "sim_user_prompt: got 1 (a whole number), expected text"),
+        ({"outputs": "x"}, 'outputs: got "x" (a string), expected a list of strings'),
+        ({"outputs": ["x", 1]}, "outputs[1]: got 1 (a whole number), expected a string"),
+        ({"metadata": []}, "metadata: got [] (a list), expected an object"),
+        ({"now": "tomorrow"}, "now: 'tomorrow' is not an ISO 8601 time"),
+        ({"now": "2025-02-30"}, "now: '2025-02-30' is not an ISO 8601 time"),
+        ({"now": 20250519}, "now: got 20250519 (a whole number), expected an ISO 8601 time"),
+        ({"actions": {}}, 'actions: got {} (an object), expected a list of {"name", "arguments"} objects'),
+        ({"actions": [3]}, "actions[0]: got 3 (a whole number), expected an object"),
+        ({"actions": [{"arguments": {}}]}, "actions[0].name: is missing, expected the name of a tool"),
+        ({"actions": [{"name": ""}]}, "actions[0].name: is empty"),
+        (
+            {"actions": [{"name": "f", "kwargs": {}}]},
+            'actions[0].kwargs: an action has "name" and "arguments" only; write "arguments"',
+        ),
+        (
+            {"actions": [{"name": "f", "arguments": "{}"}]},
+            'actions[0].arguments: got "{}" (a string), expected an object',
+        ),
+        ({"actions": [{"name": "f", "arguments": {"x": {"$result": [0]}}}]}, "actions[0].arguments.x:"),
+        ({"messages": []}, 'the start of the conversation is "initial_messages"'),
+        ({"db": 1}, "db: is a name that the rollout gives to the reward; choose another"),
+        ({"initial_messages": {}}, "initial_messages: got {} (an object), expected a list of messages"),
+    ],
+)
+def test_each_fault_says_what_was_found_and_what_is_right(fields: dict[str, Any], expected: str) -> None:
+    (fault,) = faults(**fields)
+    assert expected in fault
+
+
+def test_all_faults_of_a_row_are_found_at_once() -> None:
+    found = faults(id="a/b", n_rollouts=0, outputs=[1, 2], actions=[{"name": 1}], rollout=1)
+    assert [line.split(":")[0] for line in found] == [
+        "rollout", "id", "n_rollouts", "actions[0].name", "outputs[0]", "outputs[1]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [[1], "text", 3, None])
+def test_a_row_is_an_object(data: Any) -> None:
+    row, found = check_row(data)
+    assert row is None
+    assert "expected a JSON object" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2025-05-19", datetime(2025, 5, 19, tzinfo=timezone.utc)),
+        ("2025-05-19T09:00", datetime(2025, 5, 19, 9, tzinfo=timezone.utc)),
+        ("2025-05-19 09:00:30Z", datetime(2025, 5, 19, 9, 0, 30, tzinfo=timezone.utc)),
+        ("2025-05-19T09:00:00.25+02:00", datetime(2025, 5, 19, 7, 0, 0, 250000, tzinfo=timezone.utc)),
+    ],
+)
+def test_the_frozen_clock_is_read_as_utc(text: str, moment: datetime) -> None:
+    row, found = check_row({**MINIMAL, "now": text})
+    assert found == []
+    assert row is not None
+    assert row.clock() == moment
+    assert row.now == text
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "Hello"}],
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Hello"},
+                    {"type": "image_url", "image_url": {"url": "…"}},
+                ],
+            }
+        ],
+        [{"role": "system", "content": ""}, {"role": "assistant", "content": "Hi", "name": "bot"}],
+        [
+            {"role": "assistant", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": "[]"},
+        ],
+    ],
+)
+def test_conversations_that_providers_accept_are_accepted(messages: list[dict[str, Any]]) -> None:
+    row, found = check_row({**MINIMAL, "initial_messages": messages})
+    assert found == []
+    assert row is not None
+    assert row.initial_messages == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([3], "initial_messages[0]: expected a message such as"),
+        (
+            [{"content": "x"}],
+            'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; there is none',
+        ),
+        (
+            [{"role": "bot", "content": "x"}],
+            'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; got "bot"',
+        ),
+        ([{"role": "user"}], "initial_messages[0].content: there is none"),
+        ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
+        ([{"role": "user", "content": ["x"]}], "initial_messages[0].content[0]: expected a part"),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "initial_messages[0].content[0].text: expected text, got null",
+        ),
+        (
+            [{"role": "tool", "content": "x"}],
+            "initial_messages[0].tool_call_id: a tool message names the call",
+        ),
+        (
+            [{"role": "tool", "content": "x", "tool_call_id": "c1"}],
+            "no tool call 'c1' is waiting for an answer",
+        ),
+        (
+            [{"role": "user", "content": "x", "tool_calls": [CALL]}],
+            "only an assistant message can have tool calls",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [CALL]}],
+            "initial_messages[0]: the tool call 'c1' has no answer",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}],
+            "initial_messages[1]: the tool call 'c1' before it has no answer",
+        ),
+        (
+            [{"role": "assistant", "content": "x", "tool_calls": []}],
+            "expected a list of one or more tool calls",
+        ),
+        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a tool call of the form"),
+        (
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
+            "function.arguments: expected the text of a JSON object",
+        ),
+    ],
+)
+def test_conversations_that_providers_refuse_are_refused(messages: list[Any], expected: str) -> None:
+    (fault,) = faults(initial_messages=messages)
+    assert expected in fault

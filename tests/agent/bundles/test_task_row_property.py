@@ -1,0 +1,98 @@
+"""What holds for every row, whatever a dataset says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reward_kit.agent.bundles.dataset import read_dataset
+from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.bundles.gold_reference import resolve_references
+from reward_kit.agent.bundles.task_row import INJECTED, TaskRow, check_row
+from reward_kit.errors import BundleError
+
+KNOWN = list(TaskRow.model_fields)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+IDS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True).filter(
+    lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases", ".cache"}
+)
+OWN_FIELDS = st.dictionaries(TEXT.filter(lambda name: name not in {*KNOWN, *INJECTED}), JSON, max_size=3)
+VALID = st.fixed_dictionaries(
+    {"id": IDS, "toolset": st.just("my_task.tools")},
+    optional={
+        "n_rollouts": st.integers(1, 10**6),
+        "max_steps": st.integers(1, 10**6),
+        "outputs": st.lists(TEXT, max_size=3),
+        "metadata": st.dictionaries(TEXT, JSON, max_size=3),
+        "initial_messages": st.lists(
+            st.builds(lambda text: {"role": "user", "content": text}, TEXT), max_size=3
+        ),
+        "actions": st.lists(
+            st.fixed_dictionaries(
+                {"name": TEXT.filter(bool), "arguments": st.dictionaries(st.just("x"), SCALARS)}
+            ),
+            max_size=3,
+        ),
+        "system_prompt": TEXT.filter(lambda text: not text.startswith("file:")),
+    },
+)
+FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FOLDER
+@given(row=VALID, own=OWN_FIELDS, wrapped=st.booleans())
+def test_a_valid_row_reaches_the_reward_as_it_was_written(
+    tmp_path: Path, row: dict[str, Any], own: dict[str, Any], wrapped: bool
+) -> None:
+    written = {**own, **row}
+    (tmp_path / "task.jsonl").write_text(json.dumps(written, indent=1 if wrapped else None), newline="")
+    (read,) = read_dataset(tmp_path / "task.jsonl", BundleFiles(tmp_path)).rows
+    fields = read.reward_fields()
+    assert written.items() <= fields.items()
+    assert set(fields) - set(written) <= {
+        "initial_messages",
+        "n_rollouts",
+        "outputs",
+        "max_steps",
+        "metadata",
+    }
+
+
+@given(data=st.dictionaries(st.sampled_from([*KNOWN, "messages", "own"]), JSON) | JSON)
+def test_every_object_is_either_a_row_or_has_faults(data: Any) -> None:
+    row, faults = check_row(data)
+    assert (row is None) == bool(faults)
+    assert all(isinstance(fault, str) and fault for _, fault in faults)
+
+
+@given(
+    data=st.data(),
+    result=st.lists(JSON, min_size=1, max_size=3) | st.dictionaries(TEXT, JSON, min_size=1, max_size=3),
+)
+def test_a_reference_finds_every_place_of_a_result(data: st.DataObject, result: Any) -> None:
+    way, value = [], result
+    while isinstance(value, (dict, list)) and value and (not way or data.draw(st.booleans())):
+        part = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+        way.append(part)
+        value = value[part]
+    arguments = {"x": [{"$result": [1, *way]}]}
+    assert resolve_references(arguments, ["", json.dumps(result)]) == {"x": [value]}
+    with pytest.raises(BundleError):
+        resolve_references(arguments, [""])

@@ -1,0 +1,101 @@
+"""The prompts of simulated users: the built-in ones, those of a bundle, and those of a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from hypothesis import given
+from hypothesis import strategies as st
+from small_task import small_task
+
+import reward_kit.agent.users
+from reward_kit.agent import EvaluationConfig, TaskBundle
+from reward_kit.agent.bundles.files import PLACEHOLDERS, placeholder_fault
+from reward_kit.agent.storage.fingerprints import planned
+from reward_kit.agent.storage.resume import make_run
+from reward_kit.agent.users.llm import filled, prompt
+from reward_kit.errors import BundleError
+
+BUILT_IN = Path(reward_kit.agent.users.__file__).parent / "prompts"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    made = flight_bundle(tmp_path)
+    (made.folder / "prompts").mkdir()
+    return made
+
+
+def prompt_of(bundle: Bundle, name: str = "user", **parts: str) -> str:
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0) as episode:
+        return prompt(episode.user_rollout, name, **parts)
+
+
+def test_the_built_in_prompts_are_those_that_a_bundle_may_replace() -> None:
+    assert sorted(path.stem for path in BUILT_IN.glob("*.txt")) == sorted(PLACEHOLDERS)
+    for name in PLACEHOLDERS:
+        assert placeholder_fault((BUILT_IN / f"{name}.txt").read_text(), name) is None
+
+
+def test_the_rows_own_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:
+    assert "You are Alice, a traveller." in prompt_of(bundle)
+    (bundle.folder / "prompts" / "user.txt").write_text("Play this: {instruction}\n")
+    assert prompt_of(bundle) == "Play this: You are Alice, a traveller."
+    bundle.rows({"sim_user_template": "Be {instruction}"})
+    assert prompt_of(bundle) == "Be You are Alice, a traveller."
+
+
+def test_each_prompt_of_a_strategy_can_be_replaced(bundle: Bundle) -> None:
+    (bundle.folder / "prompts" / "user_verify.txt").write_text("{line}? {conversation}! {instruction}")
+    assert prompt_of(bundle, "user_verify", line="{conversation}", conversation="C") == (
+        "{conversation}? C! You are Alice, a traveller."
+    )
+    assert "User Response:" in prompt_of(bundle, "user_react")
+
+
+@pytest.mark.parametrize("template", ["Be yourself", "", "{Instruction}", "{ instruction }"])
+def test_a_rows_prompt_without_a_place_for_the_instruction_is_refused(bundle: Bundle, template: str) -> None:
+    bundle.rows({"id": "a", "sim_user_template": template}, {"id": "b", "sim_user_template": template})
+    with pytest.raises(BundleError) as raised:
+        TaskBundle.load(bundle.dataset)
+    assert str(raised.value) == (
+        "task.jsonl:1: row 'a', field 'sim_user_template': has no {instruction}; write it where the text "
+        "belongs that takes its place (also in 1 more row)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("user.txt", "Hello", r"^prompts/user\.txt: has no \{instruction\}; write it"),
+        ("user_verify.txt", "{line}", r"^prompts/user_verify\.txt: has no \{conversation\}; write it"),
+        ("user_reflect.txt", "", r"has no \{conversation\} and no \{line\}"),
+        (
+            "user_llm.txt",
+            "{instruction}",
+            r"^prompts/user_llm\.txt: no simulated user reads .*user\.txt, user_re",
+        ),
+    ],
+)
+def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: str, fault: str) -> None:
+    (bundle.folder / "prompts" / name).write_text(text)
+    with pytest.raises(BundleError, match=fault):
+        TaskBundle.load(bundle.dataset)
+
+
+def test_an_evaluation_is_not_continued_with_other_prompts(tmp_path: Path) -> None:
+    task = small_task(tmp_path)
+    other = dataclasses.replace(task, user_prompts={"user": "{instruction}"})
+    config = EvaluationConfig(dataset="x")
+    config.eval_id = "e"
+    runs = [make_run(config, planned([each]), {"book": 1}, {}) for each in (task, other)]
+    assert runs[0].rows[0].fingerprints["row"] != runs[1].rows[0].fingerprints["row"]
+
+
+@given(st.text(), st.text())
+def test_what_is_filled_in_is_not_filled_again(instruction: str, line: str) -> None:
+    text = filled("<{instruction}|{line}|{other}>", instruction=instruction, line=line)
+    assert text == f"<{instruction}|{line}|{{other}}>"

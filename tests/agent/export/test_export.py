@@ -1,0 +1,260 @@
+"""The rollouts of a stored evaluation as lines of a dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import TOOLS, Bundle, flight_bundle
+from planned_agent import change_log, evaluate, rows_of
+from stored_rollouts import change_trajectory, edit, keep_first, query
+
+from reward_kit.agent import TaskBundle, agent_eval, load_rollout
+from reward_kit.agent.export import COLUMNS, export
+from reward_kit.agent.export.output import write_lines
+from reward_kit.errors import StorageError, UsageError
+
+PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+def offered(bundle: Bundle) -> list[dict[str, Any]]:
+    with TaskBundle.load(bundle.dataset) as opened:
+        return opened.tasks[0].registry.get_openai_tools()
+
+
+class TestLines:
+    def test_a_line_has_what_is_known_of_its_rollout(self, bundle: Bundle) -> None:
+        usage = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "cost": 0.5}
+        result = evaluate(bundle, "first", PLAN, usage=usage)
+        lines = list(export("first"))
+        assert [list(line) for line in lines] == [list(COLUMNS)] * 6
+        for line in lines:
+            record = load_rollout(result.folder / line["file"])
+            assert line["messages"] == record.messages
+            assert line["tools"] == offered(bundle)
+            assert (line["reward"], line["id"], line["seed"]) == (record.reward, record.id, record.seed)
+            assert (line["agent"], line["user"], line["model"]) == ("planned_agent:Planned", "none", None)
+            assert line["metrics"] == {"task_complete": record.reward}
+            assert record.result is not None
+            assert line["reason"] == record.result["reason"]
+            assert line["usage"]["agent"]["input_tokens"] == 30
+            assert (line["stop_reason"], line["turns"], line["opening"]) == ("agent_done", 1, 1)
+            assert (line["eval_id"], line["parallel_tool_calls"]) == ("first", True)
+            assert (line["model_seconds"], line["waited_seconds"]) == (0.0, 0.0)
+
+    def test_how_long_its_model_calls_waited_is_told(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", {"a": [1, 1]})
+        change_log(result, "a", model_seconds=11.0, waited_seconds=83.5)
+        lines = list(export("first", columns="model_seconds,waited_seconds"))
+        assert lines == [{"model_seconds": 11.0, "waited_seconds": 83.5}] * 2
+
+    def test_groups_are_the_lines_of_a_row_by_their_number(self, bundle: Bundle) -> None:
+        evaluate(bundle, "first", PLAN)
+        lines = list(export("first"))
+        assert [(line["row_id"], line["rollout"], line["reward"]) for line in lines] == [
+            (row_id, number, float(reward)) for row_id in PLAN for number, reward in enumerate(PLAN[row_id])
+        ]
+        assert all(line["row_rewards"] == PLAN[line["row_id"]] for line in lines)
+
+    def test_what_is_asked_for_is_given_and_the_rest_counted(self, bundle: Bundle) -> None:
+        evaluate(bundle, "first", PLAN)
+        good = export("first", min_reward=1, rows="a")
+        assert [(line["rollout"], line["row_rewards"]) for line in good] == [(1, [0, 1, 1]), (2, [0, 1, 1])]
+        assert dict(good.left_out) == {"row": 3, "reward": 1}
+        bad = export("first", max_reward=0.5, rows=["a", "b"], columns="reward, row_id")
+        assert list(bad) == [{"reward": 0.0, "row_id": "b"}, {"reward": 0.0, "row_id": "a"}]
+
+    def test_rollouts_without_a_verdict_are_in_it_only_if_asked_for(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN)
+        change_log(result, "a", reward=None, error="raised RuntimeError")
+        found = export("first", min_reward=0)
+        assert {line["row_id"] for line in found} == {"b"}
+        assert dict(found.left_out) == {"not judged": 3}
+        whole = list(export("first", unjudged=True, columns=["row_id", "reward", "error", "row_rewards"]))
+        assert whole[3] == {"row_id": "a", "reward": None, "error": "raised RuntimeError", "row_rewards": []}
+
+    def test_rollouts_that_were_not_run_yet_are_counted(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN)
+        keep_first(result.log_path, 4)
+        found = export(result.log_path)
+        assert len(list(found)) == 4
+        assert dict(found.left_out) == {"not run": 2}
+
+    @pytest.mark.parametrize("layout", ["openai", "trl"])
+    def test_lines_to_train_on_leave_out_where_the_agent_said_nothing(
+        self, bundle: Bundle, layout: Any
+    ) -> None:
+        result = evaluate(bundle, "first", PLAN)
+        for outcome in result.outcomes:
+            if outcome.row_id == "a":
+                change_trajectory(
+                    result.folder / outcome.file,
+                    lambda plain: plain.update(messages=plain["messages"][:1]),
+                )
+        assert len(list(export("first", format=layout))) == 3
+        assert len(list(export("first"))) == 6
+
+    def test_openai_gets_only_the_columns_that_it_takes(self, bundle: Bundle) -> None:
+        evaluate(bundle, "first", PLAN)
+        assert [list(line) for line in export("first", format="openai", rows="b")] == [
+            ["messages", "tools", "parallel_tool_calls"]
+        ] * 3
+        with pytest.raises(UsageError, match="no column 'reward' in the format openai"):
+            export("first", format="openai", columns=["reward"])
+
+    def test_one_conversation_is_in_memory_at_a_time(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN)
+        size = 4_000_000
+        for outcome in result.outcomes:
+            change_trajectory(
+                result.folder / outcome.file,
+                lambda plain: plain["messages"][-1].update(content="x" * size),
+            )
+        found = export("first")
+        tracemalloc.start()
+        written = write_lines(found, Path("lines.jsonl"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert written == 6
+        assert Path("lines.jsonl").stat().st_size > 6 * size
+        assert peak < 5 * size
+
+    def test_a_trajectory_that_is_lost_is_told_when_its_turn_comes(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN)
+        lost = next(outcome for outcome in result.outcomes if (outcome.row_id, outcome.index) == ("b", 1))
+        edit(result.log_path, "DELETE FROM trajectories WHERE rollout = ?", lost.id)
+        lines = iter(export("first"))
+        assert next(lines)["rollout"] == 0
+        with pytest.raises(StorageError, match="there is no rollout") as told:
+            next(lines)
+        assert told.value.place == str(result.log_path)
+
+    @pytest.mark.parametrize("damage", [
+        {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []}, {"fields": 3},
+        {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
+        {"result": {"metrics": 7}},
+    ])  # fmt: skip
+    def test_a_damaged_trajectory_is_told_with_its_place(
+        self, bundle: Bundle, damage: dict[str, Any]
+    ) -> None:
+        result = evaluate(bundle, "first", {"b": [1]})
+        path = result.folder / result.outcomes[0].file
+        change_trajectory(path, lambda plain: plain.update(damage))
+        with pytest.raises(StorageError, match="is a damaged record of a rollout") as told:
+            list(export("first", format="trl"))
+        assert told.value.place == str(path)
+
+    def test_wrong_arguments_are_told_at_once(self, bundle: Bundle) -> None:
+        evaluate(bundle, "first", PLAN)
+        with pytest.raises(UsageError, match=r"no row 'aa' \(did you mean 'a'\?\)"):
+            export("first", rows=["aa"])
+        with pytest.raises(UsageError, match=r"no column 'rewards' .*\(did you mean 'reward'\?\)"):
+            export("first", columns="rewards")
+        with pytest.raises(UsageError, match="no column is named"):
+            export("first", columns=[])
+        with pytest.raises(UsageError, match="no format 'sft'"):
+            export("first", format="sft")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="no evaluation 'second'"):
+            export("second")
+        with pytest.raises(UsageError, match="no evaluation is named by 5"):
+            export(5)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"min_reward": "x"}, "--min-reward takes a number, not 'x'"),
+            ({"max_reward": True}, "--max-reward takes a number, not True"),
+            ({"min_reward": float("nan")}, "--min-reward takes a number, not nan"),
+            ({"columns": 5}, "--columns takes names, not 5"),
+            ({"rows": [1]}, r"--rows takes names, not \[1\]"),
+        ],
+    )
+    def test_values_of_another_kind_are_told(self, bundle: Bundle, options: Any, told: str) -> None:
+        evaluate(bundle, "first", PLAN)
+        with pytest.raises(UsageError, match=told):
+            export("first", **options)
+
+    def test_a_result_is_exported_as_it_was_returned(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", PLAN, output_dir="elsewhere")
+        assert list(export(result)) == list(export(result.log_path))
+
+
+class TestTools:
+    def test_they_are_in_the_log_once_for_each_toolset(self, bundle: Bundle) -> None:
+        bundle.write(
+            "more.py", f"{TOOLS}\n@R.tool\ndef ping() -> str:\n    '''Nothing.'''\n    return 'pong'\n"
+        )
+        rows = rows_of(PLAN)
+        rows[0]["toolset"] = "flight_task.more"
+        result = evaluate(bundle, "first", PLAN, rows=rows)
+        (stored,) = query(result.log_path, "SELECT toolsets FROM evaluation")
+        assert len(json.loads(stored["toolsets"])) == 2
+        names = {
+            line["row_id"]: [tool["function"]["name"] for tool in line["tools"]] for line in export("first")
+        }
+        assert names["b"] == [*names["a"], "ping"]
+
+    def test_they_are_those_of_the_run_where_the_bundle_has_changed_since(self, bundle: Bundle) -> None:
+        evaluate(bundle, "first", PLAN)
+        before = offered(bundle)
+        bundle.write("tools.py", TOOLS.replace("List", "Enumerate").replace("Search", "Look for"))
+        assert next(iter(export("first")))["tools"] == before
+
+    @pytest.mark.parametrize("where", ["option", "registry"])
+    def test_whether_several_calls_at_once_were_wanted(self, bundle: Bundle, where: str) -> None:
+        if where == "registry":
+            bundle.write("tools.py", f"{TOOLS}\nR.parallel_tool_calls = False\n")
+        bundle.rows(*rows_of({"a": [1]}))
+        agent_eval(
+            bundle.dataset, agent="gold", user="none", eval_id="first", parallel_tool_calls=where != "option"
+        )
+        assert [line["parallel_tool_calls"] for line in export("first")] == [False]
+
+
+class TestWriting:
+    def test_numbers_that_json_does_not_know_are_null(self, tmp_path: Path) -> None:
+        path = tmp_path / "lines.jsonl"
+        assert write_lines([{"logprob": float("-inf"), "text": "größe\n"}, {"half": "\ud83d"}], path) == 2
+        first, second = path.read_bytes().splitlines()
+        assert first == '{"logprob":null,"text":"größe\\n"}'.encode()
+        assert json.loads(second) == {"half": "\ud83d"}
+
+    def test_a_file_is_whole_or_as_it_was(self, tmp_path: Path) -> None:
+        path = tmp_path / "lines.jsonl"
+        path.write_text("before\n")
+
+        def broken() -> Any:
+            yield {"a": 1}
+            raise StorageError("is damaged")
+
+        with pytest.raises(StorageError):
+            write_lines(broken(), path)
+        assert path.read_text() == "before\n"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_pipe_is_written_and_not_replaced(self, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert write_lines([1, 2], pipe) == 2
+            assert os.read(reader, 100) == b"1\n2\n"
+        finally:
+            os.close(reader)
+        assert pipe.is_fifo()
+
+    def test_a_link_stays_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "link.jsonl").symlink_to(tmp_path / "lines.jsonl")
+        write_lines([1], tmp_path / "link.jsonl")
+        assert (tmp_path / "link.jsonl").is_symlink()
+        assert (tmp_path / "lines.jsonl").read_text() == "1\n"

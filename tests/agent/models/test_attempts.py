@@ -1,0 +1,122 @@
+"""Asking a model again: what counts as a retry, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from virtual_provider import answer, now, refused, unreachable
+from virtual_time import simulate
+
+from reward_kit.agent.base.types import Completion
+from reward_kit.agent.models.attempts import ask as ask_model
+from reward_kit.agent.models.limiter import Limiter
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+
+
+class Model:
+    """Gives the outcomes in order; the last one again and again."""
+
+    def __init__(self, *outcomes: ModelError | None) -> None:
+        self._outcomes: Iterator[ModelError | None] = iter(outcomes)
+        self._last: ModelError | None = None
+        self.asked: list[float] = []
+
+    async def attempt(self) -> Completion | ModelError:
+        self.asked.append(now())
+        self._last = next(self._outcomes, self._last)
+        await asyncio.sleep(0.1)
+        return self._last or answer()
+
+
+def ask(model: Model, *, retries: int = 3, limiter: bool = False, before: int = 0) -> Completion:
+    async def main() -> Completion:
+        through = Limiter("stub", ceiling=4) if limiter else None
+        for _ in range(before):
+            await ask_model(Model(None).attempt, retries=0, backoff=1.0, limiter=through)
+        return await ask_model(model.attempt, retries=retries, backoff=1.0, limiter=through)
+
+    return simulate(main())
+
+
+@pytest.mark.parametrize("limiter", [False, True])
+class TestEitherWay:
+    def test_the_first_good_answer_is_taken(self, limiter: bool) -> None:
+        model = Model(refused(500), refused(503), None)
+        assert ask(model, limiter=limiter).message["content"] == "Hi"
+        assert len(model.asked) == 3
+
+    def test_a_fault_that_stays_is_raised_after_the_last_retry(self, limiter: bool) -> None:
+        model = Model(refused(500))
+        with pytest.raises(ModelError, match="HTTP 500"):
+            ask(model, retries=2, limiter=limiter)
+        assert len(model.asked) == 3
+
+    def test_a_fault_that_cannot_pass_is_raised_at_once(self, limiter: bool) -> None:
+        model = Model(ModelInputError("refuses the conversation", status=400))
+        with pytest.raises(ModelInputError):
+            ask(model, limiter=limiter)
+        assert len(model.asked) == 1
+
+    def test_a_wait_that_is_asked_for_is_kept(self, limiter: bool) -> None:
+        model = Model(refused(429, retry_after=20.0), None)
+        ask(model, limiter=limiter)
+        assert 20.0 <= model.asked[1] - model.asked[0] <= 23.2
+
+    def test_the_seconds_are_those_of_all_attempts(self, limiter: bool) -> None:
+        assert ask(Model(refused(500), None), limiter=limiter).seconds >= 0.0
+
+
+class TestWithALimiter:
+    def test_what_a_call_waits_at_the_limiter_is_not_what_its_answer_took(self) -> None:
+        model = Model(refused(429, retry_after=20.0), None)
+        given = ask(model, limiter=True)
+        assert given.seconds == pytest.approx(0.2)
+        assert given.waited == pytest.approx(model.asked[1] - model.asked[0] - 0.1)
+
+    def test_what_it_waits_between_retries_of_its_own_is(self) -> None:
+        model = Model(refused(500), None)
+        given = ask(model, limiter=True)
+        assert given.waited == 0.0
+        assert given.seconds == pytest.approx(model.asked[1] - model.asked[0] + 0.1)
+
+    def test_calls_that_go_one_by_one_have_waited_for_those_before_them(self) -> None:
+        async def main() -> list[Completion]:
+            limiter, model = Limiter("stub", ceiling=1), Model(None)
+            calls = (ask_model(model.attempt, retries=0, backoff=1.0, limiter=limiter) for _ in range(3))
+            return await asyncio.gather(*calls)
+
+        given = simulate(main())
+        assert [one.waited for one in given] == pytest.approx([0.0, 0.1, 0.2])
+        assert [one.seconds for one in given] == pytest.approx([0.1] * 3)
+
+    def test_being_refused_by_a_provider_that_answers_others_is_no_retry(self) -> None:
+        model = Model(*[refused(429, retry_after=1.0)] * 9, None)
+        ask(model, retries=1, limiter=True, before=1)
+        assert len(model.asked) == 10
+
+    def test_nor_is_it_by_one_that_has_not_answered_yet(self) -> None:
+        model = Model(*[refused()] * 6, None)
+        assert ask(model, retries=2, limiter=True).message["content"] == "Hi"
+        assert len(model.asked) == 7
+
+    @pytest.mark.parametrize("status", [400, 422])
+    def test_a_bad_request_before_any_answer_is_the_set_ups_fault(self, status: int) -> None:
+        bad = ModelError(f"HTTP {status}: no such argument", place="model m", status=status)
+        with pytest.raises(ModelSetupError, match=rf"HTTP {status}: no such argument.*--model-arg"):
+            ask(Model(bad), limiter=True)
+        with pytest.raises(ModelError) as raised:
+            ask(Model(bad), limiter=True, before=1)
+        assert type(raised.value) is ModelError
+
+    def test_an_outage_is_waited_out_whatever_the_number_of_retries(self) -> None:
+        model = Model(*[unreachable()] * 12, None)
+        ask(model, retries=2, limiter=True)
+        assert len(model.asked) == 13
+
+    def test_without_retries_nothing_is_asked_twice(self) -> None:
+        model = Model(refused(429, retry_after=1.0), None)
+        with pytest.raises(ModelError):
+            ask(model, retries=0, limiter=True, before=1)
+        assert len(model.asked) == 1

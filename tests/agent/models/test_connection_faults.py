@@ -1,0 +1,112 @@
+"""Why there is no connection is told, and what no waiting mends ends at once."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from reward_kit.agent.models.remote import remote_model
+from reward_kit.errors import ModelError, ModelSetupError
+
+CLIENTS = pytest.mark.parametrize("client", ["direct", "litellm"])
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
+
+
+@contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server; with ``context`` it speaks TLS."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(timezone.utc)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=1))
+    certificate = made.not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())
+    file = folder / "server.pem"
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file.write_bytes(certificate.public_bytes(pem) + private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context
+
+
+async def fault_of(client: str, url: str) -> ModelError:
+    asked = remote_model("openai/gpt-4o-mini", client=client, model_args={"api_base": url}, retries=0)
+    with pytest.raises(ModelError) as caught:
+        await asked.complete([{"role": "user", "content": "Hello"}])
+    await asked.close()
+    return caught.value
+
+
+@CLIENTS
+async def test_a_certificate_that_nobody_vouches_for_ends_the_run(client: str, tmp_path: Path) -> None:
+    with serving(self_signed(tmp_path)) as port:
+        fault = await fault_of(client, f"https://127.0.0.1:{port}/v1")
+    assert isinstance(fault, ModelSetupError)
+    assert "certificate cannot be verified: self-signed certificate" in fault.fault.replace(
+        "self s", "self-s"
+    )
+    assert "SSL_CERT_FILE" in str(fault)
+
+
+@CLIENTS
+async def test_tls_where_none_is_spoken_ends_the_run(client: str) -> None:
+    with serving() as port:
+        fault = await fault_of(client, f"https://127.0.0.1:{port}/v1")
+    assert isinstance(fault, ModelSetupError)
+    assert "it does not speak TLS there" in fault.fault
+    assert "http://" in (fault.remedy or "")
+
+
+@CLIENTS
+async def test_no_tls_where_it_is_spoken_may_be_why_the_server_hangs_up(client: str, tmp_path: Path) -> None:
+    with serving(self_signed(tmp_path)) as port:
+        fault = await fault_of(client, f"http://127.0.0.1:{port}/v1")
+    assert "closed the connection without a whole answer" in fault.fault
+    assert fault.remedy == "Its log may say why. If it speaks TLS, write https:// in its address."
+
+
+@CLIENTS
+async def test_a_refused_connection_may_come_back(client: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        fault = await fault_of(client, url)
+    assert fault.fault == f"cannot connect to {url}: connection refused"
+    assert (type(fault), fault.retryable, fault.no_answer) == (ModelError, True, "connection")
+
+
+@CLIENTS
+async def test_so_may_a_name_that_is_not_known(client: str) -> None:
+    fault = await fault_of(client, "http://no-such-server.invalid/v1")
+    assert fault.fault.startswith("cannot connect to http://no-such-server.invalid/v1: ")
+    assert "name" in fault.fault.rpartition(": ")[2]
+    assert (type(fault), fault.retryable, fault.no_answer) == (ModelError, True, "connection")

@@ -1,0 +1,116 @@
+"""Waits and limits in headers, in all the ways in which providers say them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from email.utils import formatdate
+from types import SimpleNamespace
+
+import pytest
+
+from reward_kit.agent.models.headers import Quota, quotas, retry_after, seconds_until
+from reward_kit.agent.models.litellm import response_headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after-ms": "", "retry-after": "2"}, 2.0),
+        ({"retry-after": "30s"}, 30.0),
+        ({"retry-after": "1000000000"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+    ],
+)
+def test_the_wait_that_is_asked_for(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda end: formatdate(end, usegmt=True),
+        lambda end: f"{int(end)}",
+        lambda end: f"{int(end * 1000)}",
+    ],
+)
+def test_the_wait_until_a_time(write: Callable[[float], str]) -> None:
+    seconds = retry_after({"retry-after": write(time.time() + 100)})
+    assert seconds is not None
+    assert 98 <= seconds <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1s", 1.0),
+        ("6m0s", 360.0),
+        ("7.66s", 7.66),
+        ("12ms", 0.012),
+        ("1h2m3.5s", 3723.5),
+        ("2d", 172800.0),
+        ("250us", 0.00025),
+        ("5", 5.0),
+        ("0", 0.0),
+        ("-1", 0.0),
+        ("never", None),
+        ("", None),
+        ("inf", None),
+        ("2001-01-01T00:00:00Z", 0.0),
+    ],
+)
+def test_when_a_limit_is_reset(text: str, seconds: float | None) -> None:
+    assert seconds_until(text) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_resets_at_points_in_time() -> None:
+    moment = datetime.now(timezone.utc) + timedelta(seconds=40)
+    for text in (
+        moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        moment.isoformat(),
+        f"{moment.timestamp():.0f}",
+        f"{moment.timestamp() * 1000:.0f}",
+    ):
+        seconds = seconds_until(text)
+        assert seconds is not None
+        assert 37 <= seconds <= 41
+
+
+def test_what_is_left_is_read_where_it_is_whole() -> None:
+    assert quotas({}) == []
+    assert quotas({"x-ratelimit-remaining-requests": "3"}) == []  # until when?
+    assert quotas({"x-ratelimit-remaining-requests": "many", "x-ratelimit-reset-requests": "1s"}) == []
+    assert quotas(
+        {
+            "x-ratelimit-remaining-requests": "3",
+            "x-ratelimit-reset-requests": "20s",
+            "x-ratelimit-remaining-tokens": "1500",
+            "x-ratelimit-reset-tokens": "1m30s",
+        }
+    ) == [Quota(3, 20.0), Quota(1500, 90.0, "all")]
+    found = quotas(
+        {
+            "anthropic-ratelimit-requests-remaining": "0",
+            "anthropic-ratelimit-requests-reset": "2001-01-01T00:00:00Z",
+            "anthropic-ratelimit-output-tokens-remaining": "8000",
+            "anthropic-ratelimit-output-tokens-reset": "2001-01-01T00:00:00Z",
+        }
+    )
+    assert found == [Quota(0, 0.0), Quota(8000, 0.0, "output")]
+
+
+def test_litellm_puts_a_word_before_them() -> None:
+    answer = SimpleNamespace(
+        _hidden_params={"additional_headers": {"llm_provider-X-RateLimit-Remaining-Requests": "3"}}
+    )
+    assert response_headers(answer) == {"x-ratelimit-remaining-requests": "3"}
+    assert response_headers(object()) == {}

@@ -1,0 +1,359 @@
+"""Agents and users of one's own, given from Python as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+
+from reward_kit.agent import (
+    EvaluationResult,
+    agent_eval,
+    load_agent,
+    load_rollout,
+)
+from reward_kit.agent.players.names import is_own, name_of
+from reward_kit.errors import BundleError, RewardKitError, UsageError
+
+HERE = __name__
+
+
+class Counting:
+    """Says which of its turns this is, and with which word."""
+
+    def __init__(self, word: str = "turn") -> None:
+        self.word = word
+        self.turns = 0
+
+    async def respond(self, rollout: Any) -> str:
+        self.turns += 1
+        return f"{self.word} {self.turns}"
+
+    async def play(self, rollout: Any) -> str:
+        return f"played by {self.word}"
+
+    def make(self) -> Counting:
+        return Counting(f"made by {self.word}")
+
+
+class Called:
+    """Is called as a function is."""
+
+    async def __call__(self, rollout: Any) -> str:
+        return "called"
+
+
+async def waiting(rollout: Any, word: str = "function") -> str:
+    answer = await rollout.call_tool("no_such_tool", {})
+    return f"{word}: {answer[:6]}"
+
+
+def blocking(rollout: Any) -> str:
+    assert threading.current_thread() is not threading.main_thread()
+    return rollout.call_tool("no_such_tool", {})[:6]  # type: ignore[no-any-return]
+
+
+async def worded(word: str, rollout: Any) -> str:
+    return word
+
+
+def factory() -> Counting:
+    return Counting("factory")
+
+
+class Leaving:
+    """A user that hears one line."""
+
+    async def respond(self, rollout: Any) -> str:
+        return "###STOP###" if rollout.turns else "Hello"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 2})
+    monkeypatch.chdir(tmp_path)
+    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def said(result: EvaluationResult) -> list[str]:
+    """The last word of each rollout."""
+    records = [load_rollout(result.folder / outcome.file) for outcome in result.outcomes]
+    return sorted(record.messages[-1]["content"] for record in records)
+
+
+@pytest.mark.parametrize(
+    ("agent", "lines", "name"),
+    [
+        (Counting, ["turn 1", "turn 1"], "Counting"),
+        (Counting("shared"), ["shared 1", "shared 2"], "Counting()"),
+        (factory, ["factory 1", "factory 1"], "factory"),
+        (partial(Counting, "part"), ["part 1", "part 1"], "Counting()"),
+        (lambda: Counting("lambda"), ["lambda 1", "lambda 1"], "lambda"),
+        (waiting, ["function: Error:"] * 2, "waiting"),
+        (blocking, ["Error:"] * 2, "blocking"),
+        (partial(waiting, word="partial"), ["partial: Error:"] * 2, "waiting()"),
+        (partial(worded, "first"), ["first"] * 2, "worded()"),
+        (Counting("bound").play, ["played by bound"] * 2, "Counting().play"),
+        (Counting("bound").make, ["made by bound 1"] * 2, "Counting().make"),
+        (Called(), ["called"] * 2, "Called()"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_it_plays_and_is_named(bundle: Bundle, agent: Any, lines: list[str], name: str) -> None:
+    result = agent_eval(bundle.dataset, agent=agent, user="none")
+    assert (result.status, said(result)) == ("complete", lines)
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert result.configuration["agent"] == record.agent == f"{HERE}:{name}"
+    assert is_own(record.agent)
+
+
+def test_a_user_is_given_in_the_same_way(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent=Counting, user=Leaving)
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["user_stop"] * 2
+    record = load_rollout(result.folder / result.outcomes[0].file)
+    assert record.user == result.configuration["user"] == f"{HERE}:Leaving"
+
+
+class Kept(Counting):
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+
+    def check(self, task: Any) -> None:
+        self.events.append(f"check {task.id}")
+
+    async def open(self) -> None:
+        self.events.append("open")
+
+    async def close(self) -> None:
+        self.events.append("close")
+
+
+def test_an_object_is_opened_and_closed_once_for_all_rollouts(bundle: Bundle) -> None:
+    kept = Kept()
+    agent_eval(bundle.dataset, agent=kept, user="none", n_rollouts=3)
+    assert (kept.turns, kept.events) == (3, ["check flight.booking.001", "open", "close"])
+
+
+class Costly(Kept):
+    """Notes each that is made, and each that is closed."""
+
+    made: ClassVar[list[Costly]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+
+@pytest.mark.parametrize("role", ["agent", "user"])
+def test_one_is_made_for_each_rollout_and_closed_after_it(bundle: Bundle, role: str) -> None:
+    Costly.made.clear()
+    bundle.rows(*({"id": f"row.{number}"} for number in range(5)))
+    players = {"agent": "gold", "user": "none", role: Costly}
+    if role == "user":
+        players["agent"] = waiting
+    agent_eval(bundle.dataset, **players, n_rollouts=2, max_steps=1)
+    assert len(Costly.made) == 10
+    assert all(one.events.count("close") == 1 for one in Costly.made)
+
+
+def test_one_that_no_rollout_gets_is_closed_as_well(bundle: Bundle) -> None:
+    agent_eval(bundle.dataset, agent=Costly, user="none", eval_id="one")
+    Costly.made.clear()
+    agent_eval(agent=Costly, resume="one")
+    assert [one.events for one in Costly.made] == [["check flight.booking.001", "close"]]
+
+
+def test_a_generator_is_refused_before_anything_runs(bundle: Bundle) -> None:
+    def lines(rollout: Any) -> Any:
+        yield "Hi"
+
+    async def later(rollout: Any) -> Any:
+        yield "Hi"
+
+    for generator in (lines, later):
+        with pytest.raises(
+            BundleError, match=r"is a generator\. A function answers one turn of the agent with"
+        ):
+            agent_eval(bundle.dataset, agent=generator, user="none")
+
+
+class Empty:
+    """Cannot play."""
+
+
+class Blunt:
+    """Answers without being awaited."""
+
+    def respond(self, rollout: Any) -> str:
+        return "Hi"
+
+
+class Needy:
+    """Cannot be made without more."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    async def respond(self, rollout: Any) -> str:
+        return "Hi"
+
+
+class Policy:
+    """A model, and no agent."""
+
+    name = "policy"
+
+    async def complete(self, messages: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+async def nothing_taken() -> str:
+    return "Hi"
+
+
+def broken() -> Any:
+    raise KeyError("settings")
+
+
+NO_RESPOND = "which has no `async def respond(self, rollout)`"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (7, "=7: 7 is int, not a class or function that makes the {}"),
+        ({"agent": 1}, "={'agent': 1}: {'agent': 1} is dict, not a class or function that makes the {}"),
+        (Empty, f"=Empty: Empty() gave Empty, {NO_RESPOND}"),
+        (Empty(), "=Empty(): Empty() is Empty, not a class or function that makes the {}"),
+        (Blunt, f"=Blunt: Blunt() gave Blunt, {NO_RESPOND}"),
+        (Blunt(), f"=Blunt(): Blunt() is Blunt, {NO_RESPOND}"),
+        (
+            nothing_taken,
+            "=nothing_taken: nothing_taken is `async def`, but not a function of one argument, the rollout",
+        ),
+        (worded, "=worded: worded is `async def`, but not a function of one argument, the rollout"),
+        (
+            lambda: nothing_taken(),
+            f"=lambda: lambda() gave coroutine, {NO_RESPOND}",
+        ),
+        (Needy, "=Needy: Needy() raised TypeError: Needy.__init__() missing 1 required positional argument"),
+        (broken, "=broken: broken() raised test_own_players.py:"),
+        (Policy(), '=Policy(): this is a model. Give it as models={"{}": Policy()}.'),
+    ],
+    ids=lambda value: "",
+)
+@pytest.mark.parametrize("role", ["agent", "user"])
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_play_is_refused_before_anything_runs(
+    bundle: Bundle, role: str, given: Any, told: str
+) -> None:
+    others = {"agent": Counting, "user": "none"}
+    with pytest.raises(RewardKitError) as caught:
+        agent_eval(bundle.dataset, **{**others, role: given})
+    assert str(caught.value).startswith(f"{role}{told.replace('{}', role)}")
+    assert "\n" not in str(caught.value)
+    assert not list(Path().glob("runs/evals/*.db"))
+
+
+@pytest.mark.parametrize("option", [{"workers": 2}, {"ray": "default"}])
+@pytest.mark.parametrize("players", [{"agent": Counting, "user": "none"}, {"agent": "gold", "user": Leaving}])
+def test_it_does_not_go_to_other_processes(
+    bundle: Bundle, option: dict[str, Any], players: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=r"models, agents or users given from Python.*module:factory"):
+        agent_eval(bundle.dataset, **players, **option)
+
+
+def test_a_module_named_as_recordings_are_is_refused(bundle: Bundle) -> None:
+    other = type("Other", (Counting,), {"__module__": "replay"})
+    with pytest.raises(UsageError, match="module named replay"):
+        agent_eval(bundle.dataset, agent=other)
+
+
+def test_load_agent_takes_them_too(bundle: Bundle) -> None:
+    assert isinstance(load_agent(Counting)(), Counting)
+    with pytest.raises(BundleError, match="agent=7: 7 is int"):
+        load_agent(7)  # type: ignore[arg-type]
+
+
+def begun(bundle: Bundle, **players: Any) -> None:
+    agent_eval(bundle.dataset, **{"user": "none", **players}, n_rollouts=1, eval_id="begun")
+
+
+def test_an_evaluation_goes_on_with_what_it_began_with(bundle: Bundle) -> None:
+    begun(bundle, agent=Counting("shared"), user=Leaving)
+    result = agent_eval(resume="begun", agent=Counting("shared"), user=Leaving, n_rollouts=3)
+    assert (result.eval_id, len(result.outcomes)) == ("begun", 3)
+    assert (result.configuration["agent"], result.configuration["user"]) == (
+        f"{HERE}:Counting()",
+        f"{HERE}:Leaving",
+    )
+
+
+@pytest.mark.parametrize("role", ["agent", "user"])
+@pytest.mark.parametrize("kind", ["local", "lambda", "object", "partial", "method"])
+def test_what_no_import_finds_is_to_be_given_again(bundle: Bundle, role: str, kind: str) -> None:
+    class Local(Counting):
+        pass
+
+    given: dict[str, Any] = {
+        "local": Local,
+        "lambda": lambda: Local(),
+        "object": Counting("object"),
+        "partial": partial(Counting, "partial"),
+        "method": Counting("bound").make,
+    }
+    players = {"agent": Counting, role: given[kind]}
+    begun(bundle, **players)
+    with pytest.raises(BundleError) as caught:
+        agent_eval(resume="begun", n_rollouts=2)
+    _, _, attribute = name_of(given[kind]).partition(":")
+    assert str(caught.value) == (
+        f"--{role} {name_of(given[kind])}: {HERE} has no {attribute}. "
+        f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...)."
+    )
+    assert len(agent_eval(resume="begun", n_rollouts=2, **{role: given[kind]}).outcomes) == 2
+
+
+SCRIPT = """
+import sys
+
+from reward_kit.agent import agent_eval
+
+
+class Agent:
+    async def respond(self, rollout):
+        return "Hello"
+
+
+options = {"resume": "script"} if len(sys.argv) > 2 else {"eval_id": "script", "user": "none"}
+result = agent_eval(sys.argv[1], agent=Agent, n_rollouts=len(sys.argv), **options)
+print(result.configuration["agent"], len(result.outcomes))
+"""
+
+
+def test_the_class_of_a_script_is_of_that_script(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "evaluate.py").write_text(SCRIPT)
+
+    def ran(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+    dataset = str(bundle.dataset)
+    assert ran("evaluate.py", dataset).stdout == "__main__:Agent 2\n"
+    assert ran("evaluate.py", dataset, "again").stdout == "__main__:Agent 3\n"
+    elsewhere = ran("-m", "reward_kit", "agent-eval", "--resume", "--n-rollouts", "4")
+    assert elsewhere.returncode == 2
+    assert "--agent __main__:Agent: __main__ has no Agent. If it was given from Python" in elsewhere.stderr
+    assert "Traceback" not in elsewhere.stderr

@@ -1,0 +1,349 @@
+"""Recorded evaluations, played again after a change: what came out differently, and that nothing else did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import run_command
+from flight_bundle import GOLD, Bundle, flight_bundle
+from stored_rollouts import edit
+from stub_server import Answer, StubServer, call, calls
+
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.compare.replay import Observation, first_difference
+
+MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
+MORE_TOOLS = """
+import asyncio
+
+@R.tool(description="Write slowly", parameters={"name": str, "seconds": float})
+async def slow_booking(name, seconds, db):
+    await asyncio.sleep(seconds)
+    booking = await db.fetch_val("SELECT hex(randomblob(4))")
+    await db.execute("INSERT INTO bookings VALUES (:b, 1, :n, 'slow')", {"b": booking, "n": name})
+    return {"booking_id": booking}
+
+@R.tool(description="Hand over to a person", parameters={}, terminal=True)
+async def transfer():
+    return "Transferred"
+"""
+REPLAYED_AGENT = """
+import asyncio
+
+class SideBySide:
+    async def respond(self, rollout):
+        await asyncio.gather(
+            rollout.call_tool("slow_booking", {"name": "late", "seconds": 0.2}),
+            rollout.call_tool("slow_booking", {"name": "early", "seconds": 0.0}),
+            rollout.call_tool("no such tool!", {}),
+        )
+        return "Both are booked."
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.write("tools.py", f"{(made.folder / 'tools.py').read_text()}\n{MORE_TOOLS}")
+    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def record(bundle: Bundle, **options: Any) -> EvaluationResult:
+    return agent_eval(
+        bundle.dataset, **{"n_rollouts": 2, "eval_id": "recorded", "max_concurrency": 1, **options}
+    )
+
+
+def replay(bundle: Bundle, recorded: EvaluationResult, **options: Any) -> EvaluationResult:
+    options = {"agent": f"replay:{recorded.log_path}", "n_rollouts": 2, "seed": 99, **options}
+    return agent_eval(bundle.dataset, **options)
+
+
+def histories(result: EvaluationResult) -> list[Any]:
+    return [load_rollout(result.folder / outcome.file).messages for outcome in result.outcomes]
+
+
+def changed(bundle: Bundle, name: str, old: str, new: str) -> None:
+    text = (bundle.folder / name).read_text()
+    assert old in text
+    bundle.write(name, text.replace(old, new))
+
+
+def test_what_has_not_changed_comes_out_the_same_whatever_the_seed(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    assert (again.compared_with.compared, again.compared_with.differences) == (4, ())
+    assert histories(again) == histories(recorded)  # the booking's random ids included
+    stored = json.loads(again.results_path.read_text())["compared_with"]
+    assert (stored["compared"], stored["different"], stored["source"]) == (4, 0, str(recorded.log_path))
+    assert list(again.compared_with.lines()) == [
+        f"all 4 rollouts came out as recorded in {recorded.log_path}"
+    ]
+
+
+def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    changed(bundle, "tools.py", 'return {"ok": True}', 'return {"ok": False}')
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    stored = json.loads(again.results_path.read_text())["compared_with"]
+    assert (stored["different"], len(stored["differences"])) == (4, 4)
+    first = stored["differences"][0]
+    assert (first["row_id"], first["index"]) == ("a", 0)
+    assert (first["reward_before"], first["reward"]) == (1.0, 1.0)
+    assert (first["call"]["call"], first["call"]["name"], first["call"]["what"]) == (
+        1,
+        "pay_booking",
+        "observation",
+    )
+    assert (first["call"]["before"], first["call"]["now"]) == ('{"ok": true}', '{"ok": false}')
+
+
+def test_a_tool_that_writes_other_rows_and_says_the_same_is_found(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    changed(bundle, "tools.py", "SET status='paid'", "SET status='paid', passenger='ALICE'")
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    (first, *_) = again.compared_with.differences
+    assert first.call is not None
+    assert (first.call.what, first.call.name) == ("changes", "pay_booking")
+    assert (first.reward_before, first.reward) == (1.0, 0.0)
+    assert "reward 1 -> 0; call 2, pay_booking: changed" in first.line()
+
+
+def test_a_changed_reward_shows_in_the_rewards_alone(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    changed(bundle, "reward.py", "score=1.0 if ok", "score=0.5 if ok")
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    assert [one.line() for one in again.compared_with.differences] == [
+        "a #1: reward 1 -> 0.5", "a #2: reward 1 -> 0.5", "b #1: reward 1 -> 0.5", "b #2: reward 1 -> 0.5"
+    ]  # fmt: skip
+
+
+def test_another_end_is_told(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("gpt-4o-mini", [calls(("transfer", {}), ("search_flights", {}))])
+    recorded = record(bundle, no_sim_user=True, model=MODELS["model"])
+    assert {outcome.stop_reason for outcome in recorded.outcomes} == {"terminal_tool"}
+    changed(bundle, "tools.py", ", terminal=True", "")
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    assert again.compared_with.differences[0].line() == "a #1: ended by terminal_tool -> agent_done"
+
+
+def test_the_command_says_it_at_the_end(bundle: Bundle) -> None:
+    record(bundle, agent="gold")
+    changed(bundle, "reward.py", "score=1.0 if ok", "score=0.5 if ok")
+    command = ["agent-eval", "-d", "flight_task", "--n-rollouts", "2"]
+    done = run_command(*command, "--agent", "replay:runs/evals/recorded.db", "--task-ids", "a")
+    assert done.code == 0, done.err
+    assert "2 of 2 rollouts came out differently from runs/evals/recorded.db:" in done.out
+    assert "  a #1: reward 1 -> 0.5\n" in done.out
+
+
+def test_only_replays_are_compared(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    assert recorded.compared_with is None
+    assert "compared_with" not in json.loads(recorded.results_path.read_text())
+
+
+def conversation(stub: StubServer, script: list[Any], lines: list[str]) -> None:
+    stub.script("gpt-4o-mini", script)
+    stub.script("gpt-3.5-turbo", lines)
+
+
+TALK = ["Yes please.", "###STOP###"]
+FOR_A: Any = ("create_booking", {"flight_id": 1, "passenger": "A"})
+FOR_B: Any = ("create_booking", {"flight_id": 1, "passenger": "B"})
+SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
+    "several calls at once": (
+        [calls(FOR_A, ("search_flights", "{torn"),
+               FOR_B, content="Let me see"), "Shall I?", "Done"],
+        {}, "user_stop",
+    ),
+    "thoughts": (
+        [Answer(content="Sure", message={"reasoning_content": "Hmm"}), call("book a flight!", x=1),
+         Answer(content="<think>So</think>Done", message={"reasoning_content": "More"})],
+        {}, "user_stop",
+    ),
+    "a terminal tool among others": (
+        [calls(FOR_A, ("transfer", {}),
+               FOR_B)],
+        {}, "terminal_tool",
+    ),
+    "out of steps": ([call("create_booking", flight_id=1, passenger="A")], {"max_steps": 3}, "max_steps"),
+    "out of time": (
+        [calls(FOR_A, ("slow_booking", {"name": "x", "seconds": 60}),
+               ("transfer", {}))],
+        {"timeout": 1.5}, "timeout",
+    ),
+    "empty answers": (["Hello", Answer(content="")], {}, "agent_error"),
+    "a user that breaks": (["Hello", "And?", "So?"], {"lines": ["Yes.", ""]}, "user_error"),
+    "react": (
+        [f'Thought: book\nAction:\n{{"name": "create_booking", "arguments": {json.dumps(FOR_A[1])}}}',
+         'nonsense', 'Thought: say it\nAction:\n{"name": "respond", "arguments": {"content": "Done"}}'],
+        {"agent": "react"}, "user_stop",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_model_s_conversation_is_replayed_word_for_word(
+    bundle: Bundle, stub_llm: StubServer, name: str
+) -> None:
+    script, options, ended_by = SCRIPTS[name]
+    options = dict(options)
+    conversation(stub_llm, script, options.pop("lines", TALK))
+    recorded = record(bundle, **MODELS, **options, retries=0, task_ids="a")
+    assert {outcome.stop_reason for outcome in recorded.outcomes} == {ended_by}
+    asked = len(stub_llm.requests)
+    again = replay(bundle, recorded, task_ids="a")
+    assert len(stub_llm.requests) == asked
+    assert again.compared_with is not None
+    assert [difference.line() for difference in again.compared_with.differences] == []
+    assert again.compared_with.compared == 2
+    assert histories(again) == histories(recorded)
+    assert [outcome.stop_reason for outcome in again.outcomes] == [ended_by] * 2
+    assert [outcome.stop_detail for outcome in again.outcomes] == [
+        outcome.stop_detail for outcome in recorded.outcomes
+    ]
+
+
+def test_calls_that_ran_side_by_side_are_replayed_in_the_order_of_their_effects(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    (tmp_path / "side_by_side.py").write_text(REPLAYED_AGENT)
+    recorded = record(bundle, agent="side_by_side:SideBySide", no_sim_user=True)
+    record_ = load_rollout(recorded.folder / recorded.outcomes[0].file)
+    assert [made.arguments.get("name") for made in record_.tool_calls] == [None, "early", "late"]  # type: ignore[union-attr]
+    assert record_.tool_calls[0].name == "no such tool!"
+    again = replay(bundle, recorded)
+    assert again.compared_with is not None
+    assert [difference.line() for difference in again.compared_with.differences] == []
+    assert histories(again) == histories(recorded)
+
+
+def test_a_repeated_attempt_is_replayed_with_the_seed_that_it_had(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    script = [call("create_booking", flight_id=1, passenger="A"), "Done"]
+    conversation(stub_llm, script, TALK)
+    stub_llm.fail("gpt-4o-mini", Answer(drop=True), times=2)
+    recorded = record(bundle, **MODELS, retries=1, task_ids="a", n_rollouts=1)
+    assert recorded.outcomes[0].attempt == 1
+    again = replay(bundle, recorded, task_ids="a", n_rollouts=1)
+    assert again.outcomes[0].seed == recorded.outcomes[0].seed
+    assert histories(again) == histories(recorded)
+
+
+def test_a_recording_that_is_only_a_conversation_is_played_and_not_compared(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    whole = load_rollout(recorded.folder / recorded.outcomes[0].file).to_json()
+    kept = {name: whole[name] for name in ("row_id", "index", "messages")}
+    Path("roll_bare.json").write_text(json.dumps(kept))
+    again = agent_eval(
+        bundle.dataset, agent="replay:roll_bare.json", user="none", task_ids="a", seed=99, n_rollouts=1
+    )
+    assert again.compared_with is not None
+    assert (again.compared_with.compared, again.compared_with.untold) == (0, 1)
+    assert again.outcomes[0].reward == 0.0  # its random ids are others: the recording does not tell its seed
+    assert list(again.compared_with.lines()) == [
+        "1 rollout not compared: the recording does not say how they ended"
+    ]
+
+
+def test_a_recording_without_a_user_is_replayed_without_one(bundle: Bundle) -> None:
+    bundle.rows({"id": "a", "actions": GOLD, "initial_messages": []})
+    recorded = record(bundle, agent="gold")
+    first = replay(bundle, recorded)
+    second = replay(bundle, first)  # a replay can be replayed
+    for again in (first, second):
+        assert again.score == 1.0
+        assert again.compared_with is not None
+        assert again.compared_with.differences == ()
+
+
+def test_an_interrupted_replay_compares_all_of_it_when_it_has_gone_on(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold")
+    first = replay(bundle, recorded, eval_id="again", task_ids="a")
+    assert first.compared_with is not None
+    assert first.compared_with.compared == 2
+    again = replay(bundle, recorded, eval_id="again")
+    assert again.compared_with is not None
+    assert again.compared_with.compared == 4
+
+
+def seen(name: str, content: str, **arguments: Any) -> Observation:
+    return Observation(name, arguments, content)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ([seen("x", "1")], [seen("x", "1")], None),
+        ([seen("x", "1"), seen("y", "2")], [seen("x", "1")], (1, "y", "missing", "2", "")),
+        ([seen("x", "1")], [seen("x", "1"), seen("y", "2")], (1, "y", "added", "", "2")),
+        ([seen("x", "1")], [seen("y", "1")], (0, "y", "call", "x {}", "y {}")),
+        ([Observation("x", "{}", "1")], [seen("x", "1")], None),
+        ([seen("x", "1")], [Observation("x", {}, "1", [{"op": "insert"}])], None),
+    ],
+    ids=["same", "missing", "added", "another call", "arguments as text", "changes unknown"],
+)
+def test_the_first_difference_is_found(before: Any, now: Any, found: Any) -> None:
+    difference = first_difference(before, now)
+    if found is None:
+        assert difference is None
+    else:
+        assert difference is not None
+        assert (difference.call, difference.name, difference.what, difference.before, difference.now) == found
+
+
+def test_long_observations_are_shown_around_what_differs() -> None:
+    same = "word " * 100
+    difference = first_difference([seen("x", f"{same}old {same}")], [seen("x", f"{same}new {same}")])
+    assert difference is not None
+    assert difference.before.startswith("...")
+    assert "old" in difference.before
+    assert len(difference.before) < 100
+    assert "new" in difference.now
+
+
+def test_a_trajectory_that_is_gone_is_not_compared(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold", task_ids="a")
+    result = replay(bundle, recorded, task_ids="a")
+
+    from reward_kit.agent.compare.replay import compare_evaluation
+    from reward_kit.agent.records.recording import Recordings
+
+    edit(result.log_path, "DELETE FROM trajectories WHERE rollout = ?", result.outcomes[0].id)
+    comparison = compare_evaluation(result.outcomes, result.folder, Recordings.load(recorded.log_path))
+    assert (comparison.compared, comparison.untold) == (1, 1)
+
+
+def test_a_recording_that_is_broken_stops_nothing(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold", task_ids="a", n_rollouts=1)
+    whole = load_rollout(recorded.folder / recorded.outcomes[0].file).to_json()
+    whole["messages"] = [{"content": "who says this?"}, "and this?"]
+    Path("roll_broken.json").write_text(json.dumps({**whole, "tool_calls": [{"name": 1}]}))
+    again = agent_eval(bundle.dataset, agent="replay:roll_broken.json", task_ids="a", n_rollouts=1)
+    assert again.outcomes[0].stop_reason == "agent_error"
+    assert again.compared_with is not None
+    assert (again.compared_with.compared, again.compared_with.untold) == (0, 1)
+
+
+def test_it_works_inside_a_running_loop(bundle: Bundle) -> None:
+    recorded = record(bundle, agent="gold", task_ids="a")
+
+    async def inside() -> EvaluationResult:
+        return replay(bundle, recorded, task_ids="a")
+
+    compared = asyncio.run(inside()).compared_with
+    assert compared is not None
+    assert compared.compared == 2

@@ -1,0 +1,409 @@
+"""Agents behind HTTP: what they are told, what their answers mean, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from http_stub_agent import Door, StubAgent, serving
+from small_task import BOOKED, seeded, small_task
+
+from reward_kit.agent import load_agent
+from reward_kit.agent.rollout.orchestrator import FinishedRollout, RolloutLimits, run_rollout
+from reward_kit.errors import BundleError, ModelSetupError
+
+
+async def book(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+    """Reserve and pay: what the task asks for."""
+    reserved = await door.call("create_booking", {"flight_id": 1, "passenger": "Alice"})
+    await door.call("pay_booking", {"booking_id": json.loads(reserved["result"])["booking_id"]})
+    return {"reply": "Your seat is booked."}
+
+
+class Lines:
+    """A user who says these lines, then stops."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = [*lines, "###STOP###"]
+
+    async def respond(self, rollout: Any) -> str:
+        return self.lines.pop(0)
+
+
+@asynccontextmanager
+async def opened(url: str):
+    agents = load_agent(url)
+    await agents.open()
+    try:
+        yield agents
+    finally:
+        await agents.close()
+
+
+async def play(
+    folder: Path, script: Any, *, user: Any = None, timeout: float | None = 30, **fields: Any
+) -> tuple[FinishedRollout, StubAgent]:
+    """One rollout of the small task with an agent that does what ``script`` says."""
+    limits = RolloutLimits(timeout=timeout)
+    async with serving(script) as stub, opened(stub.url) as agents:
+        task = small_task(folder, **fields)
+        finished = await run_rollout(
+            task, 3, base=seeded(folder), agent=agents(), user=user, limits=limits, seed=11
+        )
+    return finished, stub
+
+
+class TestATurn:
+    async def test_an_agent_that_books_gets_the_reward(self, tmp_path):
+        finished, _ = await play(tmp_path, book, actions=BOOKED)
+        assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
+        assert [call.name for call in finished.rollout.tool_calls] == ["create_booking", "pay_booking"]
+        assert finished.rollout.messages[-1] == {"role": "assistant", "content": "Your seat is booked."}
+
+    async def test_what_the_agent_is_told(self, tmp_path):
+        finished, stub = await play(tmp_path, book, system_prompt="Be brief.")
+        [turn] = stub.turns
+        rollout = finished.rollout
+        assert turn["protocol"] == "reward-kit.agent/1"
+        assert turn["event"] == "turn"
+        assert turn["rollout"] == {"id": rollout.id, "row_id": "book", "index": 3, "seed": 11, "turn": 1}
+        assert turn["system_prompt"] == "Be brief."
+        assert turn["messages"] == rollout.messages[:2]
+        assert turn["message"] == "Book me a flight"
+        assert turn["tools"] == rollout.tools
+        assert turn["door"]["tools_url"].startswith("http://127.0.0.1:")
+        assert "Authorization" not in stub.headers
+
+    async def test_nothing_of_the_rows_answers_is_sent(self, tmp_path):
+        secrets = {
+            "actions": [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "S-gold"}}],
+            "outputs": ["S-output"],
+            "end_goal_sql": "SELECT 'S-goal'",
+            "sim_user_prompt": "S-prompt",
+            "answer": "S-field",
+        }
+        shown = []
+
+        async def look(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            shown.append(await door.look())
+            return {"reply": "Hello"}
+
+        _, stub = await play(tmp_path, look, user=Lines(), **secrets)
+        sent = json.dumps([stub.turns, stub.closed, shown])
+        assert "Book me a flight" in sent
+        assert [name for name in ("gold", "output", "goal", "prompt", "field") if f"S-{name}" in sent] == []
+
+    async def test_each_turn_has_the_whole_history(self, tmp_path):
+        async def echo(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            return {"reply": f"{turn['message']}?"}
+
+        _, stub = await play(tmp_path, echo, user=Lines("And a window seat"))
+        first, second = stub.turns
+        assert (first["rollout"]["turn"], second["rollout"]["turn"]) == (1, 2)
+        assert first["door"] == second["door"]
+        assert second["message"] == "And a window seat"
+        assert second["messages"] == [
+            *first["messages"],
+            {"role": "assistant", "content": "Book me a flight?"},
+            {"role": "user", "content": "And a window seat"},
+        ]
+
+    async def test_the_end_is_told(self, tmp_path):
+        finished, stub = await play(tmp_path, book)
+        [closed] = stub.closed
+        assert closed["event"] == "closed"
+        assert (closed["rollout"]["id"], closed["stop_reason"]) == (finished.rollout.id, "agent_done")
+        assert "door" not in closed
+
+    async def test_reasoning_is_kept_in_the_history_and_not_said(self, tmp_path):
+        async def thinks(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            return {"reply": "Hello", "reasoning": "be polite"}
+
+        finished, _ = await play(tmp_path, thinks)
+        assert finished.rollout.messages[-1]["reasoning_content"] == "be polite"
+        assert finished.rollout.lines[-1].text == "Hello"
+
+    async def test_done_ends_the_rollout_after_the_reply(self, tmp_path):
+        async def bye(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            return {"reply": "Goodbye", "done": True}
+
+        finished, stub = await play(tmp_path, bye, user=Lines("never said"))
+        assert finished.rollout.stop_reason == "agent_done"
+        assert finished.rollout.messages[-1]["content"] == "Goodbye"
+        assert len(stub.turns) == 1
+
+    async def test_usage_is_counted(self, tmp_path):
+        async def counted(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            priced = {
+                "model": "my-llm",
+                "input_tokens": 100,
+                "output_tokens": 20,
+                "cost": 0.25,
+                "seconds": 1.5,
+            }
+            return {"reply": "Hello", "usage": [priced, {"input_tokens": 7, "cached_tokens": 3}]}
+
+        finished, stub = await play(tmp_path, counted)
+        usage = finished.rollout.usage["agent"]
+        assert (usage.calls, usage.input_tokens, usage.cached_tokens) == (2, 107, 3)
+        assert (usage.output_tokens, usage.cost, usage.unpriced_calls) == (20, 0.25, 1)
+        assert [call.model for call in finished.rollout.model_calls] == ["my-llm", stub.url]
+        assert finished.rollout.model_calls[0].seconds == 1.5
+
+    async def test_a_terminal_tool_ends_the_rollout_and_the_reply_is_dropped(self, tmp_path):
+        async def hands_over(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            answer = await door.call("transfer")
+            assert answer["stopped"] == "terminal_tool"
+            late = await door.call("create_booking", {"flight_id": 1, "passenger": "Mallory"})
+            return {"reply": late["status"], "usage": {"model": "m", "input_tokens": 5}}
+
+        finished, _ = await play(tmp_path, hands_over)
+        assert finished.rollout.stop_reason == "terminal_tool"
+        assert [call.name for call in finished.rollout.tool_calls] == ["transfer"]
+        assert finished.rollout.messages[-1]["role"] == "tool"
+        assert finished.rollout.usage["agent"].input_tokens == 5
+
+    async def test_text_that_is_not_valid_unicode_reaches_the_agent_and_comes_back(self, tmp_path):
+        async def echo(turn: dict[str, Any], door: Door) -> Any:
+            return web.Response(text='{"reply": "half \\ud83d"}', content_type="application/json")
+
+        finished, _ = await play(tmp_path, echo, user=Lines("next"))
+        assert finished.rollout.stop_reason == "user_stop"
+
+
+class TestThroughMcp:
+    async def test_an_agent_that_speaks_mcp_gets_the_reward(self, tmp_path):
+        pytest.importorskip("mcp")
+        import httpx2
+        from mcp.client import Client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def script(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            headers = {"Authorization": f"Bearer {turn['door']['token']}"}
+            async with (
+                httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+                Client(streamable_http_client(turn["door"]["mcp_url"], http_client=http)) as tools,
+            ):
+                listed = {tool.name for tool in (await tools.list_tools()).tools}
+                assert listed == {tool["function"]["name"] for tool in turn["tools"]}
+                reserved = await tools.call_tool("create_booking", {"flight_id": 1, "passenger": "Alice"})
+                await tools.call_tool("pay_booking", json.loads(reserved.content[0].text))
+            return {"reply": "Booked."}
+
+        finished, _ = await play(tmp_path, script, actions=BOOKED)
+        assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
+        assert [call.status for call in finished.rollout.tool_calls] == ["ok", "ok"]
+
+
+class TestUnusableAnswers:
+    @pytest.mark.parametrize(
+        ("body", "told"),
+        [
+            ("", "is not JSON"),
+            ("<html>", "is not JSON"),
+            ("[" * 100_000, "is not JSON"),
+            ("[]", "is not a JSON object"),
+            ("null", "is not a JSON object"),
+            ("{}", "no reply"),
+            ('{"reply": null}', "no reply"),
+            ('{"reply": "  "}', "empty reply"),
+            ('{"reply": ["a"]}', "has reply: input should be a valid string"),
+            ('{"reply": "a", "done": "yes"}', "has done: input should be a valid boolean"),
+            ('{"reply": "a", "reasoning": 1}', "has reasoning: input should be a valid string"),
+            ('{"reply": "a", "usage": [1]}', "has usage.0: input should be"),
+            (
+                '{"reply": "a", "usage": [{"input_tokens": -1}]}',
+                "usage.0.input_tokens: input should be greater than",
+            ),
+            (
+                '{"reply": "a", "usage": [{"input_tokens": "many"}]}',
+                "usage.0.input_tokens: input should be a valid",
+            ),
+            ('{"reply": "a", "usage": [{"cost": NaN}]}', "usage.0.cost: input should be a finite"),
+            (
+                '{"reply": "a", "usage": [{"cost": 1e300}]}',
+                "usage.0.cost: input should be less than or equal",
+            ),
+        ],
+    )
+    async def test_are_the_agents_error_and_say_what_is_wrong(self, tmp_path, body, told):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            return web.Response(text=body)
+
+        finished, _ = await play(tmp_path, script)
+        assert finished.rollout.stop_reason == "agent_error"
+        assert told in finished.rollout.stop_detail
+        assert finished.reward == 0.0
+
+    async def test_a_400_is_the_agents_error_with_the_beginning_of_its_body(self, tmp_path):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            return web.Response(status=400, text="I do not\nunderstand" + "." * 5000)
+
+        finished, _ = await play(tmp_path, script)
+        assert finished.rollout.stop_reason == "agent_error"
+        assert "HTTP 400: I do not understand" in finished.rollout.stop_detail
+        assert len(finished.rollout.stop_detail) < 400
+
+    async def test_a_token_that_the_agent_repeats_is_not_shown(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("REWARD_KIT_AGENT_TOKEN", "agent-secret")
+        tokens = []
+
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            tokens.append(turn["door"]["token"])
+            return web.Response(status=400, text=f"{turn['door']['token']} agent-secret")
+
+        finished, stub = await play(tmp_path, script)
+        assert stub.headers["Authorization"] == "Bearer agent-secret"
+        assert finished.rollout.stop_detail.endswith("[hidden] [hidden]")
+        assert tokens[0] not in json.dumps(finished.rollout.messages)
+
+
+class TestNoAnswer:
+    @pytest.mark.parametrize("status", [500, 503, 429])
+    async def test_a_server_error_is_the_surroundings(self, tmp_path, status):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            return web.Response(status=status, text="overloaded")
+
+        finished, _ = await play(tmp_path, script)
+        assert finished.rollout.stop_reason == "infrastructure_error"
+        assert f"HTTP {status}: overloaded" in finished.rollout.stop_detail
+        assert finished.reward is None
+
+    async def test_a_dropped_connection_is_the_surroundings(self, tmp_path):
+        dropped = []
+
+        async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            dropped.append(await reader.read(100))
+            writer.close()
+
+        server = await asyncio.start_server(drop, "127.0.0.1", 0)
+        async with server, opened(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as agents:
+            finished = await run_rollout(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
+        assert finished.rollout.stop_reason == "infrastructure_error"
+        assert any(dropped)
+
+    async def test_an_agent_that_hangs_runs_out_of_time(self, tmp_path):
+        gone = asyncio.Event()
+
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                gone.set()
+
+        finished, stub = await play(tmp_path, script, timeout=0.3)
+        assert finished.rollout.stop_reason == "timeout"
+        assert stub.closed[0]["stop_reason"] == "timeout"
+
+    async def test_a_call_that_hangs_is_undone_when_time_is_up(self, tmp_path):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            await door.call("hang")
+            return {"reply": "never"}
+
+        finished, _ = await play(tmp_path, script, timeout=1)
+        assert finished.rollout.stop_reason == "timeout"
+        assert await finished.database.fetch_val("SELECT count(*) FROM flights") == 2
+        assert [call.status for call in finished.rollout.tool_calls] == ["failed"]
+
+    async def test_a_call_that_is_left_running_is_undone_at_the_end(self, tmp_path):
+        calls: list[asyncio.Task[Any]] = []
+        http = ClientSession()  # outlives the turn
+
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            door.http = http
+            calls.append(asyncio.ensure_future(door.call("hang")))
+            while not (await door.look())["steps"]:  # noqa: ASYNC110 - the other end is behind HTTP
+                await asyncio.sleep(0.01)
+            return {"reply": "I did not wait."}
+
+        finished, _ = await play(tmp_path, script)
+        assert finished.rollout.stop_reason == "agent_done"
+        assert await finished.database.fetch_val("SELECT count(*) FROM flights") == 2
+        assert [call.status for call in finished.rollout.tool_calls] == ["failed"]
+        assert (await calls[0])["stopped"] == "agent_done"
+        await http.close()
+
+    async def test_an_agent_that_hangs_after_the_end_is_left_behind(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("reward_kit.agent.agents.remote.http_agent.LAST_WORDS", 0.1)
+
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            await door.call("transfer")
+            await asyncio.sleep(60)
+
+        finished, _ = await play(tmp_path, script, timeout=None)
+        assert finished.rollout.stop_reason == "terminal_tool"
+
+
+class TestTokensOfOthers:
+    async def test_a_rollout_cannot_be_reached_with_the_token_of_another(self, tmp_path):
+        doors: list[Door] = []
+        both = asyncio.Event()
+
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            doors.append(door)
+            if len(doors) == 2:
+                both.set()
+            await both.wait()
+            foreign = Door(door.http, {"door": {**door.door, "token": door.door["token"][:-1] + "_"}})
+            assert (await foreign.call("ping"))["http"] == 401
+            await door.call("create_booking", {"flight_id": 1, "passenger": turn["rollout"]["id"]})
+            return {"reply": "done"}
+
+        base = seeded(tmp_path)
+        async with serving(script) as stub, opened(stub.url) as agents:
+            finished = await asyncio.gather(
+                *(run_rollout(small_task(tmp_path), i, base=base, agent=agents()) for i in range(2))
+            )
+        for one in finished:
+            passengers = await one.database.fetch_all("SELECT passenger FROM bookings")
+            assert [row[0] for row in passengers] == [one.rollout.id]
+
+
+class TestBeforeTheRun:
+    async def test_nobody_listening_is_told_before_the_first_rollout(self):
+        agents = load_agent("http://127.0.0.1:9")
+        with pytest.raises(ModelSetupError, match=r"no agent answers at http://127\.0\.0\.1:9"):
+            await agents.open()
+        await agents.close()
+
+    @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://127.0.0.1:99999", "https://a b"])
+    def test_an_address_that_is_none_is_refused(self, url):
+        with pytest.raises(BundleError, match="is not an address"):
+            load_agent(url)
+
+    @pytest.mark.parametrize("url", ["http://me:secret@127.0.0.1:9000", "http://127.0.0.1:9000/?key=secret"])
+    def test_secrets_in_the_address_are_refused_and_not_shown(self, url):
+        with pytest.raises(BundleError, match="REWARD_KIT_AGENT_TOKEN") as raised:
+            load_agent(url)
+        assert "secret" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("status", "told"),
+        [(401, "REWARD_KIT_AGENT_TOKEN"), (404, "http-agent.md"), (307, "Redirects are not followed")],
+    )
+    async def test_a_refusal_from_the_start_is_a_fault_of_the_setup(self, tmp_path, status, told):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            return web.Response(status=status, headers={"Location": "http://127.0.0.1:1/"})
+
+        finished, _ = await play(tmp_path, script)
+        assert isinstance(finished.setup_error, ModelSetupError)
+        assert told in str(finished.setup_error)
+
+    async def test_a_refusal_later_is_the_agents_error(self, tmp_path):
+        async def script(turn: dict[str, Any], door: Door) -> Any:
+            return {"reply": "Hello"} if turn["rollout"]["turn"] == 1 else web.Response(status=404)
+
+        finished, _ = await play(tmp_path, script, user=Lines("Go on"))
+        assert finished.setup_error is None
+        assert finished.rollout.stop_reason == "agent_error"
+
+    async def test_proxies_of_the_environment_are_not_used(self, tmp_path, monkeypatch):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        finished, _ = await play(tmp_path, book)
+        assert finished.reward == 1.0

@@ -1,0 +1,438 @@
+"""The printed report, the progress, the transcript and the JSON report."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+from rich.console import Console
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.base.text import duration, money, tokens
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.explain import Explanation, Explanations
+from reward_kit.agent.records.outcome import RolloutOutcome
+from reward_kit.agent.reports.console import print_report
+from reward_kit.agent.reports.facts import scores_line
+from reward_kit.agent.reports.json_report import report_parts
+from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
+from reward_kit.agent.reports.transcript import transcript
+from reward_kit.agent.runner.progress import Tally
+from reward_kit.agent.scoring.rows import RowResult, averages_of, row_result, usage_of
+
+PRICED = Usage(
+    calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123
+)
+UNPRICED = Usage(calls=4, input_tokens=2000, output_tokens=300, unpriced_calls=4)
+
+
+def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **more: Any) -> RolloutOutcome:
+    given: dict[str, Any] = {
+        "id": f"{row_id}{index}",
+        "row_id": row_id,
+        "index": index,
+        "attempt": 0,
+        "final": True,
+        "seed": 1,
+        "reward": reward,
+        "stop_reason": "user_stop",
+        "stop_detail": None,
+        "error": None,
+        "failure": None,
+        "failure_detail": None,
+        "steps": 8,
+        "turns": 4,
+        "turn_of_success": 3 if reward == 1.0 else None,
+        "started": 0.0,
+        "seconds": 10.0,
+        "model_seconds": 6.5,
+        "file": "x.json",
+        "usage": {"agent": PRICED, "user": UNPRICED},
+        **more,
+    }
+    return RolloutOutcome(**given)
+
+
+def failed(row_id: str = "row", index: int = 0, kind: str = "wrong_tool", **more: Any) -> RolloutOutcome:
+    return outcome(row_id, index, 0.0, failure=kind, failure_detail="took another", **more)
+
+
+def unjudged(row_id: str = "row", index: int = 0) -> RolloutOutcome:
+    stop = "infrastructure_error"
+    return outcome(row_id, index, None, stop_reason=stop, stop_detail="cannot connect [to] it", failure=stop)
+
+
+def row(planned: int, *outcomes: RolloutOutcome) -> RowResult:
+    return row_result(outcomes[0].row_id if outcomes else "row", planned, outcomes)
+
+
+def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: Any) -> EvaluationResult:
+    configuration = {"agent": "tool-calling", "model": "openai/gpt-4o-mini", "errors_as_failures": False}
+    given: dict[str, Any] = {
+        "eval_id": "e1",
+        "status": "complete",
+        "reason": None,
+        "configuration": {**configuration, **(options or {})},
+        "versions": {},
+        "rows": rows,
+        "usage": usage_of([one for each in rows for one in each.outcomes]),
+        "seconds": 83.4,
+        "folder": Path("runs"),
+        **more,
+    }
+    return EvaluationResult(**given)
+
+
+def printed(result: EvaluationResult, width: int = 80) -> str:
+    stream = io.StringIO()
+    print_report(result, Console(file=stream, width=width, markup=False, highlight=False))
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines if not line.startswith(("results ", "log ", "rollouts ")))
+    return stream.getvalue()
+
+
+def words(result: EvaluationResult, width: int = 80) -> str:
+    return " ".join(printed(result, width).split())
+
+
+def test_the_report_shows_rows_scores_costs_failures_and_files() -> None:
+    text = words(
+        result_of(
+            row(4, outcome("first"), outcome("first", 1), failed("first", 2), failed("first", 3)),
+            row(4, *(outcome("second", n) for n in range(3)), unjudged("second", 3)),
+        )
+    )
+    for part in (
+        "tool-calling (openai/gpt-4o-mini): 5 of 7 judged rollouts passed, 2 rows, 1:23",
+        "first 2/4 0.50 8.0 10.0 s $0.0123 + unpriced wrong_tool 2",
+        "[reward, steps, time, cost: means of a row's rollouts]",
+        "second 3/3 1.00",
+        "1 0.750 [0.500, 1.000] 0.750 [0.500, 1.000]",
+        "score: the mean of Pass^1 to Pass^4",
+        "k=4: 1 row with fewer judged rollouts left out",
+        "failures wrong_tool 2",
+        "not judged infrastructure_error 1 (left out of Pass^k)",
+        "for instance second #4: cannot connect [to] it",
+        "retry: reward-kit agent-eval --resume e1",
+        "agent $0.0984, 72 model calls",
+        "96.0k tokens in (24.0k cached), 7.2k out (800 reasoning)",
+        "user unpriced, 32 model calls (together $0.0984 + 32 unpriced calls)",
+        "50% within 10.0 s",
+        "success in turn 3.0",
+        "within 1 turn 0.00, within 2 turns 0.00, within 3 turns 0.75",
+        "results runs/evals/e1.json",
+        "| tool-calling (openai/gpt-4o-mini) | 0.750 |",
+    ):
+        assert part in text
+    assert "--max-cost" not in text
+
+
+_BROKE = {"stop_reason": "agent_error", "stop_detail": "agent.py:3: KeyError: \x1b[31m'x'\x1b[0m\a\nmore"}
+_LATE = {"stop_reason": "timeout", "stop_detail": "not over after 3 s"}
+_FAULTY = {"user_faults": ["stopped_early", "stopped_early"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "present", "absent"),
+    [
+        (
+            [row(4, *(outcome(index=index, waited_seconds=float(index)) for index in range(4)))],
+            {},
+            ["waiting 15% of the time: limits delayed a model call by 0.12 s"],
+            [],
+        ),
+        ([row(1, outcome(waited_seconds=0.4))], {}, [], ["waiting", "means of a row", "score: the mean"]),
+        (
+            [
+                row(1, failed("slow", 0, "other", **_LATE)),
+                row(1, failed("broken", 0, "agent_error", **_BROKE)),
+            ],
+            {},
+            ["instance slow #1: not over after 3 s", "instance broken #1: agent.py:3: KeyError: 'x' more"],
+            [],
+        ),
+        ([row(2, outcome(**_BROKE))], {}, ["warning 1 rollout passed although the agent failed"], []),
+        ([row(2, outcome(reward=40.0))], {}, ["up to 40: a reward of 1 or more counts as passed"], []),
+        ([row(1, outcome(reward=1.0000001))], {}, [], ["counts as passed", "warning"]),
+        (
+            [row(1, outcome(usage={"agent": replace(UNPRICED, reused_calls=4)}))],
+            {},
+            ["4 answers from the cache, not paid again"],
+            ["$"],
+        ),
+        (
+            [row(2, outcome(), outcome("row", 1, None, error="reward.py:6: raised KeyError: 'x'"))],
+            {},
+            ["judge with another reward: reward-kit rescore e1 --eval-id e1-judged"],
+            [],
+        ),
+        (
+            [row(1, unjudged())],
+            {},
+            ["0 of 0 judged rollouts passed", "| tool-calling (openai/gpt-4o-mini) | - |"],
+            ["rescore"],
+        ),
+        ([row(2)], {"status": "interrupted", "reason": "by a signal"}, ["2 not run", "by a signal"], []),
+        ([row(4, failed())], {"status": "interrupted", "reason": "x"}, ["wrong_tool 1, 3 not run"], []),
+        ([row(1, outcome())], {"options": {"errors_as_failures": True}}, ["1 of 1 rollout passed"], []),
+        (
+            [row(1, outcome())],
+            {"options": {"max_cost": 5.0}},
+            ["warning --max-cost does not count 4 unpriced calls; --max-tokens does"],
+            [],
+        ),
+        (
+            [row(2, outcome(user_faults=[]), failed("row", 1, "user_error", **_FAULTY))],
+            {},
+            ["the simulated user misbehaved in 1 of 2 rollouts stopped_early 1"],
+            [],
+        ),
+        ([row(1, outcome(user_faults=[]))], {}, [], ["misbehaved", "tools with faults"]),
+    ],
+)
+def test_facts_are_shown_if_they_matter(
+    rows: list[RowResult], more: dict[str, Any], present: list[str], absent: list[str]
+) -> None:
+    text = words(result_of(*rows, **more), 120)
+    for part in present:
+        assert part in text
+    for part in absent:
+        assert part not in text
+
+
+def test_calls_that_waited_side_by_side_waited_no_longer_than_their_rollout() -> None:
+    waited = [outcome(waited_seconds=30.0), outcome(index=1)]
+    assert averages_of([row(2, *waited)], seed=1).waiting == pytest.approx(0.5)
+
+
+def test_hundreds_of_rows_are_folded() -> None:
+    rows = [row(1, outcome(f"row{number:03}")) for number in range(400)]
+    rows += [row(1, failed(f"bad{number}")) for number in range(60)]
+    text = printed(result_of(*rows))
+    assert len(text.splitlines()) < 80
+    assert "400 rows passed every rollout" in text
+    assert "and 20 more rows with rollouts that did not pass" in text
+    assert "bad0" in text
+    assert "row000" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_names_and_failures_fit_any_width(width: int) -> None:
+    name = "a.very.long.row.id." * 5
+    assert "wrong_tool" in printed(result_of(row(1, failed(name))), width)
+    text = printed(result_of(row(1, failed("flight.booking.001", 0, "wrong_arguments"))), width)
+    (line,) = [line for line in text.splitlines() if line.startswith("flight.booking.001 ")]
+    assert "wrong_arguments" in line.split()
+
+
+def test_tools_with_faults_are_named_with_the_first_rollout() -> None:
+    look = {"calls": 2, "first": "tools.py:14: KeyError: 'x'"}
+    many = {f"tool{number}": {"calls": number, "first": "b"} for number in range(3, 6)}
+    outcomes = [
+        failed("a", 1, tool_faults={"look": look}, file="a/roll_1.json"),
+        outcome("a", 2, tool_faults={"look": {"calls": 9, "first": "tools.py:9: late"}, **many}),
+    ]
+    text = printed(result_of(row(2, *outcomes)), 300)
+    lines = [line for line in text.splitlines() if line.startswith("tools with faults: ")]
+    first = "look (11 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in row a, runs/a/roll_1.json"
+    assert lines[0].endswith(first)
+    assert len(lines) == 3
+    assert "  and 1 more tool" in text
+
+
+def test_explanations_are_counted_with_their_cost() -> None:
+    def explained(index: int, author: str | None, fault: str | None) -> Explanation:
+        return Explanation(
+            rollout=f"a{index}",
+            row_id="a",
+            index=index,
+            model="openai/judge",
+            prompt="v1",
+            author=author,  # type: ignore[arg-type]  # a text in tests
+            fault=fault,
+            sentence="It did [bold]this[/bold]." if author else None,
+            problem=None if author else "no JSON",
+            usage=Usage(calls=1, cost=0.01),
+            seconds=1.0,
+        )
+
+    made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
+    rows = row(4, *(failed("a", number) for number in range(4)))
+    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down", Path("x")))
+    text = words(result)
+    for part in (
+        "explanations 3 by openai/judge, $0.0300",
+        "at fault: agent 1 (50%), user 1 (50%)",
+        "agent: wrong_tool 1 (100%)",
+        "1 failure not explained, the first: no JSON",
+        "1 missing: it is down; --resume e1 makes the rest",
+        "judged agent, wrong_tool: It did [bold]this[/bold].",
+    ):
+        assert part in text
+    assert not result.complete
+    spent = Explanations("openai/judge", [], 1, "1.5 of 1 USD are spent (--max-cost)", Path("x"))
+    text = words(result_of(rows, explanations=spent))
+    assert "(--max-cost); --resume e1 --max-cost USD makes the rest" in text
+
+
+def test_the_scores_in_one_line() -> None:
+    result = result_of(row(2, outcome(), outcome("row", 1)))
+    line = "tool-calling (openai/gpt-4o-mini)  Pass^1 1.000  Pass^2 1.000  Pass^3 -  Pass^4 -"
+    assert scores_line(result) == line
+
+
+def tally_of(*outcomes: RolloutOutcome, planned: int = 10) -> Tally:
+    tally = Tally(eval_id="e1", planned=planned)
+    for one in outcomes:
+        tally.add(one)
+    return tally
+
+
+def test_the_status_line_counts() -> None:
+    tally = tally_of(outcome("a"), failed("a", 1), outcome("b"), unjudged("b", 1))
+    line = status_line(tally)
+    assert line.startswith("4/10  Pass^1 0.750  1 not judged  $0.0492 + 16 unpriced calls  60.8k tokens  ")
+    assert line.endswith("left")
+    assert status_line(Tally(eval_id="e", planned=3)) == "0/3  Pass^1 -"
+    repeated = tally_of(outcome(reward=None, final=False, stop_reason="user_error"), outcome())
+    assert (repeated.done, repeated.unjudged, repeated.pass_1, repeated.usage.calls) == (1, 0, 1.0, 26)
+
+
+def test_plain_progress_writes_few_lines_and_every_unjudged_rollout() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    tally = Tally(eval_id="e1", planned=1000)
+    progress.started(tally)
+    for number in range(1000):
+        one = unjudged("a", number) if number == 500 else outcome("a", number)
+        tally.add(one)
+        progress.ended(one, tally)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "evaluation e1: 1000 rollouts"
+    assert "a #501 not judged (infrastructure_error): cannot connect [to] it" in lines
+    assert lines[-1].startswith("1000/1000  Pass^1 1.000")
+    assert len(lines) < 30
+
+
+def test_live_progress_shows_the_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    progress = LiveProgress(stream)
+    tally = Tally(eval_id="e1", planned=2)
+    progress.started(tally)
+    for one in (outcome("a"), unjudged("a", 1)):
+        tally.add(one)
+        progress.ended(one, tally)
+    progress.closed(tally)
+    assert "2/2  Pass^1 1.000" in stream.getvalue()
+    assert "cannot connect [to] it" in stream.getvalue()
+
+
+def test_one_rollout_in_a_line() -> None:
+    assert outcome_line(outcome("a")) == "a #1 passed"
+    assert outcome_line(failed("a", 1)) == "a #2 failed (wrong_tool, reward 0): took another"
+    again = outcome("a", 2, None, final=False, stop_reason="user_error", stop_detail="said nothing")
+    assert outcome_line(again) == "a #3 not judged (user_error), will be retried: said nothing"
+    hostile = "\x1b]0;title\x07\x1b[2Jboom\r\n\t\x00" + "x" * 9999
+    line = outcome_line(outcome("a", 0, None, error=hostile))
+    assert line.startswith("a #1 not judged (reward_error): boom xxx")
+    assert line.isprintable()
+    assert len(line) < 350
+
+
+@pytest.mark.parametrize(
+    ("usage", "text"),
+    [
+        (Usage(), "-"),
+        (Usage(calls=1, cost=0.00004), "<$0.0001"),
+        (Usage(calls=1, cost=0.12345), "$0.1235"),
+        (Usage(calls=2, cost=12.345), "$12.35"),
+        (Usage(calls=2, unpriced_calls=2), "unpriced"),
+        (Usage(calls=2, unpriced_calls=1, cost=0.5), "$0.5000 + 1 unpriced call"),
+    ],
+)
+def test_money(usage: Usage, text: str) -> None:
+    assert money(usage) == text
+
+
+def test_tokens_and_durations() -> None:
+    numbers = [0, 999, 1000, 12_345, 999_949, 999_950, 4_500_000]
+    assert list(map(tokens, numbers)) == ["0", "999", "1.0k", "12.3k", "999.9k", "1.0M", "4.5M"]
+    assert [duration(seconds) for seconds in (None, 0.004, 9.994, 12.34, 245, 3723)] == [
+        *("-", "0.00 s", "9.99 s", "12.3 s", "4:05", "1:02:03")
+    ]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    made = flight_bundle(tmp_path)
+    made.rows({"actions": GOLD, "n_rollouts": 2})
+    return made
+
+
+def test_a_transcript_tells_the_rollout_in_order(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold")
+    text = transcript(result.record(result.outcomes[0]))
+    order = [
+        "row flight.booking.001, number 1",
+        "USER",
+        "CALL create_booking",
+        "TOOL create_booking (ok",
+        "* insert bookings",
+        "CALL pay_booking",
+        "* update bookings",
+        "ASSISTANT",
+        "stopped: agent_done",
+        "reward 1: Task completed successfully",
+    ]
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+
+
+def test_the_json_report_holds_trajectories_and_null_for_a_damaged_one(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = agent_eval(bundle.dataset, agent="gold")
+    damaged = replace(result.outcomes[1], file="nowhere/roll_x.json")
+    rows = (replace(result.rows[0], outcomes=(result.outcomes[0], damaged)),)
+    report = json.loads(b"".join(report_parts(replace(result, rows=rows))))
+    first, second = report["rows"][0]["rollouts"]
+    assert first["trajectory"]["id"] == first["id"]
+    assert second["trajectory"] is None
+    assert report["score"] == 1.0
+
+
+def test_the_report_shows_a_failure_of_each_class_with_the_expected_call(bundle: Bundle) -> None:
+    Path("wrong_agent.py").write_text(
+        "class Wrong:\n"
+        "    async def respond(self, rollout):\n"
+        "        if rollout.index:\n"
+        "            return 'No.'\n"
+        "        await rollout.call_tool('create_booking', {'flight_id': 9, 'passenger': 'Alice'})\n"
+        "        return 'Booked.'\n"
+    )
+    bundle.rows({"actions": GOLD, "n_rollouts": 3})
+    result = agent_eval(bundle.dataset, agent="wrong_agent:Wrong", no_sim_user=True)
+    text = printed(result, 200)
+    for part in (
+        "failures  partially_completed 2 (67%), wrong_arguments 1 (33%)",
+        "flight.booking.001 #1: wrong_arguments in step 1: create_booking: flight_id: expected 1, got 9",
+        'expected    create_booking({"flight_id": 1, "passenger": "Alice"})',
+        'made        create_booking({"flight_id": 9, "passenger": "Alice"})',
+        "data        bookings #",
+        "flight.booking.001 #2: partially_completed in step 1: 0 of 2 changes made",
+    ):
+        assert part in text
+    log = transcript(result.record(result.outcomes[0]))
+    assert "first wrong step: 1, in turn 1" in log
+    assert 'made: create_booking({"flight_id": 9, "passenger": "Alice"})' in log
+    plain = json.loads(result.results_path.read_text())
+    expected = {"count": 1, "percent": pytest.approx(100 / 3)}
+    assert plain["failure_breakdown"]["wrong_arguments"] == expected

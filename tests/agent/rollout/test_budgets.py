@@ -1,0 +1,182 @@
+"""Budgets of the whole run: what has begun is finished, the rest waits for a larger one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from stub_server import Answer, StubServer
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.rollout.rollout import Rollout
+
+TOKENS = 110
+"""Of each answer of the stub."""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6})
+    monkeypatch.chdir(tmp_path)
+    stub_llm.script("gpt-4o-mini", ["How can I help?"])
+    stub_llm.script("gpt-3.5-turbo", ["No, thanks. ###STOP###"])
+    return made
+
+
+def run(bundle: Bundle, **options: object) -> EvaluationResult:
+    return agent_eval(
+        bundle.dataset,
+        **{"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo", "eval_id": "mine", **options},
+    )
+
+
+def test_tokens_of_agent_and_user_end_the_run_and_a_larger_budget_continues_it(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    first = run(bundle, max_concurrency=1, max_tokens=5 * TOKENS)
+    assert (first.status, first.planned, len(first.outcomes)) == ("budget", 12, 3)
+    assert "660 of 550 tokens are used (--max-tokens)" in (first.reason or "")
+    assert not first.complete
+    assert all(outcome.judged for outcome in first.outcomes)  # the third was finished
+    assert first.pass_power[1].tasks == 2  # both rows have a rollout, those that were not run count nowhere
+    assert set(first.pass_power) >= {1}
+    same = run(bundle, max_concurrency=1, max_tokens=5 * TOKENS)
+    assert (same.status, len(same.outcomes)) == ("budget", 3)
+    assert len(stub_llm.requests) == 6
+    more = run(bundle, max_tokens=1000 * TOKENS)
+    assert (more.status, len(more.outcomes)) == ("complete", 12)
+    assert len(stub_llm.requests) == 24
+
+
+def test_a_call_has_a_time_of_its_own(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("gpt-4o-mini", [Answer(content="Too late", delay=5.0)])
+    result = run(bundle, call_timeout=0.3, retries=0, n_rollouts=1, task_ids="a")
+    (outcome,) = result.outcomes
+    assert outcome.stop_reason == "infrastructure_error"
+    assert "no answer within 0.3 s" in outcome.trouble
+
+
+class Told:
+    """Progress that keeps what happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def started(self, tally: object) -> None: ...
+
+    def ended(self, outcome: object, tally: object) -> None:
+        self.lines.append("ended")
+
+    def closed(self, tally: object) -> None: ...
+
+    def noted(self, text: str) -> None:
+        self.lines.append(text)
+
+    @property
+    def unpriced(self) -> list[str]:
+        return [line for line in self.lines if "--max-cost" in line]
+
+
+def test_a_model_without_a_price_is_told_as_soon_as_it_answers(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    told = Told()
+    options = {"model": "openai/mine", "client": "litellm", "max_concurrency": 1, "progress": told}
+    run(bundle, max_cost=5.0, **options)
+    (line,) = told.unpriced
+    assert told.lines[0] == line
+    assert told.lines.count("ended") == 12
+    assert "--max-cost does not see the calls of openai/mine: no price is known" in line
+    assert "--max-tokens" in line
+    assert "input_cost_per_token" in line
+    told.lines.clear()
+    run(bundle, eval_id="no_budget", **options)
+    run(bundle, eval_id="tokens", max_tokens=10**6, **options)
+    assert told.unpriced == []
+
+
+def test_its_price_can_be_given(bundle: Bundle, stub_llm: StubServer) -> None:
+    stub_llm.script("mine", ["How can I help?"])
+    told = Told()
+    price = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.002}
+    result = run(
+        bundle, max_cost=0.3, model="openai/mine", model_args=price, progress=told, max_concurrency=1
+    )
+    assert told.unpriced == []
+    assert result.usage["agent"].cost == pytest.approx(0.12 * len(result.outcomes))
+    assert (result.status, len(result.outcomes)) == ("budget", 3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_of_an_agents_own_is_told_once(bundle: Bundle, workers: int) -> None:
+    name = f"asks_{abs(hash(bundle.folder))}"
+    (bundle.folder.parent / f"{name}.py").write_text(
+        "from reward_kit.agent.base.types import Usage\n"
+        "async def agent(rollout):\n"
+        "    for model in ('mine', 'mine', f'row {rollout.row_id}'):\n"
+        "        rollout.count_usage(Usage(calls=1, unpriced_calls=1), model=model)\n"
+        "    rollout.count_usage(Usage(calls=1, cost=1.0), model='dear')\n"
+        "    return 'Hello'\n"
+    )
+    told = Told()
+    run(
+        bundle, model=None, agent=f"{name}:agent", user="none", max_cost=100.0, progress=told, workers=workers
+    )
+    named = sorted(line.partition("the calls of ")[2].partition(":")[0] for line in told.unpriced)
+    assert named == ["mine", "row a", "row b"]
+
+
+def test_a_budget_says_what_of_it_is_gone() -> None:
+    budget = Budget(max_cost=1.0)
+    budget.count(Usage(input_tokens=50, output_tokens=10, cost=1.5, reused_cost=0.25, reused_tokens=20))
+    assert (budget.exhausted, budget.state) == (True, "1.25 of 1.00 USD are spent")
+    for most, told in (
+        (0.1, "0.01 of 0.10 USD"),
+        (0.004, "0.0062 of 0.0040 USD"),
+        (5e-7, "0.00620000 of 0.00000050 USD"),
+        (0, "0.01 of 0.00 USD"),
+    ):
+        assert Budget(max_cost=most, spent=0.0062).state == f"{told} are spent"
+    budget = Budget(max_tokens=40, tokens=39)
+    assert not budget.exhausted
+    budget.count(Usage(input_tokens=1))
+    assert (budget.exhausted, budget.state) == (True, "40 of 40 tokens are used")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_rollout_that_has_used_its_own_tokens_ends_and_is_judged(
+    bundle: Bundle, stub_llm: StubServer, workers: int
+) -> None:
+    stub_llm.script("gpt-3.5-turbo", ["And then?"])
+    result = run(bundle, n_rollouts=1, max_rollout_tokens=3 * TOKENS, workers=workers)
+    assert result.status == "complete"
+    for outcome in result.outcomes:
+        assert (outcome.stop_reason, outcome.steps, outcome.judged) == ("budget", 2, True)
+        assert outcome.stop_detail == "330 of 330 tokens are used (--max-rollout-tokens)"
+        assert outcome.failure == "other"
+
+
+def test_a_rollout_that_has_spent_its_own_money_ends_also_with_answers_from_the_cache(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    stub_llm.script("gpt-3.5-turbo", ["And then?"])
+    ends = []
+    for name in ("first", "second"):
+        result = run(bundle, n_rollouts=1, max_rollout_cost=0.0002, cache=True, eval_id=name)
+        ends += [(outcome.stop_reason, outcome.steps, outcome.stop_detail) for outcome in result.outcomes]
+    assert len(set(ends)) == 1
+    assert ends[0][0] == "budget"
+    assert "USD are spent (--max-rollout-cost)" in (ends[0][2] or "")
+
+
+def test_an_agent_with_models_of_its_own_is_ended_at_its_next_step(bundle: Bundle) -> None:
+    async def circles(rollout: Rollout) -> str:
+        while True:
+            rollout.step()
+            rollout.count_usage(Usage(input_tokens=100), model="mine")
+
+    result = run(bundle, agent=circles, user="none", n_rollouts=1, max_rollout_tokens=250)
+    assert {(outcome.stop_reason, outcome.steps) for outcome in result.outcomes} == {("budget", 3)}

@@ -1,0 +1,57 @@
+"""A rollout's time stands still while it waits for what is not its doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from virtual_provider import now
+from virtual_time import simulate
+
+from reward_kit.agent.base.deadline import Deadline
+
+
+def test_the_time_runs_out() -> None:
+    async def main() -> float:
+        begin = now()
+        await Deadline(5.0).passed
+        return now() - begin
+
+    assert simulate(main()) == 5.0
+
+
+def test_waits_are_added_and_those_at_the_same_time_count_once() -> None:
+    async def wait(deadline: Deadline, begin: float, seconds: float) -> None:
+        await asyncio.sleep(begin)
+        deadline.hold()
+        await asyncio.sleep(seconds)
+        deadline.go_on()
+
+    async def main() -> float:
+        begin = now()
+        deadline = Deadline(5.0)
+        waits = asyncio.gather(*(wait(deadline, *times) for times in ((1.0, 10.0), (2.0, 4.0), (12.0, 3.0))))
+        await deadline.passed
+        await waits
+        return now() - begin
+
+    assert simulate(main()) == 18.0
+
+
+def test_without_a_limit_nothing_passes() -> None:
+    async def main() -> bool:
+        deadline = Deadline(None)
+        await asyncio.sleep(1e6)
+        deadline.close()
+        return deadline.passed.done()
+
+    assert simulate(main()) is False
+
+
+def test_a_deadline_that_is_closed_passes_no_more() -> None:
+    async def main() -> bool:
+        deadline = Deadline(1.0)
+        deadline.close()
+        await asyncio.sleep(10.0)
+        return deadline.passed.done()
+
+    assert simulate(main()) is False

@@ -1,0 +1,122 @@
+"""An episode driven by hand: what an adapter for a trainer or another harness needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+from small_task import InProcessModel, ScriptedUser
+
+from reward_kit.agent import RolloutLimits, RolloutStopped, TaskBundle, judge, judge_sync, load_user
+from reward_kit.errors import AgentError, RewardError, UsageError
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "alice", "actions": GOLD})
+    return made
+
+
+async def play_gold(episode: Any) -> Any:
+    booked = await episode.call("create_booking", {"flight_id": 1, "passenger": "Alice"})
+    return await episode.call("pay_booking", {"booking_id": booked.value["booking_id"]})
+
+
+async def test_an_episode_is_played_judged_and_reset(bundle: Bundle) -> None:
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice", rng_seed=3) as episode:
+        assert episode.tools[0]["function"]["name"] == "search_flights"
+        before = list(episode.messages)
+        result = await play_gold(episode)
+        assert (result.status, result.terminal) == ("ok", False)
+        assert await episode.say("You are booked.") is None
+        assert episode.stop_reason == "agent_done"
+        assert (await episode.finish()).score == 1.0
+        assert len(episode.changes()) == 1
+        assert (episode.steps, episode.turns, len(episode.tool_calls)) == (3, 1, 2)
+        first = episode.id
+        assert episode.reset() == before
+        assert (len(episode.changes()), episode.steps, episode.stop_reason) == (0, 0, None)
+        assert episode.id != first
+        assert (await episode.finish()).score == 0.0
+
+
+async def test_the_random_numbers_are_those_of_the_seed(bundle: Bundle) -> None:
+    with TaskBundle.load(bundle.dataset) as loaded:
+        made = []
+        for seed in (1, 1, 2):
+            with loaded.episode(0, rng_seed=seed) as episode:
+                made.append((await episode.call("create_booking", {"flight_id": 1, "passenger": "A"})).value)
+    assert made[0] == made[1] != made[2]
+
+
+async def test_a_user_answers_until_it_leaves(bundle: Bundle) -> None:
+    bundle.rows({"id": "talk", "actions": GOLD, "initial_messages": []})
+    user = ScriptedUser(["Hello", "Yes"])
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("talk", user=user) as episode:
+        assert await episode.start() == "Hello"
+        assert await episode.say("What can I do?") == "Yes"
+        assert episode.turns == 1
+        with pytest.raises(AgentError, match="nothing to say"):
+            await episode.say(" ")
+        assert await episode.say("Done") is None
+        assert episode.stop_reason == "user_stop"
+        with pytest.raises(RolloutStopped):
+            await episode.call("search_flights", {})
+
+
+async def test_a_models_user_gets_the_rows_prompt(bundle: Bundle) -> None:
+    user_model = InProcessModel(["Seat, please", "###STOP###"])
+    user: Any = load_user("llm")()
+    with (
+        TaskBundle.load(bundle.dataset) as loaded,
+        loaded.episode(0, user=user, models={"user": user_model}) as episode,
+    ):
+        assert await episode.say("Hello") == "Seat, please"
+        assert await episode.say("Here it is") is None
+    assert "You are Alice" in user_model.seen[0][0]["content"]
+
+
+async def test_steps_are_limited(bundle: Bundle) -> None:
+    limits = RolloutLimits(max_steps=1)
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, limits=limits) as episode:
+        await episode.call("create_booking", {"flight_id": 1, "passenger": "A"})
+        with pytest.raises(RolloutStopped):
+            await episode.call("create_booking", {"flight_id": 1, "passenger": "A"})
+        assert episode.stop_detail == "its only step is used up"
+
+
+def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
+        assert episode.start_sync() is None
+        booked = episode.call_sync("create_booking", {"flight_id": 1, "passenger": "Alice"})
+        episode.call_sync("pay_booking", {"booking_id": booked.value["booking_id"]})
+        assert episode.say_sync("Done") is None
+        assert episode.finish_sync().score == 1.0
+        again = judge_sync(loaded.tasks[0], episode.messages, episode.database)
+        assert again.score == 1.0
+
+
+async def test_a_conversation_is_judged_without_an_evaluation(bundle: Bundle) -> None:
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
+        assert (await judge(loaded.tasks[0], [], episode.database)).score == 0.0
+        await play_gold(episode)
+        assert (await judge(loaded.tasks[0], [], episode.database)).score == 1.0
+
+
+async def test_a_reward_that_fails_raises(bundle: Bundle) -> None:
+    bundle.write("reward.py", "def evaluate(messages, **kwargs):\n    raise KeyError('seat')\n")
+    with (
+        TaskBundle.load(bundle.dataset) as loaded,
+        loaded.episode("alice") as episode,
+        pytest.raises(RewardError, match=r"reward\.py:2: KeyError: 'seat'"),
+    ):
+        await episode.finish()
+
+
+@pytest.mark.parametrize("row", ["bob", 7])
+def test_a_row_that_is_not_there(bundle: Bundle, row: Any) -> None:
+    with TaskBundle.load(bundle.dataset) as loaded, pytest.raises(UsageError, match=str(row)):
+        loaded.episode(row)

@@ -1,0 +1,317 @@
+"""Calling a reward and checking its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, flight_bundle
+from small_task import BOOKED, GOAL, play, small_task
+
+from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
+from reward_kit.agent import Usage, agent_eval
+from reward_kit.agent.rollout import judge
+from reward_kit.agent.rollout.budgets import Budget
+
+JUDGED = """
+from reward_kit.agent import Usage
+
+
+def evaluate(messages, rollout, **kwargs):
+    rollout.count_usage(Usage(input_tokens=100, cost=0.5), model="judge/one")
+    return {"score": 1.0}
+"""
+
+
+class Speaker:
+    async def respond(self, rollout: Any) -> str:
+        return "Done"
+
+
+async def judged(folder: Path, reward: Any, **fields: Any) -> Any:
+    limits = {name: fields.pop(name) for name in ("reward_timeout", "budget") if name in fields}
+    return await play(small_task(folder, reward=reward, **fields), Speaker(), **limits)
+
+
+async def test_a_reward_gets_the_conversation_the_databases_and_the_row(tmp_path: Path) -> None:
+    given: dict[str, Any] = {}
+
+    def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        given.update(kwargs, messages=messages)
+        given["bookings"] = kwargs["db"].execute("SELECT COUNT(*) FROM bookings").scalar_one()
+        given["gold bookings"] = kwargs["gold_db"].execute("SELECT COUNT(*) FROM bookings").scalar_one()
+        return {"score": 0.5, "reason": "half"}
+
+    finished = await judged(tmp_path, evaluate, actions=BOOKED, end_goal_sql=GOAL, colour="red")
+    assert finished.reward == 0.5
+    assert given["messages"] == finished.rollout.messages
+    for name in ("id", "row", "messages", "lines", "tool_calls", "model_calls", "usage", "stop_reason"):
+        assert getattr(given["rollout"], name) == getattr(finished.rollout, name)
+    assert (given["id"], given["end_goal_sql"], given["colour"]) == ("book", GOAL, "red")
+    assert given["actions"] == BOOKED
+    assert (given["bookings"], given["gold bookings"]) == (0, 1)
+
+
+async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path) -> None:
+    def evaluate(messages: Any, db: Any, colour: str = "none") -> dict[str, Any]:
+        return {"score": 1.0, "reason": colour}
+
+    finished = await judged(tmp_path, evaluate, colour="red", size=3)
+    assert finished.result.reason == "red"
+
+
+async def test_a_reward_that_needs_what_the_row_lacks_is_told_so(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, colour: str, **kwargs: Any) -> dict[str, Any]:
+        return {"score": 1.0, "reason": colour}
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "needs colour" in finished.error
+    assert "test_judge.py:" in finished.error
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda rollout: rollout.messages.clear(),
+        lambda rollout: rollout.messages[0].update(content="forged"),
+        lambda rollout: rollout.tool_calls.clear(),
+        lambda rollout: rollout.tool_calls[0].arguments.clear(),
+        lambda rollout: setattr(rollout, "tool_calls", 5),
+        lambda rollout: setattr(rollout, "stop_reason", object()),
+        lambda rollout: rollout.row.actions.clear(),
+        lambda rollout: rollout.usage.clear(),
+    ],
+)
+async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Path, damage: Any) -> None:
+    def evaluate(messages: Any, *, rollout: Any, **kwargs: Any) -> dict[str, Any]:
+        damage(rollout)
+        return {"score": 1.0, "reason": ""}
+
+    def sound(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"score": 1.0, "reason": ""}
+
+    def recorded(finished: Any) -> Any:
+        rollout = finished.rollout
+        calls = [(call.name, call.arguments, call.content) for call in rollout.tool_calls]
+        spoken = [(message["role"], message["content"]) for message in rollout.messages]
+        row = rollout.row.reward_fields()
+        return calls, spoken, row, rollout.usage, rollout.turns, rollout.stop_reason
+
+    class Searching(Speaker):
+        async def respond(self, rollout: Any) -> str:
+            await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
+            return "Done"
+
+    played = [
+        await play(small_task(tmp_path, reward=reward, actions=BOOKED), Searching(), seed=1)
+        for reward in (evaluate, sound)
+    ]
+    assert recorded(played[0]) == recorded(played[1])
+    assert played[0].error is None
+
+
+async def test_an_async_reward_that_cancels_itself_fails_alone(tmp_path: Path) -> None:
+    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "cancelled the task that it runs in" in finished.error
+
+
+async def test_an_async_reward_that_ignores_the_end_of_its_time_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "CANCELLATION_GRACE", 0.05)
+    released = asyncio.Event()
+
+    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate, reward_timeout=0.05)
+    released.set()
+    assert "took longer than 0.05 s" in finished.error
+
+
+async def test_a_reward_cannot_write(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
+        db.execute("DELETE FROM flights")
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate)
+    assert "read-only" in finished.error
+    line = inspect.getsourcelines(evaluate)[1] + 1
+    assert f"raised test_judge.py:{line}: " in finished.error
+    assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
+
+
+async def test_a_decorated_reward_works(tmp_path: Path) -> None:
+    @reward_function
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> RewardOutput:
+        paid = db.execute(GOAL).scalar_one()
+        return RewardOutput(
+            score=float(paid), reason="no", metrics={"task_complete": {"score": float(paid), "reason": "no"}}
+        )
+
+    finished = await judged(tmp_path, evaluate)
+    assert (finished.reward, finished.error) == (0.0, None)
+    assert finished.result.metrics["task_complete"]["score"] == 0.0
+
+
+async def test_an_async_reward_holds_the_async_database(tmp_path: Path) -> None:
+    async def evaluate(messages: Any, *, db: Any, gold_db: Any, **kwargs: Any) -> EvaluateResult:
+        seats = await db.fetch_val("SELECT SUM(seats) FROM flights")
+        paid = await gold_db.fetch_val(GOAL)
+        metric = MetricResult(score=1.0, reason="seats", is_score_valid=True)
+        return EvaluateResult(score=float(seats == 4 and paid), reason="counted", metrics={"seats": metric})
+
+    finished = await judged(tmp_path, evaluate, actions=BOOKED)
+    assert (finished.reward, finished.error) == (1.0, None)
+    assert isinstance(finished.result, EvaluateResult)
+    decorated = await judged(tmp_path, reward_function(evaluate), actions=BOOKED)
+    assert (decorated.reward, decorated.error) == (1.0, None)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [
+        (None, "returned None"),
+        ("good", "returned 'good' (str)"),
+        ((1.0, "good"), "returned (1.0, 'good') (tuple)"),
+        ({}, "returned {} (dict)"),
+        ({"score": "high", "reason": ""}, "'score' is 'high' (str)"),
+        (RewardOutput(score=NAN, reason="", metrics={}), "the score nan (float), not a finite number"),
+        (RewardOutput(score=1.0, metrics={"kept": 0.5, "ratio": NAN}), "the metric 'ratio' of nan"),
+        (
+            {"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": NAN}]},
+            "the base_reward of step 2 of nan",
+        ),
+        ({"score": 1.0, "is_score_valid": False, "reason": "no\nanswer"}, "score is not valid: no answer"),
+        (EvaluateResult(score=1.0, error="it is down", reason="?"), "score is not valid: it is down"),
+    ],
+    ids=repr,
+)
+async def test_nonsense_is_told_with_the_place_and_what_came_back(
+    tmp_path: Path, returned: Any, fault: str
+) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        return returned
+
+    finished = await judged(tmp_path, evaluate)
+    assert (finished.reward, finished.result) == (None, None)
+    assert finished.error.startswith("test_judge.py:")
+    assert fault in finished.error
+    assert "\n" not in finished.error
+
+
+async def test_a_query_without_a_row_is_told_with_its_line_and_what_to_ask_instead(tmp_path: Path) -> None:
+    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"score": db.execute("SELECT 1 WHERE 0").scalar_one()}
+
+    finished = await judged(tmp_path, evaluate)
+    line = evaluate.__code__.co_firstlineno + 1
+    assert f"test_judge.py:{line}: sqlalchemy.exc.NoResultFound" in finished.error
+    assert "scalar()" in finished.error
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no idea"), SystemExit(2), StopIteration(), asyncio.TimeoutError()]
+)
+async def test_whatever_a_reward_raises_is_told(tmp_path: Path, error: BaseException) -> None:
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        raise error
+
+    finished = await judged(tmp_path, evaluate)
+    assert finished.reward is None
+    assert "raised" in finished.error
+
+
+async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def evaluate(messages: Any, **kwargs: Any) -> Any:
+        released.wait(30)
+        return {"score": 1.0, "reason": ""}
+
+    finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
+    released.set()
+    assert "took longer than 0.2 s" in finished.error
+
+
+def asks_a_model(rollout: Any, **_: Any) -> dict[str, Any]:
+    for cost in (0.25, 0.5):
+        rollout.count_usage(
+            Usage(input_tokens=90, output_tokens=10, cost=cost), model="judge/one", seconds=2.0
+        )
+    assert rollout.usage["judge"].calls == 2
+    return {"score": 1.0}
+
+
+async def test_a_reward_counts_the_models_that_it_asks_as_the_judges(tmp_path: Path) -> None:
+    budget = Budget(max_cost=1.0)
+    finished = await judged(tmp_path, asks_a_model, budget=budget)
+    rollout = finished.rollout
+    assert (finished.reward, rollout.usage["judge"]) == (1.0, Usage(2, 180, output_tokens=20, cost=0.75))
+    assert [(call.role, call.model, call.seconds) for call in rollout.model_calls] == [
+        ("judge", "judge/one", 2.0)
+    ] * 2
+    assert (budget.spent, budget.tokens) == (0.75, 200)
+
+
+@pytest.mark.parametrize(
+    ("usage", "fault"),
+    [
+        ({"input_tokens": 3}, "count_usage() takes a Usage, not a dict"),
+        (Usage(cost="1"), "Usage.cost is '1', not a number"),  # type: ignore[arg-type]
+        (Usage(cost=float("nan")), "Usage.cost is nan"),
+        (Usage(output_tokens=-1), "Usage.output_tokens is -1"),
+        (Usage(unpriced_calls=True), "Usage.unpriced_calls is True"),
+    ],
+)
+async def test_a_usage_that_would_spoil_the_sums_is_the_rewards_fault(
+    tmp_path: Path, usage: Any, fault: str
+) -> None:
+    finished = await judged(tmp_path, lambda rollout, **_: rollout.count_usage(usage, model="judge/one"))
+    assert fault in finished.error
+    assert "judge" not in finished.rollout.usage
+
+
+async def test_a_reward_that_asks_the_agents_model_is_told_how_it_goes(tmp_path: Path) -> None:
+    async def evaluate(rollout: Any, **_: Any) -> Any:
+        return await rollout.complete([{"role": "user", "content": "Was it polite?"}])
+
+    finished = await judged(tmp_path, evaluate)
+    assert (
+        "asks models with a client of its own, and counts that with rollout.count_usage()" in finished.error
+    )
+
+
+def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.write("reward.py", JUDGED)
+    bundle.rows({"actions": GOLD, "n_rollouts": 4})
+    result = agent_eval(str(bundle.dataset), agent="gold", max_cost=1.0, max_concurrency=1, eval_id="one")
+    assert (result.status, len(result.outcomes)) == ("budget", 2)
+    assert result.usage["judge"] == Usage(calls=2, input_tokens=200, cost=1.0)
+    assert result.usage["agent"].calls == 0
+    resumed = agent_eval(resume="one", max_cost=10)
+    assert (resumed.usage["judge"].cost, resumed.status) == (2.0, "complete")

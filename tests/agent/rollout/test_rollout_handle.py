@@ -1,0 +1,211 @@
+"""The handle of an agent: nothing reachable from it leads to answers or to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+from small_task import BOOKED, InProcessModel, ScriptedUser, play, small_task
+
+from reward_kit.agent import Database, Episode, Rollout, RolloutStopped, Task, TaskRow, TaskView, load_agent
+from reward_kit.agent.players.wrappers import BlockingRollout
+
+SECRETS = {
+    "actions": [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "GOLDEN"}}],
+    "outputs": ["the secret output"],
+    "end_goal_sql": "SELECT 'the secret goal'",
+    "sim_user_prompt": "You are the secret customer.",
+    "secret_field": "of the row",
+    "metadata": {"level": "easy"},
+    "system_prompt": "Sell seats.",
+}
+FORBIDDEN = (Episode, Database, Task, TaskRow)
+
+
+def reachable(start: Any) -> list[Any]:
+    """All objects that attributes, slots, closures, bound methods and containers lead to from ``start``."""
+    seen: dict[int, Any] = {}
+    waiting = [start]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, ModuleType | type | BuiltinFunctionType):
+            continue
+        seen[id(one)] = one
+        waiting += _leads_to(one)
+    return list(seen.values())
+
+
+def _leads_to(one: Any) -> list[Any]:
+    if isinstance(one, str | bytes | int | float | Path):
+        return []
+    if isinstance(one, Mapping):
+        return [*one.keys(), *one.values()]
+    if isinstance(one, list | tuple | set | frozenset):
+        return list(one)
+    found = []
+    if isinstance(one, FunctionType):
+        found += [cell.cell_contents for cell in one.__closure__ or ()]
+    for name in dir(one):
+        if name.startswith("__") and name not in FOLLOWED:
+            continue
+        try:
+            found.append(getattr(one, name))
+        except (Exception, SystemExit):  # noqa: BLE001 - a property that raises leads nowhere
+            continue
+    return found
+
+
+FOLLOWED = ("__self__", "__func__", "__wrapped__", "__dict__", "__defaults__", "__kwdefaults__")
+
+
+def secrets_in(found: list[Any]) -> list[Any]:
+    texts = ("GOLDEN", "secret")
+    return [
+        one
+        for one in found
+        if isinstance(one, FORBIDDEN) or (isinstance(one, str) and any(text in one for text in texts))
+    ]
+
+
+class Walking:
+    """Plays a little and walks from all that it is given."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self.checked: list[Any] = []
+
+    def check(self, task: Any) -> None:
+        self.checked = reachable(task)
+
+    async def respond(self, rollout: Rollout) -> str:
+        await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
+        self.found = [*reachable(rollout), *reachable(BlockingRollout(rollout))]
+        return "Done"
+
+
+async def test_nothing_that_an_agent_holds_leads_to_the_answers(tmp_path: Path) -> None:
+    agent = Walking()
+    task = small_task(tmp_path, **SECRETS)
+    await play(task, agent, user=ScriptedUser(["Hello"]), models={"agent": InProcessModel(["Hi"])})
+    assert len(agent.found) > 50
+    assert secrets_in(agent.found) == []
+    agent.check(TaskView(task))
+    assert secrets_in(agent.checked) == []
+    assert "GOLDEN" in str(secrets_in(reachable(task.row.actions))), "the walk finds what there is"
+
+
+async def test_what_a_rollout_shows(tmp_path: Path) -> None:
+    shown: dict[str, Any] = {}
+
+    class Looking:
+        async def respond(self, rollout: Rollout) -> str:
+            names = [name for name in dir(rollout) if not name.startswith("_")]
+            shown.update({name: getattr(rollout, name) for name in names})
+            return "Done"
+
+    finished = await play(small_task(tmp_path, **SECRETS), Looking(), index=2, seed=7)
+    assert (shown["row_id"], shown["index"], shown["seed"], shown["turns"]) == ("book", 2, 7, 1)
+    assert (shown["metadata"], shown["system_prompt"]) == ({"level": "easy"}, "Sell seats.")
+    assert shown["id"] == finished.rollout.id
+    assert [line.text for line in shown["lines"]] == ["Book me a flight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("row", "row_id"), ("task", "system_prompt"), ("history", "messages"), ("gold", "")]
+)
+async def test_other_names_are_refused_with_the_way_to_go(tmp_path: Path, name: str, remedy: str) -> None:
+    class Asking:
+        async def respond(self, rollout: Rollout) -> str:
+            return str(getattr(rollout, name))
+
+    finished = await play(small_task(tmp_path), Asking())
+    assert finished.rollout.stop_reason == "agent_error"
+    assert f"no attribute {name!r}" in str(finished.rollout.stop_detail)
+    assert remedy in str(finished.rollout.stop_detail)
+
+
+async def test_what_an_agent_does_to_messages_changes_no_history(tmp_path: Path) -> None:
+    class Forging:
+        async def respond(self, rollout: Rollout) -> str:
+            rollout.messages[0]["content"] = "forged"
+            rollout.messages.clear()
+            rollout.metadata["level"] = "forged"
+            rollout.lines.clear()
+            return "Done"
+
+    finished = await play(small_task(tmp_path, **SECRETS), Forging())
+    assert [message["role"] for message in finished.rollout.messages] == ["system", "user", "assistant"]
+    assert "forged" not in str(finished.rollout.messages)
+    assert finished.rollout.row.metadata == {"level": "easy"}
+
+
+async def test_no_attribute_can_be_set_but_the_tools(tmp_path: Path) -> None:
+    class Setting:
+        async def respond(self, rollout: Rollout) -> str:
+            rollout.tools = rollout.tools[:1]
+            rollout.steps = 0  # type: ignore[misc]
+            return "Done"
+
+    finished = await play(small_task(tmp_path), Setting())
+    assert finished.rollout.stop_reason == "agent_error"
+    assert finished.rollout.offered_tools == ["search_flights"]
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "called"),
+    [
+        ("rollout.call_tool('ping', {})", "rollout.call_tool('ping')"),
+        ("rollout.complete()", "rollout.complete()"),
+        ("'x' + rollout.call_tool('ping', {})", "rollout.call_tool('ping')"),
+    ],
+)
+async def test_a_forgotten_await_is_named(tmp_path: Path, forgotten: str, called: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"async def respond(self, rollout):\n    {forgotten}\n    return 'Done'", namespace)
+    agent = type("Careless", (), namespace)()
+    finished = await play(small_task(tmp_path), agent, models={"agent": InProcessModel(["Hi"])})
+    assert finished.rollout.stop_reason == "agent_error"
+    assert f"{called} was never awaited: an await is missing" in str(finished.rollout.stop_detail)
+
+
+async def test_once_its_state_is_dropped_a_rollout_is_over(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    class Keeping:
+        async def respond(self, rollout: Rollout) -> str:
+            kept.append(rollout)
+            return "Done"
+
+    await play(small_task(tmp_path), Keeping())
+    with pytest.raises(RolloutStopped):
+        await kept[0].call_tool("ping", {})
+
+
+async def test_gold_has_the_row_and_its_handle_has_not(tmp_path: Path) -> None:
+    agent: Any = load_agent("gold")()
+    finished = await play(small_task(tmp_path, actions=BOOKED), agent)
+    assert finished.reward == 1.0
+    assert len(agent.made) == 2
+    assert not any(isinstance(one, FORBIDDEN) for one in reachable(finished.rollout.rollout))
+
+
+async def test_tools_get_the_handle(tmp_path: Path) -> None:
+    from small_task import airline
+
+    registry = airline()
+
+    @registry.tool(description="Look", parameters={})
+    async def look(rollout: Any) -> str:
+        return f"{type(rollout).__name__} {rollout.row_id} {await rollout.call_tool('ping', {})}"
+
+    class Calling:
+        async def respond(self, rollout: Rollout) -> str:
+            return await rollout.call_tool("look", {})
+
+    finished = await play(small_task(tmp_path, registry=registry), Calling())
+    assert finished.rollout.lines[-1].text == "Rollout book pong"
+    await asyncio.sleep(0)

@@ -1,0 +1,368 @@
+"""``--workers``: the same results, and code that breaks its process costs its own rollout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+
+from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
+from reward_kit.agent.runner.workers import processes_of, worker_config
+from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="socket pairs are handed to processes")
+
+PLAYERS = '''
+import asyncio
+import os
+import time
+from pathlib import Path
+
+
+async def books(rollout):
+    """Books and pays in two rollouts of three; a file says which process played."""
+    Path(f"process_{os.getpid()}").touch()
+    print("noise on standard output")
+    if rollout.metadata["number"] == 2:
+        return "I am sorry."
+    booked = await rollout.call_tool("create_booking", {"flight_id": 1, "passenger": "Alice"})
+    await rollout.call_tool("pay_booking", {"booking_id": booked.partition(': "')[2].partition('"')[0]})
+    return "Booked."
+
+
+async def calls(rollout):
+    """Calls the tool that the row names."""
+    await asyncio.sleep(0.05)
+    await rollout.call_tool(rollout.metadata["tool"], {})
+    return "Hello"
+
+
+async def dies_once(rollout):
+    mark = Path("died")
+    await asyncio.sleep(0.05)
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), 9)
+    return "Hello"
+
+
+async def sleeps(rollout):
+    began = time.monotonic()
+    await asyncio.sleep(0.3)
+    Path(f"ran_{os.getpid()}_{began}_{time.monotonic()}").touch()
+    return "Hello"
+
+
+async def waits(rollout):
+    Path(f"began_{time.monotonic_ns()}").touch()
+    await asyncio.sleep(600)
+    return "Hello"
+
+
+class Spends:
+    async def respond(self, rollout):
+        from reward_kit.agent import Usage
+
+        for _ in range(6):
+            rollout.count_usage(Usage(calls=1, input_tokens=10, cost=0.5), model="mine")
+            await asyncio.sleep(0.1)
+        return "Hello"
+'''
+HOSTILE = """
+import ctypes, os, signal, sys, time
+
+@R.tool(parameters={})
+def exits():
+    os._exit(0)
+
+@R.tool(parameters={})
+def segfaults():
+    ctypes.string_at(0)
+
+@R.tool(parameters={})
+def closes_everything():
+    os.closerange(3, 1000)
+
+@R.tool(parameters={})
+def writes_everywhere():
+    for number in range(3, 60):
+        try:
+            os.write(number, b"{damaged\\n")
+        except OSError:
+            pass
+    time.sleep(600)
+
+@R.tool(parameters={})
+def eats_memory():
+    R.eaten = [bytearray(2**20) for _ in range(1500)]
+    time.sleep(600)
+
+@R.tool(parameters={})
+async def blocks():
+    time.sleep(600)
+
+@R.tool(parameters={})
+def forks():
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    os._exit(3)
+
+@R.tool(parameters={})
+def reads():
+    return input("? ")
+
+@R.tool(parameters={})
+def closes_output():
+    os.write(1, b"out"), os.write(2, b"err\\n")
+    os.close(1), os.close(2)
+    return "ok"
+
+@R.tool(parameters={})
+def monkeypatches():
+    import json
+    json.dumps = None
+"""
+FATAL = {
+    "exits": "ended with exit code 0",
+    "segfaults": "was ended by SIGSEGV",
+    "closes_everything": "ended with exit code 1",
+    "writes_everywhere": "other code wrote into its socket",
+    "eats_memory": "used more than --worker-memory 1000",
+    "blocks": "stopped answering and was ended",
+    "forks": "ended with exit code 3",
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows(
+        *(
+            {"id": f"row-{number}", "actions": GOLD, "n_rollouts": 3, "metadata": {"number": number}}
+            for number in range(3)
+        )
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    made.players = f"workers_{abs(hash(tmp_path))}"
+    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
+    return made
+
+
+@pytest.fixture
+def player(bundle: Bundle) -> Callable[[str], str]:
+    return lambda name: f"{bundle.players}:{name}"
+
+
+def comparable(result: EvaluationResult) -> list[Any]:
+    """Everything that must not depend on the process that played."""
+    found = []
+    for outcome in result.outcomes:
+        record = load_rollout(result.folder / outcome.file)
+        calls = [(call.name, call.arguments, call.content, call.changes) for call in record.tool_calls]
+        found.append((outcome.row_id, outcome.index, outcome.seed, outcome.reward, record.messages, calls))
+    found.sort(key=lambda one: one[:2])
+    return [found, result.passes, dict(result.failures), result.status]
+
+
+def test_workers_give_what_this_process_gives(bundle: Bundle, player: Callable[[str], str]) -> None:
+    here = evaluate(bundle.dataset, agent=player("books"), user="none", output_dir="here")
+    there = evaluate(bundle.dataset, agent=player("books"), user="none", output_dir="there", workers=2)
+    assert comparable(there) == comparable(here)
+    assert there.pass_power[1].value == pytest.approx(2 / 3)
+    processes = {int(path.name.partition("_")[2]) for path in Path().glob("process_*")}
+    assert len(processes - {os.getpid()}) == 2
+
+
+def test_workers_and_this_process_continue_each_others_evaluations(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    options: dict[str, Any] = {"agent": player("books"), "user": "none", "eval_id": "both"}
+    first = evaluate(bundle.dataset, workers=1, n_rollouts=1, **options)
+    second = evaluate(bundle.dataset, n_rollouts=2, **options)
+    third = evaluate(bundle.dataset, workers=2, **options)
+    assert [len(result.outcomes) for result in (first, second, third)] == [3, 6, 9]
+    assert {one.id for one in first.outcomes} < {one.id for one in second.outcomes}
+
+
+def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    (bundle.folder / "seed.sql").rename(bundle.folder / "data.sql")
+    bundle.rows({"seed_sql": None, "metadata": {"number": 0}, "actions": GOLD, "n_rollouts": 1})
+    bundle.write(
+        "seed.py",
+        "from pathlib import Path\n\ndef seed(db):\n"
+        "    db.executescript((Path(__file__).parent / 'data.sql').read_text())\n",
+    )
+    Path("own_user.py").write_text("async def talks(rollout):\n    return '###STOP###'\n")
+    program = (
+        "import sys\nfrom reward_kit.agent import evaluate\n"
+        f"result = evaluate({str(bundle.dataset)!r}, agent={player('books')!r}, user='own_user:talks',"
+        " workers=1)\n"
+        f"own = [name for name in sys.modules if name.startswith(('flight_task', {bundle.players!r},"
+        " 'own_user'))]\nprint(len(result.outcomes), own)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "1 []\n", ran.stderr
+
+
+def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 1.0)
+    bundle.write("tools.py", TOOLS + HOSTILE)
+    bundle.rows(
+        *({"id": name, "metadata": {"tool": name}, "n_rollouts": 1} for name in FATAL),
+        {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 4},
+    )
+    result = evaluate(
+        bundle.dataset, agent=player("calls"), user="none", workers=2, timeout=2.0, worker_memory=1000
+    )
+    found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.judged}
+    assert sorted(found) == sorted(FATAL)
+    for name, how in FATAL.items():
+        lost = found[name]
+        assert (lost.stop_reason, lost.final) == ("infrastructure_error", True)
+        assert f"{how} in tool '{name}', twice" in (lost.stop_detail or "")
+        assert load_rollout(result.folder / lost.file).messages == []
+    assert [one.judged for one in result.outcomes if one.row_id == "sound"] == [True] * 4
+
+
+def test_gold_actions_that_end_the_process_are_named(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS + HOSTILE)
+    bundle.rows({"id": "fatal", "actions": [{"name": "exits", "arguments": {}}], "n_rollouts": 1})
+    (lost,) = evaluate(bundle.dataset, agent="gold", workers=1).outcomes
+    assert (lost.stop_detail or "").endswith("exit code 0 in the gold actions of its row, twice")
+
+
+@pytest.mark.parametrize("name", ["reads", "closes_output", "monkeypatches"])
+def test_streams_and_modules_that_a_tool_breaks_are_its_workers_own(
+    bundle: Bundle, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle.write("tools.py", TOOLS + HOSTILE)
+    actions = [*GOLD, {"name": name, "arguments": {}}]
+    bundle.rows({"id": "odd", "actions": actions, "n_rollouts": 2}, {"id": "sound", "actions": GOLD})
+    result = evaluate(bundle.dataset, agent="gold", workers=1, max_concurrency=1)
+    assert [one.reward for one in result.outcomes if one.row_id == "sound"] == [1.0] * 4
+    if name != "monkeypatches":
+        assert result.complete
+    assert capfd.readouterr().out == ""
+
+
+def test_a_process_that_is_killed_from_outside_loses_nothing(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    result = evaluate(bundle.dataset, agent=player("dies_once"), user="none", workers=2)
+    assert Path("died").exists()
+    assert (len(result.outcomes), result.complete) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [("os._exit(0)", "ended with exit code 0"), ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV")],
+)
+def test_a_bundle_that_ends_its_process_at_import_is_one_error(bundle: Bundle, line: str, ended: str) -> None:
+    bundle.write("tools.py", f"import os\n{line}\n{TOOLS}")
+    with pytest.raises(BundleError, match=ended) as raised:
+        evaluate(bundle.dataset, agent="gold", workers=2)
+    assert raised.value.place == "flight_task.tools"
+    assert not list(Path("runs").rglob("*.db"))
+
+
+def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None:
+    mark = "import os, pathlib\nif pathlib.Path('loaded').exists(): os._exit(3)\n"
+    bundle.write("tools.py", f"{mark}pathlib.Path('loaded').touch()\n{TOOLS}")
+    with pytest.raises(RewardKitError, match="end before they play: the last one ended with exit code 3"):
+        evaluate(bundle.dataset, agent="gold", workers=3)
+
+
+@pytest.mark.parametrize("limit", [{"max_cost": 1.0}, {"max_tokens": 20}], ids=["cost", "tokens"])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_budget_counts_each_call_of_every_process(
+    bundle: Bundle, player: Callable[[str], str], workers: int | None, limit: dict[str, Any]
+) -> None:
+    result = evaluate(
+        bundle.dataset, agent=player("Spends"), user="none", workers=workers, max_concurrency=4, **limit
+    )
+    assert result.status == "budget"
+    assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
+    assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
+
+
+@pytest.mark.parametrize(("most", "workers", "processes"), [(5, 4, 4), (2, 4, 2), (1, 3, 1)])
+def test_workers_share_max_concurrency(
+    bundle: Bundle, player: Callable[[str], str], most: int, workers: int, processes: int
+) -> None:
+    evaluate(bundle.dataset, agent=player("sleeps"), user="none", workers=workers, max_concurrency=most)
+    ran = [[float(part) for part in path.name.split("_")[1:]] for path in Path().glob("ran_*")]
+    assert len(ran) == 9
+    assert max(sum(began <= moment < ended for _, began, ended in ran) for _, moment, _ in ran) <= most
+    assert len({process for process, *_ in ran}) == processes
+
+
+def test_workers_share_the_limits_of_a_minute() -> None:
+    config = EvaluationConfig(dataset="task.jsonl", max_concurrency=10, rpm=7, tpm=20_000, workers=16)
+    shared = worker_config(config, processes_of(config), concurrency=2)
+    assert (processes_of(config), shared["rpm"], shared["tpm"]) == (7, 1, 2857)
+
+
+def test_a_refused_key_stops_all_workers(
+    bundle: Bundle, stub_llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stub_server import Answer
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-key-0123456789")
+    stub_llm.script("gpt-4o-mini", [Answer(status=401, error="Incorrect API key")])
+    with pytest.raises(ModelSetupError, match="refuses the key") as raised:
+        evaluate(bundle.dataset, model="openai/gpt-4o-mini", user="none", workers=2)
+    assert raised.value.remedy is not None
+
+
+def test_people_and_objects_of_this_process_cannot_play_in_others(bundle: Bundle) -> None:
+    async def mine(_: object) -> str:
+        return "Hello"
+
+    for agent in ("human", mine):
+        with pytest.raises(UsageError, match="--workers"):
+            evaluate(bundle.dataset, agent=agent, user="none", workers=2)
+    assert not list(Path("runs").rglob("*.db"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(bundle: Bundle, player: Callable[[str], str], number: int) -> None:
+    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", str(bundle.dataset), "--agent"]
+    options = [player("waits"), "--user", "none", "--workers", "2", "--eval-id", "stopped"]
+    ran = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(list(Path().glob("began_*"))) < 9 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
+    workers = [int(text) for text in children.read_text().split()] if children.exists() else []
+    ran.send_signal(number)
+    _, said = ran.communicate(timeout=60)
+    assert ran.returncode == (-9 if number == signal.SIGKILL else 130)
+    while any(map(_runs, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_runs, workers))
+    if number != signal.SIGKILL:
+        assert "--resume stopped" in said
+
+
+def _runs(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -1,0 +1,370 @@
+"""The class and detail of a failure, from what was expected and what was done; differing rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reward_kit.agent.base.types import StopReason, ToolCall
+from reward_kit.agent.database import Database
+from reward_kit.agent.scoring.failures import (
+    FAILURE_KINDS,
+    ExpectedCall,
+    Failure,
+    RowDifference,
+    classify_failure,
+    row_differences,
+)
+from reward_kit.agent.scoring.outputs import missing_outputs
+from reward_kit.agent.scoring.user_faults import UserFault
+
+CANCEL = ExpectedCall("cancel_order", {"order_id": "#W1", "reason": "no longer needed"}, writes=True)
+LOOK = ExpectedCall("get_order", {"order_id": "#W1"}, writes=False)
+REFUND = ExpectedCall("refund", {"order_id": "#W1"}, writes=True)
+BOOK = ExpectedCall("book", {"seat": 1}, writes=True)
+PAY = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
+
+
+def made(
+    name: str, arguments: Any, *, status: str = "ok", writes: bool = True, content: str = ""
+) -> ToolCall:
+    changes = [{"table": "orders", "op": "update"}] if writes and status == "ok" else []
+    return ToolCall(
+        index=0, id="c1", step=1, turn=1, name=name, arguments=arguments, content=content, status=status,
+        changes=changes, started=0.0, seconds=0.0,
+    )  # fmt: skip
+
+
+DONE = made(CANCEL.name, dict(CANCEL.arguments))
+
+
+def failed(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> Failure:
+    given: dict[str, Any] = {"stop_reason": "agent_done", "differences": ["orders #W1 status"], **more}
+    return classify_failure(tool_calls=calls, expected=expected, **given)
+
+
+@pytest.mark.parametrize("reason", ["user_error", "infrastructure_error", "agent_error", "max_steps"])
+def test_some_stop_reasons_decide(reason: str) -> None:
+    failure = failed([], stop_reason=reason, stop_detail="because")
+    assert (failure.kind, failure.detail) == (reason, "because")
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected", "kind", "detail"),
+    [
+        (
+            [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})],
+            [CANCEL],
+            "wrong_arguments",
+            'cancel_order: order_id: expected "#W1", got "#W2"',
+        ),
+        (
+            [made("cancel_order", {"order_id": "#W1"}, status="refused")],
+            [CANCEL],
+            "wrong_arguments",
+            'cancel_order: reason is missing, expected "no longer needed"',
+        ),
+        (
+            [made("cancel_order", {**CANCEL.arguments, "note": 1}, status="refused")],
+            [CANCEL],
+            "wrong_arguments",
+            "cancel_order: note was not expected, got 1",
+        ),
+        (
+            [made("cancel_order", "{not json", status="invalid_arguments")],
+            [CANCEL],
+            "wrong_arguments",
+            'cancel_order: the arguments are no JSON object: "{not json"',
+        ),
+        (
+            [made("return_order", {})],
+            [REFUND],
+            "wrong_tool",
+            'expected refund({"order_id": "#W1"}), got return_order({})',
+        ),
+        ([DONE, made("refund", {})], [CANCEL], "unintended_action", "nobody asked for refund({})"),
+        ([DONE, DONE], [CANCEL], "unintended_action", "nobody asked for cancel_order("),
+        ([DONE], [LOOK, CANCEL, REFUND], "partially_completed", "1 of 2 changes made; missing refund("),
+        ([], [CANCEL], "partially_completed", "0 of 1 changes made"),
+        ([made("get_order", {}, writes=False)], [LOOK, CANCEL], "partially_completed", "0 of 1"),
+        (
+            [made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")],
+            [CANCEL],
+            "partially_completed",
+            "cancel_order was refused: Error: too late",
+        ),
+        (
+            [made("refund", dict(REFUND.arguments)), DONE],
+            [CANCEL, REFUND],
+            "other",
+            "all expected calls were made, but refund before cancel_order",
+        ),
+        ([DONE], [CANCEL], "other", "orders #W1 status"),
+        (  # the first fault decides
+            [made("refund", {}), made("cancel_order", {"order_id": "#W2"})],
+            [CANCEL],
+            "unintended_action",
+            "nobody asked for refund({})",
+        ),
+        (  # an unknown answer of a read stands for any value
+            [made("pay", {"booking_id": "AB12"}), made("refund", {})],
+            [ExpectedCall("find", {"seat": 1}, writes=False), PAY],
+            "unintended_action",
+            "nobody asked for refund({})",
+        ),
+        (
+            [made("book", {"seat": 1}, content='{"id": "AB12"}'), made("pay", {"booking_id": "ZZ99"})],
+            [BOOK, PAY],
+            "wrong_arguments",
+            'pay: booking_id: expected "AB12", got "ZZ99"',
+        ),
+        (
+            [made("pay", {"booking_id": "ZZ99"})],
+            [BOOK, PAY],
+            "wrong_arguments",
+            'pay: booking_id: expected {"$result": [0, "id"]}, got "ZZ99"',
+        ),
+        (  # the agent pays for the booking that it made
+            [made("book", {"seat": 2}, content='{"id": "AB12"}'), made("pay", {"booking_id": "AB12"})],
+            [BOOK, PAY],
+            "wrong_arguments",
+            "book: seat: expected 1, got 2",
+        ),
+    ],
+)
+def test_the_first_wrong_call_decides(
+    calls: list[ToolCall], expected: list[ExpectedCall], kind: str, detail: str
+) -> None:
+    failure = failed(calls, *expected)
+    assert failure.kind == kind
+    assert failure.detail.startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "nearest"),
+    [
+        (
+            ("refused", {"order_id": "#W8", "reason": "why"}),
+            ("refused", {"order_id": "#W1", "reason": "?"}),
+            1,
+        ),
+        (("refused", {"order_id": "#W1", "reason": "?"}), ("ok", {"order_id": "#W8", "reason": "why"}), 1),
+        (("refused", {"order_id": "#W2", "reason": "?"}), ("invalid_arguments", '{"order_id": "#W1'), 0),
+    ],
+    ids=["the closest", "one that changed rows", "one that can be read"],
+)
+def test_one_attempt_is_shown_beside_the_expected_call(first: Any, second: Any, nearest: int) -> None:
+    calls = [made("cancel_order", arguments, status=status) for status, arguments in (first, second)]
+    failure = failed(calls, CANCEL)
+    assert (failure.made or {})["arguments"] == calls[nearest].arguments
+
+
+def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
+    detour = made("cancel_order", {"order_id": "#W5", "reason": "oops"})
+    detour.changes = [{"table": "orders", "op": "update", "key": {"id": "#W5"}}]
+    refund = ExpectedCall("refund", {}, writes=True, changes=[{"table": "refunds", "key": {"id": 1}}])
+    missing = RowDifference("refunds", {"id": 1}, None, {"order_id": "#W1"}, None)
+    failure = failed([detour], refund, differences=[missing])
+    assert (failure.kind, failure.call, failure.rows) == ("partially_completed", None, (missing.to_json(),))
+    cancel = ExpectedCall("cancel", {}, writes=True, changes=[{"table": "orders", "key": {"id": "#W1"}}])
+    both = made("cancel_all", {})
+    both.changes = [{"table": "orders", "op": "update", "key": {"id": name}} for name in ("#W1", "#W2")]
+    other = RowDifference("orders", {"id": "#W2"}, "status", "pending", "cancelled")
+    failure = failed([both], cancel, differences=[other])
+    assert (failure.kind, failure.expected) == ("unintended_action", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "detail"),
+    [
+        (
+            {"outputs": ["1093.34", "12"], "said": ["That is $1,093.34."]},
+            "missing_output",
+            "never said: '12'",
+        ),
+        ({"differences": None}, "other", "the row has no gold actions to compare with"),
+        ({"stop_reason": "timeout", "stop_detail": "not over after 5 s"}, "other", "not over after 5 s"),
+        ({}, "other", "data and outputs are as expected, but the reward is not; never called: transfer"),
+        ({"gold_fault": "action 0: x"}, "other", "the expected data are not known: gold action 0: x"),
+    ],
+)
+def test_without_wrong_data(given: dict[str, Any], kind: str, detail: str) -> None:
+    transfer = ExpectedCall("transfer", {}, writes=False)
+    looked = made("get_order", {}, writes=False)
+    failure = failed([looked], LOOK, transfer, transfer, **{"differences": [], **given})
+    assert (failure.kind, failure.detail) == (kind, detail)
+
+
+def test_outputs_are_found_regardless_of_case_and_commas() -> None:
+    assert missing_outputs(["Camera", "10"], ["the CAMERA", "costs $1,0"]) == []
+    assert missing_outputs(["a b"], ["a", "b"]) == ["a b"]
+
+
+@pytest.mark.parametrize("reason", ["timeout", "budget"])
+def test_a_lack_of_time_explains_missing_calls_but_not_wrong_ones(reason: str) -> None:
+    assert failed([], CANCEL, stop_reason=reason).kind == "other"
+    wrong = [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})]
+    assert failed(wrong, CANCEL, stop_reason=reason).kind == "wrong_arguments"
+
+
+def test_a_decisive_fault_of_the_user_gives_the_class_and_the_rest_is_kept() -> None:
+    fault = UserFault("stopped_early", 2, "left", decisive=True)
+    failure = failed([], CANCEL, user_fault=fault, steps=4, turns=2)
+    assert (failure.kind, failure.detail) == ("user_error", "stopped_early (turn 2): left")
+    assert failure.expected is not None
+    assert (failure.step, failure.turn) == (4, 2)
+
+
+def test_long_lists_are_cut() -> None:
+    differences = [RowDifference("t", {"id": number}, "a", 1, 2) for number in range(25)]
+    failure = failed([], differences=differences)
+    assert (len(failure.rows), failure.more_rows) == (20, 5)
+    wide = ExpectedCall("set", {f"a{number}": "x" * 500 for number in range(9)}, writes=True)
+    failure = failed([made("set", {f"a{number}": "y" * 500 for number in range(9)})], wide)
+    assert failure.detail.endswith("; and 6 more")
+    assert (len(failure.detail) < 1000, len(failure.arguments)) == (True, 9)
+
+
+_CALLS = st.lists(
+    st.builds(
+        made,
+        st.sampled_from(["cancel_order", "refund", "get_order", "hand_over"]),
+        st.fixed_dictionaries({"order_id": st.sampled_from(["#W1", "#W2"])}) | st.just("{torn"),
+        status=st.sampled_from(["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]),
+        writes=st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(_CALLS, _CALLS, st.sampled_from(get_args(StopReason)), st.booleans())
+@settings(deadline=None)
+def test_every_failure_has_a_class_and_a_place(
+    calls: list[ToolCall], gold: list[ToolCall], stop_reason: str, judged: bool
+) -> None:
+    for index, call in enumerate(calls):
+        call.index = index
+    expected = [
+        ExpectedCall(call.name, call.arguments, bool(call.changes), call.changes)
+        for call in gold
+        if isinstance(call.arguments, dict)
+    ]
+    differences = [RowDifference("orders", {"id": 1}, "a", 1, 2)] if judged else None
+    failure = failed(calls, *expected, stop_reason=stop_reason, differences=differences, steps=7, turns=3)
+    assert failure.kind in FAILURE_KINDS
+    assert failure.detail
+    json.dumps(failure.to_json())
+    if failure.call is None:
+        assert (failure.step, failure.turn, failure.made) == (7, 3, None)
+    else:
+        assert failure.made is not None
+        assert failure.made["name"] == calls[failure.call].name
+
+
+SEED = """
+CREATE TABLE orders(id TEXT PRIMARY KEY, status TEXT, total REAL);
+CREATE TABLE notes(text TEXT, stamp BLOB);
+INSERT INTO orders VALUES ('#W1', 'pending', 60), ('#W2', 'pending', 1.5), ('#W3', 'done', NULL);
+INSERT INTO notes VALUES ('a', x'00'), ('a', x'00'), ('b', NULL);
+"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Database.seed(tmp_path_factory.mktemp("rows") / "base.db", SEED) as database:
+        yield database
+
+
+def lines_of(base: Database, actual: list[str], expected: list[str]) -> list[str]:
+    async def differences() -> list[RowDifference]:
+        with base.fork() as got, base.fork() as wanted:
+            for fork, statements in ((got, actual), (wanted, expected)):
+                for statement in statements:
+                    await fork.execute(statement)
+            found = row_differences(got.changes(), wanted.changes())
+            assert bool(found) == (not got.equals(wanted))
+            json.dumps([one.to_json() for one in found])
+            return found
+
+    return sorted(one.line() for one in asyncio.run(differences()))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "lines"),
+    [
+        (
+            ["UPDATE orders SET total=60.5 WHERE id='#W1'"],
+            ["UPDATE orders SET status='cancelled' WHERE id='#W1'"],
+            [
+                'orders #W1 status: expected "cancelled", got "pending"',
+                "orders #W1 total: expected 60.0, got 60.5",
+            ],
+        ),
+        (
+            ["DELETE FROM orders WHERE id='#W2'"],
+            [],
+            ['orders #W2: missing row {"id": "#W2", "status": "pending", "total": 1.5}'],
+        ),
+        (
+            ["INSERT INTO orders VALUES ('#W4', 'new', 1)"],
+            ["DELETE FROM orders WHERE id='#W3'"],
+            [
+                'orders #W3: unexpected row {"id": "#W3", "status": "done", "total": null}',
+                'orders #W4: unexpected row {"id": "#W4", "status": "new", "total": 1.0}',
+            ],
+        ),
+        (
+            ["DELETE FROM notes WHERE text='b'"],
+            ["INSERT INTO notes VALUES ('c', x'01')"],
+            [
+                'notes: missing row {"text": "b", "stamp": null}',
+                'notes: missing row {"text": "c", "stamp": {"$blob": "01"}}',
+            ],
+        ),
+    ],
+)
+def test_differing_rows_have_a_line_each(
+    base: Database, actual: list[str], expected: list[str], lines: list[str]
+) -> None:
+    assert lines_of(base, actual, expected) == lines
+
+
+_STATEMENTS = st.lists(
+    st.sampled_from(
+        [
+            "UPDATE orders SET status='x' WHERE id='#W1'",
+            "UPDATE orders SET status='pending' WHERE id='#W1'",
+            "UPDATE orders SET total=60 WHERE id='#W2'",
+            "DELETE FROM orders WHERE id='#W2'",
+            "INSERT OR REPLACE INTO orders VALUES ('#W2', 'again', 2)",
+            "INSERT OR REPLACE INTO orders VALUES ('#W9', 'new', NULL)",
+            "DELETE FROM notes WHERE text='a'",
+            "INSERT INTO notes VALUES ('a', x'00')",
+            "UPDATE notes SET stamp=1 WHERE text='b'",
+        ]
+    ),
+    max_size=4,
+)
+
+
+@given(actual=_STATEMENTS, expected=_STATEMENTS)
+@settings(deadline=None, max_examples=60)
+def test_there_are_differences_exactly_if_the_states_differ(
+    base: Database, actual: list[str], expected: list[str]
+) -> None:
+    lines_of(base, actual, expected)
+
+
+def test_long_texts_are_cut_where_they_begin_to_differ() -> None:
+    same = "s" * 1000
+    shown = RowDifference("t", {"id": 1}, "a", same + "x" * 1000, same + "y").to_json()
+    assert shown["got"] == "…" + "s" * 40 + "y"
+    assert shown["expected"].startswith("…" + "s" * 40 + "x")
+    assert len(shown["expected"]) <= 301
+    whole = RowDifference("t", None, None, {"a": "x" * 1000}, None).to_json()
+    assert len(whole["expected"]["a"]) == 300

@@ -1,0 +1,168 @@
+"""Pass^k, Pass@k, means and intervals, by hand and against brute force."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD, is_success
+from reward_kit.agent.scoring.metrics import (
+    Estimate,
+    Interval,
+    mean,
+    mean_estimates,
+    pass_at_k,
+    pass_power_k,
+    pass_table,
+    percentile,
+    shown_ks,
+    success_within_turns,
+)
+
+ROLLOUTS = st.lists(st.booleans(), min_size=1, max_size=7)
+TASKS = st.lists(ROLLOUTS, min_size=1, max_size=6)
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+def test_two_successes_of_four_and_large_counts_are_exact() -> None:
+    assert [pass_power_k(4, 2, k) for k in (1, 2, 3, 4)] == [0.5, 1 / 6, 0.0, 0.0]
+    assert [pass_at_k(4, 2, k) for k in (1, 2, 3, 4)] == [0.5, 5 / 6, 1.0, 1.0]
+    assert pass_power_k(2000, 1999, 1000) == pass_at_k(2000, 1, 1000) == 0.5
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5), (0, 0, 1)])
+def test_impossible_counts_are_refused(n: int, c: int, k: int) -> None:
+    for metric in (pass_power_k, pass_at_k):
+        with pytest.raises(ValueError, match="no such draw"):
+            metric(n, c, k)
+
+
+def test_a_success_is_a_reward_of_one_up_to_rounding() -> None:
+    assert is_success(SUCCESS_THRESHOLD)
+    assert is_success(0.1 + 0.2 + 0.7)
+    assert not is_success(math.nextafter(SUCCESS_THRESHOLD, 0))
+
+
+@given(ROLLOUTS)
+def test_both_are_shares_of_subsets(successes: list[bool]) -> None:
+    n, c = len(successes), sum(successes)
+    for k in range(1, n + 1):
+        subsets = list(combinations(successes, k))
+        assert pass_power_k(n, c, k) == pytest.approx(sum(map(all, subsets)) / len(subsets), abs=1e-12)
+        assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+@given(TASKS, st.integers(0, 99))
+@settings(deadline=None, max_examples=40)
+def test_the_table_equals_brute_force_over_tasks(tasks: list[list[bool]], seed: int) -> None:
+    counts = [(len(task), sum(task)) for task in tasks]
+    table = pass_table(counts, seed=seed)
+    assert table == pass_table(counts, seed=seed)
+    assert sorted(table.pass_power) == list(range(1, max(map(len, tasks)) + 1))
+    means = []
+    for k, estimate in table.pass_power.items():
+        counted = [task for task in tasks if len(task) >= k]
+        means.append(statistics.mean(statistics.mean(map(all, combinations(task, k))) for task in counted))
+        assert estimate.value == pytest.approx(means[-1], abs=1e-12)
+        assert (estimate.tasks, estimate.left_out) == (len(counted), len(tasks) - len(counted))
+        assert (estimate.interval is None) == (len(counted) < 2)
+        if estimate.interval is not None:
+            assert 0 <= estimate.interval.low <= estimate.interval.high <= 1
+    assert table.score == pytest.approx(statistics.mean(means[:4]), abs=1e-12)
+
+
+def test_nothing_judged_has_no_score() -> None:
+    assert pass_table([]).score is None
+    assert pass_table([(0, 0)]).score is None
+    assert pass_table([(8, 4)]).score == pytest.approx(sum(pass_power_k(8, 4, k) for k in (1, 2, 3, 4)) / 4)
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [[(1.0,)] * 50 + [(0.0,)] * 50, [(1.0 + number * 1e-12,) for number in range(50)] + [(0.0,)] * 50],
+    ids=["few distinct", "many distinct"],
+)
+def test_the_interval_matches_the_exact_distribution_of_a_coin(vectors: list[tuple[float]]) -> None:
+    """The means of 100 tasks, half of them solved, are binomial(100, 1/2) / 100: 95 % in 0.4 to 0.6."""
+    (estimate,) = mean_estimates(vectors)
+    assert estimate.interval is not None
+    assert estimate.interval.low == pytest.approx(0.40, abs=0.015)
+    assert estimate.interval.high == pytest.approx(0.60, abs=0.015)
+
+
+def test_many_equal_tasks_are_drawn_as_often_as_they_are() -> None:
+    """Counts of few distinct vectors are drawn as a multinomial: the mean of means is the mean."""
+    vectors = [(1.0, 0.0)] * 300 + [(0.25, 1.0)] * 500 + [(0.0, 0.0)] * 200
+    first, second = mean_estimates(vectors, seed=3)
+    assert (first.value, second.value) == (0.425, 0.5)
+    for estimate, deviation in ((first, 0.3961), (second, 0.5)):
+        assert estimate.interval is not None
+        half = 1.96 * deviation / math.sqrt(1000)
+        assert estimate.interval.low == pytest.approx(estimate.value - half, abs=0.005)
+        assert estimate.interval.high == pytest.approx(estimate.value + half, abs=0.005)
+
+
+@given(st.tuples(NUMBERS, NUMBERS), st.integers(0, 999))
+@settings(deadline=None, max_examples=30)
+def test_the_interval_of_two_tasks_is_that_of_all_resamples(values: tuple[float, float], seed: int) -> None:
+    every = [statistics.fmean(drawn) for drawn in product(values, repeat=2)] * 250
+    (estimate,) = mean_estimates([(value,) for value in values], seed=seed)
+    assert estimate.interval is not None
+    assert estimate.interval.low == pytest.approx(percentile(every, 2.5), rel=1e-9, abs=1e-6)
+    assert estimate.interval.high == pytest.approx(percentile(every, 97.5), rel=1e-9, abs=1e-6)
+
+
+def test_one_task_has_no_interval_and_equal_tasks_a_closed_one() -> None:
+    assert pass_table([(4, 2)]).pass_power[1].interval is None
+    assert pass_table([(4, 2), (4, 2)]).pass_power[1].interval == Interval(0.5, 0.5)
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=30))
+def test_percentiles_and_means_are_those_of_the_standard_library(values: list[float]) -> None:
+    for percent, value in enumerate(statistics.quantiles(values, n=100, method="inclusive"), start=1):
+        assert percentile(values, percent) == pytest.approx(value, rel=1e-9, abs=1e-6)
+    assert (percentile(values, 0), percentile(values, 100)) == (min(values), max(values))
+    assert mean(values) == pytest.approx(statistics.fmean(values))
+    assert mean([]) is None
+    with pytest.raises(ValueError):
+        percentile([], 50)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_whose_sum_overflows_have_a_mean(sign: int) -> None:
+    most = sign * sys.float_info.max
+    assert mean([most] * 3) == most
+    assert mean([most, -most]) == 0
+    (estimate,) = mean_estimates([(most,)] * 3 + [(-most,)])
+    assert estimate.value == pytest.approx(most / 2)
+    assert estimate.interval is not None
+    assert -abs(most) <= estimate.interval.low < estimate.value < estimate.interval.high <= abs(most)
+    assert mean_estimates([(most,)] * 3)[0] == Estimate(most, Interval(most, most), 3)
+
+
+@given(st.lists(st.lists(st.none() | st.integers(1, 9), max_size=6), max_size=5))
+@settings(deadline=None)
+def test_success_within_turns_equals_counting_rollout_by_rollout(tasks: list[list[int | None]]) -> None:
+    """A rollout is the turn in which it succeeded, or None."""
+    shares = success_within_turns([(len(task), [turn for turn in task if turn]) for task in tasks])
+    judged = [task for task in tasks if task]
+    latest = max((turn for task in tasks for turn in task if turn), default=0)
+    assert list(shares) == list(range(1, latest + 1))
+    for k, share in shares.items():
+        per_task = [sum(turn is not None and turn <= k for turn in task) / len(task) for task in judged]
+        assert share == pytest.approx(statistics.fmean(per_task), abs=1e-12)
+    if shares:
+        table = pass_table([(len(task), sum(turn is not None for turn in task)) for task in tasks])
+        assert shares[latest] == pytest.approx(table.pass_power[1].value, abs=1e-12)
+
+
+def test_tables_show_the_first_ks_the_powers_of_two_and_the_last() -> None:
+    assert shown_ks(21) == [1, 2, 3, 4, 8, 16, 21]
+    assert shown_ks(2) == [1, 2]
+    assert shown_ks(0) == []

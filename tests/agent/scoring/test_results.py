@@ -1,0 +1,192 @@
+"""Results as tables and by group."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from planned_agent import change_log, evaluate, rows_of
+
+from reward_kit.agent import EvaluationResult
+from reward_kit.agent.reports.listings import group_lines
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.scoring.groups import MOST_GROUPS, metadata_groups
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import UsageError
+
+PLAN = {"a": [1, 1, 0], "b": [0, 0, 0], "c": [1, 1, 1], "d": [1, 0, 0], "e": [0, 1, 1]}
+FIELDS: dict[str, dict[str, Any]] = {
+    "a": {"metadata": {"domain": "air", "level": 2, "tags": ["long", "paid"]}},
+    "b": {"metadata": {"domain": "rail", "level": 10, "tags": ["paid", "paid"]}},
+    "c": {"metadata": {"domain": "air", "level": 2, "tags": []}},
+    "d": {"metadata": {"domain": None, "where": {"city.name": "Bern"}}},
+    "e": {"author": "Ann"},
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def result(bundle: Bundle) -> EvaluationResult:
+    return evaluate(bundle, "first", PLAN, rows=[{**row, **FIELDS[row["id"]]} for row in rows_of(PLAN)])
+
+
+def stored() -> EvaluationResult:
+    return stored_result(load_evaluation("first"))
+
+
+def rows_by(result: EvaluationResult, field: str) -> list[tuple[Any, str]]:
+    return [(group.value, "".join(row.row_id for row in group.rows)) for group in result.by(field)]
+
+
+def test_a_result_counts_its_rows_and_rollouts(result: EvaluationResult) -> None:
+    assert (result.planned, result.judged, result.passed) == (15, 15, 8)
+    assert result.mean_reward == result.pass_power[1].value == pytest.approx(8 / 15)
+    first = result.rows[0]
+    assert (first.judged, first.passed) == (first.n, first.c) == (3, 2)
+    assert [record.row_id for record in result.records()] == [one.row_id for one in result.outcomes]
+    assert repr(result) == "<EvaluationResult first complete: 15 of 15 rollouts, Pass^1 0.533>"
+
+
+@pytest.mark.parametrize(
+    ("field", "groups"),
+    [
+        ("metadata.domain", [("air", "ac"), ("rail", "b"), (None, "de")]),
+        ("metadata.level", [(2, "ac"), (10, "b"), (None, "de")]),
+        ("metadata.tags", [("long", "a"), ("paid", "ab"), (None, "cde")]),
+        ("metadata.where.city.name", [("Bern", "d"), (None, "abce")]),
+        ("metadata.where", [({"city.name": "Bern"}, "d"), (None, "abce")]),
+        ("author", [("Ann", "e"), (None, "abcd")]),
+        ("id", [(name, name) for name in "abcde"]),
+    ],
+)
+def test_rows_are_grouped_by_a_field(result: EvaluationResult, field: str, groups: Any) -> None:
+    assert rows_by(result, field) == groups
+
+
+def test_values_of_other_types_are_other_groups(bundle: Bundle) -> None:
+    values = {"a": 1, "b": "1", "c": True, "d": 1, "e": {"x": 1, "y": 2}, "f": {"y": 2, "x": 1}}
+    plan = {row_id: [1] for row_id in values}
+    rows = [{**row, "kind": values[row["id"]]} for row in rows_of(plan)]
+    found = rows_by(evaluate(bundle, "first", plan, rows=rows), "kind")
+    assert sorted(ids for _, ids in found) == ["ad", "b", "c", "ef"]
+
+
+def test_a_group_has_the_numbers_of_an_evaluation_of_its_rows(
+    bundle: Bundle, result: EvaluationResult
+) -> None:
+    air = result.by("metadata.domain")[0]
+    alone = evaluate(bundle, "alone", {name: PLAN[name] for name in "ac"})
+    assert (air.judged, air.pass_power, air.reward) == (6, alone.pass_power, alone.averages.reward)
+    bundle.rows(*rows_of(PLAN, metadata={"domain": "sea"}))  # the fields as evaluated count
+    assert [value for value, _ in rows_by(result, "metadata.domain")] == ["air", "rail", None]
+
+
+def test_groups_without_judged_or_finished_rollouts(result: EvaluationResult) -> None:
+    change_log(result, "b", reward=None, stop_reason="infrastructure_error")
+    rail = stored().by("metadata.domain")[1]
+    assert (rail.value, len(rail.rows), rail.judged, rail.reward, rail.pass_power) == ("rail", 1, 0, None, {})
+    change_log(result, "b", final=False)
+    assert rows_by(stored(), "metadata.domain") == [("air", "ac"), (None, "de")]
+    assert list(group_lines(stored(), "metadata.domain"))[-1] == (
+        "In no group: 1 row without a finished rollout."
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (
+            "metadata.domian",
+            r"no row has a field 'metadata\.domian' \(did you mean 'metadata\.domain'\?\)\. The",
+        ),
+        ("weather", r"There are: .*metadata\.domain, metadata\.level, metadata\.tags"),
+        ("metadata.domain.name", "no row has a field"),
+        (5, "by the name of a field, not by 5"),
+    ],
+)
+def test_unknown_fields_are_refused(result: EvaluationResult, field: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        result.by(field)
+
+
+def test_the_table_of_groups_has_a_line_for_all_rows(result: EvaluationResult) -> None:
+    title, _, head, *lines, interval, several = group_lines(result, "metadata.tags")
+    assert title.startswith("planned_agent:Planned: 8 of 15 judged rollouts passed, 5 rows")
+    assert head.split() == ["metadata.tags", "rows", "judged", "Pass^1", "Pass^2", "Pass^3", "reward"]
+    assert [line.split()[:4] for line in lines] == [
+        ["long", "1", "3/3", "0.667"],
+        ["paid", "2", "6/6", "0.333"],
+        ["(none)", "3", "9/9", "0.667"],
+        ["all", "5", "15/15", "0.533"],
+    ]
+    assert interval == "[95 % interval by bootstrap over rows]"
+    assert several == "Rows with several values count in each of their groups."
+
+
+def test_metadata_fields_with_few_values_make_groups(bundle: Bundle) -> None:
+    def metadata(number: int) -> dict[str, Any]:
+        return {
+            "domain": "air" if number % 2 else "rail",
+            "level": number // 10,
+            "hard": number > 5,
+            "tags": ["paid", "long"] if number % 3 else ["paid"],
+            "where": {"city": ["Bern", "Oslo"][number % 2]},
+            "some": ["x", "y", None][number % 3],
+            "split": "test",
+            "index": number,
+            "pair": number // 2,
+            "shape": [[number % 2]],
+            "rare": {7: "a", 8: "b"}.get(number),
+        }
+
+    plan = {f"row{number:02}": [1] for number in range(2 * MOST_GROUPS + 2)}
+    rows = [{**row, "metadata": metadata(number)} for number, row in enumerate(rows_of(plan))]
+    result = evaluate(bundle, "first", plan, rows=rows)
+    found = metadata_groups(result.row_fields())
+    fit = ["domain", "level", "hard", "tags", "where.city", "some"]
+    assert list(found) == [f"metadata.{name}" for name in fit]
+    assert [group.value for group in found["metadata.some"]] == ["x", "y", None]
+
+
+def test_to_table_gives_flat_lines_with_the_same_keys(bundle: Bundle) -> None:
+    usage = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "cost": 0.5}
+    result = evaluate(bundle, "first", {"b": [1, 0], "a": [0]}, usage=usage)
+    table = result.to_table()
+    assert [(line["row_id"], line["rollout"], line["reward"], line["success"]) for line in table] == [
+        ("b", 0, 1.0, True),
+        ("b", 1, 0.0, False),
+        ("a", 0, 0.0, False),
+    ]
+    for line, outcome in zip(table, result.outcomes, strict=True):
+        assert (line["eval_id"], line["agent"], line["model"]) == ("first", "planned_agent:Planned", None)
+        assert (line["id"], line["file"], line["failure"]) == (outcome.id, outcome.file, outcome.failure)
+        assert (line["cost"], line["usage.agent.input_tokens"]) == (0.5, 30)
+        assert line["metrics.task_complete"] == outcome.reward
+    faults = {"book": {"calls": 1, "first": "KeyError"}, "search": {"calls": 2, "first": "KeyError"}}
+    change_log(result, "a", metrics={"other": 0.5}, tool_faults=faults, user_faults=["left", "left_early"])
+    table = stored().to_table()
+    assert len({tuple(line) for line in table}) == 1
+    assert all(isinstance(value, str | int | float | None) for line in table for value in line.values())
+    first, _, last = table
+    assert (first["metrics.other"], last["metrics.other"], last["metrics.task_complete"]) == (None, 0.5, None)
+    assert (last["tool_faults"], last["user_faults"]) == ("book, search", "left, left_early")
+    csv.DictWriter(io.StringIO(), first).writerows(table)
+
+
+def test_unknown_numbers_are_none(bundle: Bundle) -> None:
+    result = evaluate(bundle, "first", {"a": [1]}, usage={"calls": 1, "unpriced_calls": 1})
+    assert result.to_table()[0]["cost"] is None
+    change_log(result, "a", reward=None, stop_reason="user_error")
+    (line,) = stored().to_table()
+    assert (line["reward"], line["success"]) == (None, None)
+    change_log(result, "a", final=False)
+    assert stored().to_table() == []

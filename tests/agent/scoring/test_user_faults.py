@@ -1,0 +1,281 @@
+"""Faults of simulated users: what is found, and what real users say and is not flagged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reward_kit.agent.base.history import Line
+from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.scoring.user_faults import USER_FAULT_KINDS, UserFault, find_user_faults
+
+ROOT = Path(__file__).parents[3]
+INSTRUCTION = (
+    "You are Ann Lee, ann_lee_4711, zip code 19122. Return order #W1234567 to credit_card_9876543 "
+    "by May 20, if it was more than $150."
+)
+OPENING = "Hi, I have a question about an order of mine."
+ASKS = "Certainly. What is your zip code?"
+
+
+def tool_call(**arguments: Any) -> ToolCall:
+    return ToolCall(0, "c", 1, 1, "find", arguments, "ok", "ok", [], 0.0, 0.0)
+
+
+def faults_of(*texts: str, missing: bool = True, calls: Any = (), **more: Any) -> list[UserFault]:
+    """Faults if user and agent speak in turns, the user first."""
+    lines = [Line(("user", "agent")[place % 2], text) for place, text in enumerate(texts)]
+    stopped = "###STOP###" in texts[-1]
+    options = {"stop_reason": "user_stop" if stopped else "max_steps", "instruction": INSTRUCTION, **more}
+    return find_user_faults(lines=lines, tool_calls=calls, expected=["row"] if missing else [], **options)
+
+
+def kinds(*texts: str, **more: Any) -> list[str]:
+    return [fault.kind for fault in faults_of(*texts, **more)]
+
+
+def only(*texts: str, **more: Any) -> tuple[str, int, bool]:
+    (fault,) = faults_of(*texts, **more)
+    return fault.kind, fault.turn, fault.decisive
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        ASKS,
+        "Hello! How can I help you today?",
+        "I found your order. Shall I go ahead and return it?",
+        "Please confirm with yes.",
+        "One moment, let me check that.",
+        "I cannot look up your order without your zip code. Could you tell me what it is?",
+    ],
+)
+def test_stopping_instead_of_answering_is_a_fault(agent: str) -> None:
+    assert only(OPENING, agent, "###STOP###") == ("stopped_early", 1, True)
+    assert kinds(OPENING, agent, "###STOP###", missing=False) == []
+    assert kinds(OPENING, agent, "###STOP###", stop_reason="max_steps") == []
+
+
+def test_stopping_without_a_word_or_with_a_request_is_a_fault() -> None:
+    assert only("###STOP###") == ("stopped_early", 0, True)
+    request = "I'd also like to cancel the other one. ###STOP###"
+    assert kinds(OPENING, "Done.", request) == ["stopped_early", "stop_token_in_text"]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "I cannot return this order. Is there anything else I can help with?",
+        "Unfortunately this is not possible. Do you want to keep it?",
+        "Your return has been requested.",
+        "I have transferred you to a human agent.",
+        "",
+    ],
+)
+def test_an_agent_that_refuses_or_claims_success_has_failed_by_itself(agent: str) -> None:
+    assert kinds(OPENING, agent, "###STOP###") == []
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "The return is requested. Is there anything else I can help you with?",
+        "The return is requested. If you have any more questions, please let me know!",
+        "The return is requested. Please tell me if you need help with something else.",
+    ],
+)
+def test_a_user_may_stop_after_an_offer_of_more_help(offer: str) -> None:
+    assert kinds(OPENING, ASKS, "It is 19122.", offer, "###STOP###", calls=[tool_call()]) == []
+
+
+def test_the_stop_token_in_a_text_is_reported_unless_it_follows_a_goodbye() -> None:
+    for line in ["The lamp ###STOP### is broken.", "###STOP### Thank you!", "The lamp is broken. ###STOP###"]:
+        assert only(OPENING, "Done.", line) == ("stop_token_in_text", 1, False)
+    for line in ["Thanks, that is all I need. ###STOP###", "I really appreciate it. Good-bye!\n###STOP###"]:
+        assert kinds(OPENING, "Done.", line) == []
+    for line in ["###STOP###", " ###STOP###\n", "**###STOP###**", "###STOP###."]:
+        assert kinds(OPENING, "Done.", line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "My zip code is 19123.",
+        "It is order #W7654321.",
+        "It is order W7654321.",
+        "My user id is ann_lee_4712.",
+        "To credit_card_1111111, please.",
+    ],
+)
+def test_another_id_of_the_same_form_contradicts_the_instruction(line: str) -> None:
+    assert only(OPENING, ASKS, line) == ("contradicts_instruction", 1, True)
+    assert "its instruction says" in faults_of(OPENING, ASKS, line)[0].detail
+
+
+def test_an_invented_detail_is_decisive_if_the_agent_used_it() -> None:
+    line = "My email is ann@example.com."
+    assert only(OPENING, ASKS, line) == ("invented_detail", 1, False)
+    assert only(OPENING, ASKS, line, calls=[tool_call(email="ann@example.com")])[2]
+    assert kinds(line, instruction=None) == []
+    assert kinds("It is item 5550123.", "Yes, 5550123.", "Item 5550123.") == ["invented_detail"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "It is 19122, order #W1234567.",
+        "Order W 1234567, that is 1234567.",
+        "I am ANN_LEE_4711.",
+        "Ann Lee 4711, on credit card 9876543.",
+        "It was over 150 dollars, $1500.00, and it is for the 20th of May or 2024-05-20.",
+        "I ordered 2 lamps, 27 inch, 144Hz, 1080p, 2000mAh at 10am, size 42 in 2 weeks.",
+        "The agent's 5550123 is right, and $99.99 too.",
+    ],
+)
+def test_known_details_dates_amounts_and_measures_are_not_flagged(line: str) -> None:
+    assert kinds(OPENING, "We have item 5550123 for $99.99, with 1500 pieces.", line) == []
+
+
+def test_lines_of_the_row_are_not_checked_and_turns_count_from_their_end() -> None:
+    lines = [("agent", "Welcome"), ("user", "How can I help you? Zip 19123."), ("agent", ASKS)]
+    options: dict[str, Any] = {"instruction": INSTRUCTION, "tool_calls": [], "stop_reason": "max_steps"}
+    assert find_user_faults(lines=[*lines, ("user", "It is 19123.")], given=2, **options) == []
+    (fault,) = find_user_faults(lines=[*lines, ("user", "How can I help you?")], given=2, **options)
+    assert (fault.kind, fault.turn) == ("speaks_as_agent", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "How can I help you today?",
+        "Hello! How may I assist you?",
+        "I'd be happy to help you with that.",
+        "Thank you for contacting our shop.",
+        "I apologize for the inconvenience.",
+        "I have successfully cancelled your order.",
+        "I\u2019ve processed your return.",
+        "Your order #W1234567 has been cancelled successfully.",
+        "Could you please provide your order number?",
+        "Let me look up your account.",
+        "Agent: what is your zip code?",
+        '{"name": "cancel_order", "arguments": {"order_id": "#W1234567"}}',
+        'I call it.\nAction: {"name": "cancel_order"}',
+        "<tool_call>cancel</tool_call>",
+        "cancel_order(order_id='#W1234567')",
+    ],
+)
+def test_an_agents_line_from_the_user_is_a_fault(line: str) -> None:
+    assert only(OPENING, ASKS, line) == ("speaks_as_agent", 1, True)
+
+
+def test_an_agents_goodbye_from_the_user_explains_no_failure() -> None:
+    fault = faults_of(OPENING, "Done.", "Is there anything else I can help with? ###STOP###")[-2]
+    assert (fault.kind, fault.decisive) == ("speaks_as_agent", False)
+
+
+def test_the_same_line_three_times_is_a_fault() -> None:
+    line = "I want to have my lamp returned."
+    assert kinds(line, ASKS, f"{line} ", "Which order?") == []
+    repeated = [line, ASKS, f"{line} ", "Which order?", line.upper(), "I see.", line]
+    assert only(*repeated) == ("repeats_itself", 2, True)
+    texts = ["I want to return my lamp.", "Ok", "Actually, I want to exchange it.", "Ok"] * 3
+    assert kinds(*texts) == ["repeats_itself"] * 2
+    detail = "My zip code is 19122."
+    assert only(OPENING, ASKS, detail, ASKS, detail, ASKS, detail) == ("repeats_itself", 3, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Yes",
+        "Yes, please go ahead with that.",
+        "I don't remember my email address.",
+        "Alice, that is all I know.",
+        "No, thank you very much.",
+    ],
+)
+def test_an_answer_may_be_repeated(line: str) -> None:
+    assert kinds(OPENING, ASKS, line, ASKS, line, ASKS, line, ASKS, line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Thought: they want my name.\nAnn.", "**Thought:** hm", "<think>hm</think> Ann.", "My instructions"],
+)
+def test_a_thought_in_a_line_is_reported(line: str) -> None:
+    assert only(OPENING, ASKS, line) == ("thought_aloud", 1, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Hello, could you help me with a return?",
+        "Can you tell me what I paid for it?",
+        "I have already returned the other one.",
+        "I've updated my address in my profile, by the way.",
+        "Has my order been cancelled already?",
+        "My order has been delivered, but it is the wrong color.",
+        "I'd like you to confirm the total before you go on.",
+        "Sorry for the confusion, I meant the desk lamp.",
+        "I apologize, I mixed up the two orders.",
+        "Let me check... yes, that is the right one.",
+        "Sure, here is my name: Ann Lee.",
+        "My name is Dr Ann Lee.",
+        "Would you please tell me the price of each?",
+        "I am happy to wait.",
+        "On second thought, keep the lamp.",
+        "Thanks for your help!",
+        "You can use the credit card that I paid with.",
+    ],
+)
+def test_ordinary_lines_are_not_flagged(line: str) -> None:
+    assert kinds(OPENING, ASKS, line) == []
+
+
+def test_sentences_of_real_instructions_are_not_flagged() -> None:
+    for line in (ROOT / "tau_retail_task" / "task.jsonl").read_text().splitlines():
+        instruction = json.loads(line)["sim_user_prompt"]
+        texts = ["Hi, I need some help with an order."]
+        for sentence in filter(None, instruction.split(". ")):
+            texts += ["I see. What else can you tell me?", sentence]
+        texts += ["All of it is done.", "###STOP###"]
+        assert faults_of(*texts, instruction=instruction, calls=[tool_call(x=instruction)]) == []
+
+
+_PIECES = ["###STOP###", "#W12345", "$1,234.50", "May 20", "Thought:", "{", '"name": "x", ', "a@b.co", "?"]
+TEXTS = st.lists(st.sampled_from([*_PIECES, "\n", "19122", "1_2-3"]) | st.text(max_size=8), max_size=8)
+
+
+@given(
+    lines=st.lists(st.tuples(st.sampled_from(["user", "agent"]), TEXTS.map("".join)), max_size=8),
+    instruction=st.none() | TEXTS.map("".join),
+    stop_reason=st.sampled_from(["user_stop", "max_steps", None]),
+    given_lines=st.integers(0, 9),
+)
+def test_no_conversation_raises(
+    lines: list[tuple[str, str]], instruction: str | None, stop_reason: str | None, given_lines: int
+) -> None:
+    faults = find_user_faults(
+        lines=lines,
+        instruction=instruction,
+        tool_calls=[tool_call(text=str(lines))],
+        stop_reason=stop_reason,
+        expected=["row"],
+        given=given_lines,
+    )
+    assert {fault.kind for fault in faults} <= set(USER_FAULT_KINDS)
+    assert [fault.turn for fault in faults] == sorted(fault.turn for fault in faults)
+    assert json.dumps([fault.to_json() for fault in faults])
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "a ", "\n", "?", "* ", "1,", "a_", "_1", "@", "your ", '{"name":', "a.b@", "Thought", "("]
+)
+@pytest.mark.timeout(20)
+def test_the_time_for_long_texts_is_linear(piece: str) -> None:
+    assert isinstance(kinds(OPENING, piece * 30_000, piece * 30_000), list)

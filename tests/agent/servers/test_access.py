@@ -1,0 +1,158 @@
+"""The clients that a tool server answers: this machine, or holders of the token, and no web page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from reward_kit.agent.servers.access import is_loopback
+from reward_kit.agent.servers.http import MAX_BODY, TOKEN
+from reward_kit.agent.tools.registry import ToolRegistry
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> ToolRegistry:
+    monkeypatch.delenv(TOKEN, raising=False)
+    made = ToolRegistry("echo")
+
+    @made.tool(parameters={"text": str})
+    async def say(text: str) -> str:
+        return text
+
+    return made
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    registry: ToolRegistry, address: str = "127.0.0.1", host: str = "127.0.0.1:8000"
+) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=registry.create_fastapi_app(), client=(address, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+        yield client
+
+
+PATHS = [
+    ("POST", "/tools/say"),
+    ("POST", "/tools/none"),
+    ("GET", "/tools"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("POST", "/sessions/default/reset"),
+    ("DELETE", "/sessions/default"),
+    ("GET", "/sessions/default/changes"),
+    ("GET", "/nowhere"),
+]
+OTHERS = ["192.0.2.7", "10.0.0.1", "::ffff:192.0.2.7", "2001:db8::1", "0.0.0.0", "elsewhere"]
+
+
+@pytest.mark.parametrize("address", OTHERS)
+async def test_other_machines_are_refused_without_a_token(registry: ToolRegistry, address: str) -> None:
+    async with asking(registry, address) as client:
+        for method, path in PATHS:
+            answer = await client.request(method, path, json={"text": "in"} if method == "POST" else None)
+            assert answer.status_code == 403, path
+            assert TOKEN in answer.json()["detail"]
+        assert (await client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:8000"])
+async def test_this_machine_needs_no_token(registry: ToolRegistry, address: str, host: str) -> None:
+    async with asking(registry, address, host) as client:
+        answer = await client.post("/tools/say", json={"text": "in"}, headers={"Origin": f"http://{host}"})
+    assert (answer.status_code, answer.json()["content"]) == (200, "in")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:8000"},
+        {"Host": "[evil"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:3000"},
+        {"Origin": "null"},
+    ],
+)
+async def test_pages_of_other_sites_can_neither_read_nor_change_anything(
+    registry: ToolRegistry, headers: dict[str, str]
+) -> None:
+    async with asking(registry) as client:
+        for method, path in PATHS:
+            assert (await client.request(method, path, headers=headers)).status_code == 403, path
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json; charset=utf-8", 200),
+        ("application/vnd.tool+json", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+async def test_arguments_must_be_declared_as_json(registry: ToolRegistry, kind: str, status: int) -> None:
+    async with asking(registry) as client:
+        answer = await client.post("/tools/say", content=b'{"text": "in"}', headers={"Content-Type": kind})
+    assert answer.status_code == status
+    assert status == 200 or "Content-Type: application/json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.7"])
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Bearer open-sesame", 200),
+        (None, 401),
+        ("Bearer open-sesam", 401),
+        ("Bearer open-sesame2", 401),
+        ("bearer", 401),
+        ("Basic open-sesame", 401),
+        ("open-sesame", 401),
+    ],
+)
+async def test_with_a_token_everybody_needs_it(
+    registry: ToolRegistry, monkeypatch: pytest.MonkeyPatch, address: str, header: str | None, status: int
+) -> None:
+    monkeypatch.setenv(TOKEN, "open-sesame")
+    headers = {"Authorization": header} if header else {}
+    async with asking(registry, address, "tools.example") as client:
+        for path in ("/tools/say", "/sessions/default/reset"):
+            answer = await client.post(path, json={"text": "in"}, headers=headers)
+            assert answer.status_code == status
+            assert "open-sesame" not in answer.text
+
+
+async def test_a_body_without_a_stated_length_is_bounded_too(registry: ToolRegistry) -> None:
+    async def parts():
+        for _ in range(1000):
+            yield b" " * (MAX_BODY // 4)
+
+    async with asking(registry) as client:
+        assert (await client.post("/tools/say", content=parts())).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        *((host, True) for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3")),
+        *((host, False) for host in ("0.0.0.0", "::", "", "192.0.2.1", "localhost.example.org")),
+    ],
+)
+def test_addresses_of_this_machine_are_recognised(host: str, is_local: bool) -> None:
+    assert is_loopback(host) is is_local
+
+
+@pytest.mark.parametrize("module", ["server", "generic_server"])
+def test_servers_of_rewards_listen_on_this_machine_by_default(module: str) -> None:
+    root = Path(__file__).parents[3] / "reward_kit"
+    (source,) = [
+        path.read_text(encoding="utf-8") for path in root.rglob(f"{module}.py") if "agent" not in path.parts
+    ]
+    assert '127.0.0.1"' in source
+    assert "0.0.0.0" not in source

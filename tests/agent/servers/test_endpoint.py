@@ -1,0 +1,387 @@
+"""The tool endpoint as remote agents use it: real HTTP on 127.0.0.1, a real rollout behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from small_task import hanging, seeded, small_task
+
+from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.servers.endpoint import ToolEndpoint
+
+LONG = b" " * (11 * 1024 * 1024)
+JSON = {"Content-Type": "application/json"}
+
+
+class Client:
+    """Requests with the rollout's token."""
+
+    def __init__(self, http: aiohttp.ClientSession, endpoint: ToolEndpoint, token: str) -> None:
+        self.http = http
+        self.endpoint = endpoint
+        self.token = token
+
+    async def request(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        async with self.http.request(method, self.endpoint.url + path, headers=headers, **options) as answer:
+            return answer.status, await answer.json()
+
+    async def call(self, name: str, arguments: Any = None, **headers: str) -> tuple[int, Any]:
+        return await self.request("POST", f"/tools/{name}", json=arguments or {}, headers=headers)
+
+
+class Stage:
+    """An endpoint, and rollouts that are admitted until the test ends."""
+
+    def __init__(self, folder: Path, endpoint: ToolEndpoint, http: aiohttp.ClientSession) -> None:
+        self.folder = folder
+        self.endpoint = endpoint
+        self.http = http
+        self.base = seeded(folder)
+        self._admissions: list[Any] = []
+
+    def admit(self, **options: Any) -> tuple[Episode, Client]:
+        limits = RolloutLimits(max_steps=options.pop("max_steps", 200))
+        rollout = Episode(small_task(self.folder), 0, database=self.base.fork(), limits=limits)
+        admission = self.endpoint.admit(rollout.rollout, **options)
+        token = admission.__enter__()
+        self._admissions.append(admission)
+        return rollout, Client(self.http, self.endpoint, token)
+
+    def expire(self) -> None:
+        while self._admissions:
+            self._admissions.pop().__exit__(None, None, None)
+
+
+@pytest.fixture
+async def stage(tmp_path) -> AsyncIterator[Stage]:
+    endpoint = ToolEndpoint()
+    await endpoint.open()
+    async with aiohttp.ClientSession() as http:
+        stage = Stage(tmp_path, endpoint, http)
+        yield stage
+    await endpoint.close()
+    stage.expire()
+
+
+async def bookings(rollout: Episode) -> int:
+    return await rollout.database.fetch_val("SELECT count(*) FROM bookings")
+
+
+class TestTools:
+    async def test_the_list_is_what_models_are_offered(self, stage):
+        rollout, client = stage.admit()
+        assert await client.request("GET", "/tools") == (200, rollout.tools)
+
+    async def test_a_call_acts_on_the_rollout_and_is_recorded(self, stage):
+        rollout, client = stage.admit()
+        arguments = {"flight_id": 1, "passenger": "Alice"}
+        status, answer = await client.call("create_booking", arguments)
+        assert status == 200
+        assert answer["status"] == "ok"
+        assert answer["stopped"] is None
+        assert json.loads(answer["result"]).keys() == {"booking_id"}
+        assert await bookings(rollout) == 1
+        [call] = rollout.tool_calls
+        assert (call.name, call.content) == ("create_booking", answer["result"])
+        assert json.loads(rollout.messages[-2]["tool_calls"][0]["function"]["arguments"]) == arguments
+        assert rollout.steps == 1
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "status"),
+        [
+            ("pay_booking", {"booking_id": "none"}, "refused"),
+            ("pay_booking", {"booking": 1}, "invalid_arguments"),
+            ("no_such_tool", {}, "unknown_tool"),
+            ("a/b%3F", {}, "unknown_tool"),
+        ],
+    )
+    async def test_what_a_tool_says_against_a_call_is_an_answer(self, stage, name, arguments, status):
+        rollout, client = stage.admit()
+        code, answer = await client.call(name, arguments)
+        assert (code, answer["status"]) == (200, status)
+        assert answer["result"].startswith("Error: ")
+        assert rollout.tool_calls[-1].content == answer["result"]
+
+    async def test_a_body_may_be_left_out(self, stage):
+        _, client = stage.admit()
+        assert await client.request("POST", "/tools/ping") == (
+            200,
+            {"result": "pong", "status": "ok", "stopped": None},
+        )
+
+    async def test_the_conversation_so_far(self, stage):
+        rollout, client = stage.admit()
+        await client.call("ping")
+        status, seen = await client.request("GET", "/rollout")
+        assert status == 200
+        assert seen["messages"] == rollout.messages
+        assert (seen["id"], seen["row_id"], seen["stopped"]) == (rollout.id, "book", None)
+
+    async def test_rollouts_do_not_see_each_other(self, stage):
+        first, client = stage.admit()
+        second, other = stage.admit()
+        await client.call("create_booking", {"flight_id": 1, "passenger": "Alice"})
+        await other.call("ping")
+        assert (await bookings(first), await bookings(second)) == (1, 0)
+        assert [call.name for call in second.tool_calls] == ["ping"]
+
+
+class TestTheEnd:
+    async def test_a_terminal_tool_answers_and_says_that_it_is_over(self, stage):
+        told = []
+        rollout, client = stage.admit(on_stop=lambda: told.append(True))
+        assert await client.call("transfer") == (
+            200,
+            {"result": "Transferred", "status": "ok", "stopped": "terminal_tool"},
+        )
+        assert rollout.stop_reason == "terminal_tool"
+        assert told == [True]
+
+    async def test_a_call_after_the_end_is_not_made(self, stage):
+        rollout, client = stage.admit()
+        await client.call("transfer")
+        status, answer = await client.call("create_booking", {"flight_id": 1, "passenger": "Mallory"})
+        assert (status, answer["status"], answer["stopped"]) == (200, "refused", "terminal_tool")
+        assert "over" in answer["result"]
+        assert await bookings(rollout) == 0
+        assert len(rollout.tool_calls) == 1
+
+    async def test_the_call_past_the_last_step_is_not_made(self, stage):
+        rollout, client = stage.admit(max_steps=2)
+        answers = [(await client.call("ping"))[1] for _ in range(3)]
+        assert [answer["stopped"] for answer in answers] == [None, None, "max_steps"]
+        assert answers[2]["status"] == "refused"
+        assert len(rollout.tool_calls) == 2
+
+    async def test_a_call_that_the_end_interrupts_is_answered_and_undone(self, stage):
+        rollout, client = stage.admit()
+        asked = await hanging(client.call("hang"))
+        rollout.stop("timeout")
+        await rollout.end_calls()
+        status, answer = await asked
+        assert (status, answer["status"], answer["stopped"]) == (200, "failed", "timeout")
+        assert await rollout.database.fetch_val("SELECT count(*) FROM flights") == 2
+
+
+class TestIdempotency:
+    async def test_the_same_key_is_the_same_call(self, stage):
+        rollout, client = stage.admit()
+        arguments = {"flight_id": 1, "passenger": "Alice"}
+        headers = {"Idempotency-Key": "k1"}
+        answers = await asyncio.gather(
+            *(client.call("create_booking", arguments, **headers) for _ in range(5))
+        )
+        answers.append(await client.call("create_booking", arguments, **headers))
+        assert answers == [answers[0]] * 6
+        assert await bookings(rollout) == 1
+        assert len(rollout.tool_calls) == 1
+
+    async def test_a_key_cannot_be_used_for_another_call(self, stage):
+        rollout, client = stage.admit()
+        await client.call("ping", **{"Idempotency-Key": "k1"})
+        status, answer = await client.call("transfer", **{"Idempotency-Key": "k1"})
+        assert status == 409
+        assert "Idempotency-Key" in answer["detail"]
+        assert rollout.stop_reason is None
+
+
+class TestHostileClients:
+    @pytest.mark.parametrize(
+        "authorization", [None, "", "Bearer", "Bearer wrong", "Basic dXNlcjpwYXNz", "Bearer é"]
+    )
+    async def test_without_the_token_nothing_is_told_or_done(self, stage, authorization):
+        rollout, _ = stage.admit()
+        headers = {} if authorization is None else {"Authorization": authorization}
+        for method, path in [
+            ("GET", "/tools"),
+            ("GET", "/rollout"),
+            ("POST", "/tools/ping"),
+            ("GET", "/mcp"),
+        ]:
+            async with stage.http.request(method, stage.endpoint.url + path, headers=headers) as answer:
+                assert answer.status == 401
+                assert "Bearer" in (await answer.json())["detail"]
+        assert rollout.tool_calls == []
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"{", b"[1]", b'"text"', b"7", b"\xff\xfe", b'{"x": NaN}', b'{"a":' * 5000],
+        ids=["cut", "list", "text", "number", "not-utf8", "nan", "deep"],
+    )
+    async def test_a_body_that_is_no_json_object_is_refused(self, stage, body):
+        rollout, client = stage.admit()
+        status, answer = await client.request("POST", "/tools/ping", data=body, headers=JSON)
+        assert status == 400
+        assert "body" in answer["detail"]
+        assert rollout.tool_calls == []
+
+    async def test_a_huge_body_is_refused_and_the_next_call_is_answered(self, stage):
+        rollout, client = stage.admit()
+        status, answer = await client.request(
+            "POST", "/tools/ping", data=b" " * (11 * 1024 * 1024), headers=JSON
+        )
+        assert status == 413
+        assert "longer" in answer["detail"]
+        assert (await client.call("ping"))[0] == 200
+        assert len(rollout.tool_calls) == 1
+
+    async def test_a_hundred_calls_at_once_are_all_answered_once(self, stage):
+        rollout, client = stage.admit()
+        answers = await asyncio.gather(
+            *(client.call("create_booking", {"flight_id": 1, "passenger": f"P{i}"}) for i in range(100))
+        )
+        assert {answer["status"] for _, answer in answers} == {"ok"}
+        assert await bookings(rollout) == 100
+        assert {call.content for call in rollout.tool_calls} == {answer["result"] for _, answer in answers}
+
+    async def test_a_call_whose_client_hangs_up_is_carried_through(self, stage):
+        rollout, client = stage.admit()
+        arguments = {"flight_id": 1, "passenger": "Alice"}
+        body = json.dumps(arguments).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(stage.endpoint.url.rsplit(":", 1)[1]))
+        head = (
+            "POST /tools/create_booking HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {client.token}\r\n"
+            "Content-Type: application/json\r\n"
+            f"Idempotency-Key: k1\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+        _, answer = await client.call("create_booking", arguments, **{"Idempotency-Key": "k1"})
+        assert answer["status"] == "ok"
+        assert await bookings(rollout) == 1
+
+    async def test_half_a_request_makes_no_call(self, stage):
+        rollout, client = stage.admit()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(stage.endpoint.url.rsplit(":", 1)[1]))
+        head = f"POST /tools/ping HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.token}\r\n"
+        writer.write(head.encode() + b"Content-Length: 100\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        await client.request("GET", "/tools")
+        assert rollout.tool_calls == []
+
+    @pytest.mark.parametrize("path", ["/", "/tool", "/tools/", "/rollout/1", "/docs"])
+    async def test_a_wrong_path_is_a_404_that_names_the_right_ones(self, stage, path):
+        _, client = stage.admit()
+        status, answer = await client.request("GET", path)
+        assert status == 404
+        assert "/tools/{name}" in answer["detail"]
+
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            ({"Host": "evil.example"}, 403),
+            ({"Origin": "http://evil.example"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+        ],
+    )
+    async def test_requests_that_a_page_could_send_are_refused(self, stage, headers, expected):
+        rollout, client = stage.admit()
+        status, _ = await client.request("POST", "/tools/ping", data=b"{}", headers={**JSON, **headers})
+        assert status == expected
+        assert rollout.tool_calls == []
+
+
+class TestOpeningAndClosing:
+    async def test_the_token_is_nowhere_in_the_rollout_or_the_door(self, stage):
+        rollout, client = stage.admit()
+        await client.call("ping")
+        assert len(client.token) >= 40
+        assert client.token not in repr(rollout.messages) + repr(rollout.tool_calls) + repr(
+            vars(stage.endpoint)
+        )
+
+    async def test_closing_ends_calls_that_hang(self, stage):
+        rollout, client = stage.admit()
+        asked = await hanging(client.call("hang"))
+        await stage.endpoint.close()
+        status, answer = await asked
+        assert (status, answer["status"]) == (200, "failed")
+        assert await rollout.database.fetch_val("SELECT count(*) FROM flights") == 2
+
+    async def test_a_door_can_be_opened_again(self, stage):
+        await stage.endpoint.close()
+        await stage.endpoint.open()
+        _, client = stage.admit()
+        assert (await client.call("ping"))[0] == 200
+
+
+class TestMcp:
+    """The endpoint as the SDK's own client sees it."""
+
+    @pytest.mark.parametrize("mode", ["auto", "legacy"])
+    async def test_tools_are_listed_and_called(self, stage, mode):
+        rollout, client = stage.admit()
+        async with connected(client, mode) as tools:
+            listed = (await tools.list_tools()).tools
+            booked = await tools.call_tool("create_booking", {"flight_id": 1, "passenger": "Alice"})
+            refused = [
+                await tools.call_tool(name, arguments)
+                for name, arguments in [("pay_booking", {"booking_id": "x"}), ("pay_booking", {}), ("no", {})]
+            ]
+        assert [
+            {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+            for tool in listed
+        ] == [tool["function"] for tool in rollout.tools]
+        assert not booked.is_error
+        assert await bookings(rollout) == 1
+        assert all(result.is_error for result in refused)
+        shown = [result.content[0].text for result in (booked, *refused)]
+        assert shown == [call.content for call in rollout.tool_calls]
+
+    async def test_a_terminal_tool_ends_the_rollout(self, stage):
+        rollout, client = stage.admit()
+        async with connected(client) as tools:
+            last = await tools.call_tool("transfer", {})
+            late = await tools.call_tool("ping", {})
+        assert (last.content[0].text, last.is_error) == ("Transferred", False)
+        assert last.meta["reward-kit/stopped"] == "terminal_tool"
+        assert late.is_error
+        assert "over" in late.content[0].text
+        assert [call.name for call in rollout.tool_calls] == ["transfer"]
+
+    async def test_two_tokens_are_two_rollouts(self, stage):
+        (first, client), (second, other) = stage.admit(), stage.admit()
+        async with connected(client) as one, connected(other) as two:
+            arguments = {"flight_id": 1, "passenger": "Alice"}
+            await asyncio.gather(one.call_tool("create_booking", arguments), two.call_tool("ping", {}))
+        assert [call.name for call in first.tool_calls] == ["create_booking"]
+        assert [call.name for call in second.tool_calls] == ["ping"]
+
+    async def test_without_the_package_the_rest_works(self, stage, monkeypatch):
+        for name in ["mcp", *(name for name in sys.modules if name.startswith(("mcp.", "mcp_types")))]:
+            monkeypatch.setitem(sys.modules, name, None)
+        await stage.endpoint.close()
+        await stage.endpoint.open()
+        _, client = stage.admit()
+        status, answer = await client.request("POST", "/mcp", json={})
+        assert (status, stage.endpoint.mcp_url) == (501, None)
+        assert "reward-kit[mcp]" in answer["detail"]
+        assert (await client.call("ping"))[1]["result"] == "pong"
+
+
+@asynccontextmanager
+async def connected(client: Client, mode: str = "auto"):
+    pytest.importorskip("mcp")
+    import httpx2
+    from mcp.client import Client as McpClient
+    from mcp.client.streamable_http import streamable_http_client
+
+    headers = {"Authorization": f"Bearer {client.token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        McpClient(streamable_http_client(client.endpoint.mcp_url, http_client=http), mode=mode) as tools,
+    ):
+        yield tools

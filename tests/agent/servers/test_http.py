@@ -1,0 +1,420 @@
+"""The tools of a bundle over HTTP, in process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from reward_kit.agent.servers.http import MAX_BODY, build_server
+from reward_kit.agent.tools.registry import ToolRegistry
+from reward_kit.errors import ToolError
+
+
+class Passenger(BaseModel):
+    name: str
+    friends: list[Passenger] = []
+
+
+def notes_registry(folder: Path, **options: Any) -> ToolRegistry:
+    """A registry whose bundle is ``folder``, with a tool for each way in which a call can end."""
+    registry = ToolRegistry("notes", "Notes of a desk", **options)
+    registry.folder = folder
+
+    @registry.tool
+    async def add_note(text: str, db):
+        """Write a note down.
+
+        Args:
+            text: What to remember.
+        """
+        await db.execute("INSERT INTO notes(text) VALUES (:t)", {"t": text})
+        return {"notes": await db.fetch_val("SELECT count(*) FROM notes")}
+
+    @registry.tool
+    def add_note_blocking(text: str, db):
+        db.execute("INSERT INTO notes(text) VALUES (:t)", {"t": text})
+        return "noted"
+
+    @registry.tool
+    async def refuse(db):
+        await db.execute("INSERT INTO notes(text) VALUES ('never')")
+        raise ToolError("not today")
+
+    @registry.tool
+    async def fail(db):
+        await db.execute("INSERT INTO notes(text) VALUES ('never')")
+        raise ValueError("broken tool")
+
+    @registry.tool
+    async def nothing():
+        return None
+
+    @registry.tool
+    async def pieces():
+        return iter(["half a pair: \ud83d"])
+
+    @registry.tool
+    async def greet(passenger: Passenger, times: int = 1):
+        return f"Hello {passenger.name}" * times
+
+    return registry
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "seed.sql").write_text("CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT);")
+    return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def serving(registry: ToolRegistry, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    server = build_server(registry, **options)
+    async with client_of(server.app) as client:
+        yield client
+    server.sessions.close()
+
+
+@pytest.fixture
+async def client(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(notes_registry(folder)) as client:
+        yield client
+
+
+async def changes_of(client: httpx.AsyncClient, session: str = "default") -> Any:
+    return (await client.get(f"/sessions/{session}/changes")).json()["changes"]
+
+
+# Calls
+
+
+async def test_a_call_answers_with_result_content_and_the_rows_it_changed(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/tools/add_note", json={"text": "Zürich"})
+    row = {"id": 1, "text": "Zürich"}
+
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "result": {"notes": 1},
+        "content": '{"notes": 1}',
+        "error": False,
+        "status": "ok",
+        "changes": [{"table": "notes", "op": "insert", "key": {"id": 1}, "after": row}],
+    }
+    blocking = await client.post("/tools/add_note_blocking", json={"text": "a"})
+    assert blocking.json()["result"] == "noted"
+    assert len(await changes_of(client)) == 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "status", "content"),
+    [("refuse", "refused", "Error: not today"), ("fail", "failed", "Error: broken tool")],
+)
+async def test_a_tool_that_refuses_or_fails_answers_200_with_the_text_and_changes_nothing(
+    client: httpx.AsyncClient, tool: str, status: str, content: str
+) -> None:
+    answer = await client.post(f"/tools/{tool}", json={})
+
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "result": None,
+        "content": content,
+        "error": True,
+        "status": status,
+        "changes": [],
+    }
+    assert (await client.get("/sessions/default/changes")).json() == {"session": "default", "changes": []}
+
+
+async def test_a_tool_without_parameters_needs_no_body(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/tools/nothing")
+    assert (answer.status_code, answer.json()["result"], answer.json()["content"]) == (200, None, "null")
+    answer = await client.post("/tools/pieces")  # not valid Unicode
+    assert json.loads(answer.json()["content"]) == ["half a pair: \ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "fault"),
+    [
+        (b'{"text": 5}', 422, "'text' should be a valid string, got 5 (number)"),
+        (b'{"text": "a", "db": 1}', 422, "'db' is unknown"),
+        (b'{"text": ', 422, "the arguments are not valid JSON"),
+        (b"[]", 422, "the arguments must be a JSON object"),
+        (b"\xff", 422, "the arguments are not valid JSON"),
+        (b" " * (MAX_BODY + 1), 413, "longer than"),
+    ],
+)
+async def test_a_faulty_body_is_refused_with_the_reason(
+    client: httpx.AsyncClient, body: bytes, status: int, fault: str
+) -> None:
+    json_type = {"Content-Type": "application/json"}
+    answer = await client.post("/tools/add_note", content=body, headers=json_type)
+
+    assert answer.status_code == status
+    assert fault in answer.json()["detail"]
+    assert await changes_of(client) == []
+
+
+async def test_an_unknown_tool_is_a_404_that_names_the_nearest(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/tools/add_notes", json={})
+
+    assert answer.status_code == 404
+    assert "unknown tool 'add_notes' (did you mean 'add_note'?)" in answer.json()["detail"]
+
+
+# Sessions
+
+
+async def test_sessions_do_not_see_each_other_and_reset_goes_back_to_the_seed(
+    client: httpx.AsyncClient,
+) -> None:
+    async def add(text: str, session: str) -> Any:
+        headers = {"X-Session-Id": session}
+        return (await client.post("/tools/add_note", json={"text": text}, headers=headers)).json()["result"]
+
+    await add("a", "alice")
+    assert (await add("b", "alice"), await add("c", "bob")) == ({"notes": 2}, {"notes": 1})
+    assert [row["after"]["text"] for row in await changes_of(client, "alice")] == ["a", "b"]
+
+    assert (await client.post("/sessions/alice/reset")).json() == {"session": "alice", "changes": []}
+    assert await changes_of(client, "alice") == await changes_of(client, "new") == []
+    assert len(await changes_of(client, "bob")) == 1
+    assert (await client.post("/sessions/new/reset")).status_code == 200
+
+
+ROWS = [
+    {"id": "early", "now": "2024-05-01T10:00:00Z", "seed_sql": "file:early.sql"},
+    {"id": "late", "now": "2031-01-01T00:00:00Z"},
+]
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    said = [{"role": "user", "content": "Hi"}]
+    lines = [{"toolset": "notes.tools", "initial_messages": said, **row} for row in rows]
+    (folder / "task.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+async def test_a_session_may_begin_as_the_rollouts_of_a_row_do(folder: Path) -> None:
+    registry = notes_registry(folder)
+
+    @registry.tool
+    async def clock(db):
+        return await db.fetch_val("SELECT date('now')")
+
+    (folder / "early.sql").write_text(
+        "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes(text) VALUES ('a'), ('b');"
+    )
+    write_rows(folder, *ROWS)
+    async with serving(registry) as client:
+
+        async def reset(row: str, session: str = "default") -> httpx.Response:
+            return await client.post(f"/sessions/{session}/reset", params={"row": row})
+
+        async def note() -> Any:
+            """The number of notes with one more, and the date in the session."""
+            added = await client.post("/tools/add_note", json={"text": "x"})
+            return added.json()["result"]["notes"], (await client.post("/tools/clock")).json()["result"]
+
+        assert (await note())[0] == 1
+        for row, expected in (("early", (3, "2024-05-01")), ("late", (1, "2031-01-01"))):
+            assert (await reset(row)).json() == {"session": "default", "changes": []}
+            assert await note() == expected
+            assert len(await changes_of(client)) == 1
+
+        missing = await reset("erly")
+        assert missing.status_code == 404
+        assert missing.json()["detail"] == "task.jsonl has no row 'erly' (did you mean 'early'?)"
+        write_rows(folder, {"id": "early", "now": "soon"})
+        faulty = await reset("early")
+        assert faulty.status_code == 500
+        assert faulty.json()["detail"].startswith("task.jsonl:1: row 'early', field 'now'")
+        assert await note() == (2, "2031-01-01")  # unchanged
+
+        (folder / "task.jsonl").unlink()
+        assert (await reset("early", "new")).status_code == 404
+        await client.post("/sessions/default/reset")
+        assert (await note())[0] == 1
+
+
+@pytest.mark.parametrize("session", ["a b", "x" * 65, "a/b", "<script>"])
+async def test_a_session_id_that_does_not_fit_a_path_is_a_422(
+    client: httpx.AsyncClient, session: str
+) -> None:
+    answer = await client.post("/tools/nothing", headers={"X-Session-Id": session})
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("X-Session-Id: ")
+
+
+async def test_only_sessions_without_changes_make_room_for_new_ones(folder: Path) -> None:
+    write_rows(folder, ROWS[1])
+    async with serving(notes_registry(folder), max_sessions=3) as client:
+
+        async def use(tool: str, session: str) -> httpx.Response:
+            return await client.post(f"/tools/{tool}", json={"text": "x"}, headers={"X-Session-Id": session})
+
+        await client.post("/tools/refuse", json={})  # "default", which stays although it has no changes
+        assert (await use("add_note", "kept")).json()["result"] == {"notes": 1}
+        await client.post("/tools/refuse", json={}, headers={"X-Session-Id": "idle"})
+        assert (await use("add_note", "new")).json()["result"] == {"notes": 1}  # in the place of "idle"
+
+        full = await use("add_note", "one_more")
+        assert full.status_code == 503
+        assert full.json()["detail"].startswith("3 sessions are open")
+        assert (await use("add_note", "kept")).json()["result"] == {"notes": 2}
+
+        assert (await client.delete("/sessions/kept")).status_code == 204
+        assert (await client.post("/sessions/of_row/reset", params={"row": "late"})).status_code == 200
+        assert (await use("add_note", "one_more")).status_code == 503  # a row's session stays, too
+
+
+async def test_a_running_call_keeps_its_database_and_changes_wait_for_it(folder: Path) -> None:
+    registry = notes_registry(folder)
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @registry.tool
+    async def slow(db):
+        await db.execute("INSERT INTO notes(text) VALUES ('slow')")
+        entered.set()
+        await go_on.wait()
+        return await db.fetch_val("SELECT count(*) FROM notes")
+
+    async with serving(registry) as client:
+        call = asyncio.create_task(client.post("/tools/slow"))
+        await entered.wait()
+        await client.post("/sessions/default/reset")
+        fresh = await client.post("/tools/add_note", json={"text": "fresh"})
+        entered.clear()
+        other = asyncio.create_task(client.post("/tools/slow"))
+        await entered.wait()
+        changes = asyncio.create_task(changes_of(client))
+        await asyncio.sleep(0.01)
+        assert not changes.done()
+        go_on.set()
+
+        assert (await call).json()["result"] == 1
+        assert (fresh.json()["result"], (await other).json()["result"]) == ({"notes": 1}, 2)
+        assert [row["after"]["text"] for row in await changes] == ["fresh", "slow"]
+
+
+async def test_a_bundle_of_files_gets_a_file_per_session(folder: Path) -> None:
+    registry = notes_registry(folder, database="file")
+
+    @registry.tool
+    async def where(db):
+        return db.path.is_file()
+
+    async with serving(registry) as client:
+        assert (await client.post("/tools/where")).json()["result"] is True
+        assert (await client.post("/tools/add_note", json={"text": "a"})).json()["result"] == {"notes": 1}
+        assert len(await changes_of(client)) == 1
+
+
+# Documentation of the server
+
+
+async def test_openapi_shows_every_tool_with_its_own_parameters(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+
+    operation = document["paths"]["/tools/add_note"]["post"]
+    assert operation["description"] == "Write a note down."
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": "What to remember."}},
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+    assert operation["requestBody"] == {"required": True, "content": {"application/json": {"schema": schema}}}
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["X-Session-Id"]
+    names = ("add_note", "add_note_blocking", "refuse", "fail", "nothing", "pieces", "greet")
+    sessions = {f"/sessions/{{id}}{rest}" for rest in ("", "/reset", "/changes")}
+    assert set(document["paths"]) == {*(f"/tools/{name}" for name in names), "/tools", "/health", *sessions}
+
+
+async def test_every_reference_in_openapi_can_be_resolved(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    references = {part.split('"')[0] for part in json.dumps(document).split('"$ref": "')[1:]}
+
+    assert "#/components/schemas/greet.Passenger" in references
+    for reference in references:
+        found: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+
+
+async def test_docs_load_nothing_from_other_sites(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/docs")).text
+    scripts = [part.split('"')[0] for part in page.split('src="')[1:]]
+
+    assert scripts
+    for script in scripts:
+        assert script.startswith("/")
+        assert (await client.get(script)).status_code == 200
+    assert (await client.get("/", follow_redirects=True)).text == page
+
+
+async def test_tools_and_health_are_listed(client: httpx.AsyncClient, folder: Path) -> None:
+    assert (await client.get("/tools")).json() == notes_registry(folder).get_openai_tools()
+    assert (await client.get("/health")).json() == {"status": "ok", "registry": "notes", "tools": 7}
+
+
+# The application that a bundle makes
+
+
+async def test_the_application_can_be_extended_through_fastapi(folder: Path) -> None:
+    from fastapi import FastAPI
+
+    registry = notes_registry(folder)
+    app = registry.create_fastapi_app()
+
+    @registry.tool
+    async def late():
+        return "registered after the application was made"
+
+    @app.fastapi.get("/extra")
+    async def extra():
+        return "extra"
+
+    assert isinstance(app.fastapi, FastAPI)
+    assert registry.create_fastapi_app() is app
+    async with client_of(app) as client:
+        assert (await client.get("/extra")).json() == "extra"
+        answer = await client.post("/tools/late")
+    assert answer.json()["result"] == "registered after the application was made"
+
+
+async def test_the_base_exists_while_the_server_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    app = notes_registry(folder).create_fastapi_app()
+    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    sent: list[Any] = []
+    started = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        started.set()
+
+    inbox.put_nowait({"type": "lifespan.startup"})
+    lifespan = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, inbox.get, send))
+    await started.wait()
+    assert list((tmp_path / "tmp").rglob("base.db"))
+
+    inbox.put_nowait({"type": "lifespan.shutdown"})
+    await lifespan
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert list((tmp_path / "tmp").iterdir()) == []

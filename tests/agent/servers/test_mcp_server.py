@@ -1,0 +1,164 @@
+"""``create_mcp_server``: the tools of a registry for MCP clients, in process."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reward_kit.agent.tools.registry import ToolError, ToolRegistry
+from reward_kit.errors import RewardKitError
+
+pytest.importorskip("mcp")
+import httpx2
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+SEED = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes VALUES (1, 'first');"
+TOOLS = """
+from typing import Annotated, Literal
+from pydantic import BaseModel, Field
+from reward_kit.agent import ToolError, ToolRegistry
+
+R = ToolRegistry("notes", "Notes of a small office")
+
+
+class Size(BaseModel):
+    width: int
+
+
+class Page(BaseModel):
+    number: Annotated[int, Field(ge=1, description="counted from 1")]
+    size: Size
+
+
+@R.tool
+async def add(text: str, kind: Literal["memo", "letter"] = "memo", *, db) -> dict:
+    '''Write a note.'''
+    print("adding", text)
+    await db.execute("INSERT INTO notes(text) VALUES (:t)", {"t": text})
+    return {"count": await db.fetch_val("SELECT count(*) FROM notes")}
+
+
+@R.tool
+async def count(db) -> int:
+    '''How many notes there are.'''
+    return await db.fetch_val("SELECT count(*) FROM notes")
+
+
+@R.tool
+async def turn_to(page: Page, db) -> str:
+    '''Turn to a page.'''
+    return str(page.number)
+
+
+NUMBER = {"type": "integer", "x-unit": "pages"}
+
+
+@R.tool(parameters={"type": "object", "properties": {"n": NUMBER}, "required": ["n"]})
+async def tear(n, db) -> str:
+    '''Tear pages out.'''
+    raise ToolError("the notes are bound")
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ToolRegistry:
+    folder = tmp_path / "office_notes"
+    folder.mkdir()
+    (folder / "tools.py").write_text(TOOLS)
+    (folder / "seed.sql").write_text(SEED)
+    return runpy.run_path(str(folder / "tools.py"))["R"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+class TestTools:
+    async def test_are_listed_with_their_own_schemas(self, registry, mode):
+        async with Client(registry.create_mcp_server(), mode=mode) as client:
+            listed = (await client.list_tools()).tools
+        offered = [tool["function"] for tool in registry.get_openai_tools()]
+        shown = [{"name": t.name, "description": t.description, "parameters": t.input_schema} for t in listed]
+        assert shown == offered
+
+    async def test_answer_what_a_model_would_see(self, registry, mode):
+        async with Client(registry.create_mcp_server(), mode=mode) as client:
+            result = await client.call_tool("add", {"text": "second"})
+        assert (result.content[0].text, result.is_error) == ('{"count": 2}', False)
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "told"),
+        [
+            ("tear", {"n": 1}, "the notes are bound"),
+            ("add", {}, "text"),
+            ("add", {"text": "x", "kind": "poem"}, "memo"),
+            ("burn", {}, "unknown tool"),
+        ],
+    )
+    async def test_an_error_of_a_tool_is_a_result(self, registry, mode, name, arguments, told):
+        async with Client(registry.create_mcp_server(), mode=mode) as client:
+            result = await client.call_tool(name, arguments)
+        assert result.is_error
+        assert told in result.content[0].text
+
+    async def test_two_sessions_do_not_see_each_others_writes(self, registry, mode):
+        server = registry.create_mcp_server()
+        async with Client(server, mode=mode) as one, Client(server, mode=mode) as other:
+            await one.call_tool("add", {"text": "mine"})
+            assert (await one.call_tool("count", {})).content[0].text == "2"
+            assert (await other.call_tool("count", {})).content[0].text == "1"
+
+    async def test_a_session_begins_with_the_seed(self, registry, mode):
+        server = registry.create_mcp_server()
+        for _ in range(2):
+            async with Client(server, mode=mode) as client:
+                await client.call_tool("add", {"text": "mine"})
+                assert (await client.call_tool("count", {})).content[0].text == "2"
+
+
+async def test_a_session_with_changes_stays_until_it_ends(registry, monkeypatch):
+    monkeypatch.setattr("reward_kit.agent.servers.mcp_server.MAX_SESSIONS", 1)
+    server = registry.create_mcp_server()
+    async with Client(server) as one, Client(server) as other:
+        await one.call_tool("add", {"text": "mine"})
+        refused = await other.call_tool("count", {})
+        assert refused.is_error
+        assert "1 sessions are open" in refused.content[0].text
+        assert (await one.call_tool("count", {})).content[0].text == "2"
+    async with Client(server) as later:
+        assert (await later.call_tool("count", {})).content[0].text == "1"
+
+
+async def test_the_end_of_a_session_over_http_frees_its_place(registry, monkeypatch):
+    monkeypatch.setattr("reward_kit.agent.servers.mcp_server.MAX_SESSIONS", 1)
+    app = registry.create_mcp_server().streamable_http_app(json_response=True)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http,
+    ):
+        for _ in range(2):
+            async with Client(
+                streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)
+            ) as client:
+                assert (await client.call_tool("add", {"text": "mine"})).content[0].text == '{"count": 2}'
+            gc.collect()
+
+
+def test_without_the_package_the_error_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['mcp'] = None\n"
+        "from reward_kit.agent import ToolRegistry\n"
+        "try: ToolRegistry('x').create_mcp_server()\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("RewardKitError MCP needs the package mcp")
+    assert "reward-kit[mcp]" in done.stdout
+
+
+def test_a_registry_without_a_folder_has_an_empty_database():
+    assert ToolRegistry("nowhere").create_mcp_server().name == "nowhere"
+    assert issubclass(ToolError, RewardKitError)

@@ -1,0 +1,386 @@
+"""What rollouts have used that were broken off: it counts for budgets and the cost, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from stored_rollouts import query
+
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
+from reward_kit.agent.records.broken_off import BrokenOff
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.reports.facts import facts_of
+from reward_kit.agent.reports.listings import evaluation_cells
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.runner.evaluation import Evaluation
+from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import ModelSetupError, StorageError
+
+COST, TOKENS = 0.5, 12
+"""Of each call of the agents below; both note each of them in a file."""
+MINUTE = 60.0
+PLAYERS = f'''
+import asyncio
+import os
+import sqlite3
+import random
+from pathlib import Path
+
+from reward_kit.agent.base.types import Usage
+from reward_kit.errors import ModelSetupError, StorageError
+
+
+def ask(rollout, role="agent"):
+    rollout.count_usage(
+        Usage(calls=1, input_tokens=10, output_tokens=2, cost={COST}), model="mine", seconds=0.5, role=role
+    )
+    descriptor = os.open("asked.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, f"{{rollout.row_id}} {{rollout.index}}\\n".encode())
+    os.close(descriptor)
+
+
+class Holds:
+    """Answers in the first rollout of each row, and in all once there is a file ``go``."""
+
+    async def respond(self, rollout):
+        ask(rollout)
+        if rollout.index and not Path("go").exists():
+            ask(rollout, "user")
+            await asyncio.sleep(600)
+        return "Hello"
+
+
+class Deaf(Holds):
+    """Does not heed its end in one rollout."""
+
+    async def respond(self, rollout):
+        if rollout.index == 1 and not Path("go").exists():
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                await asyncio.sleep(600)
+        return await super().respond(rollout)
+
+
+class Refused(Holds):
+    """Finds that no model can be asked at all, when all others wait."""
+
+    async def respond(self, rollout):
+        if rollout.index == 1 and not Path("go").exists():
+            ask(rollout)
+            log = Path("runs/evals/mine.db")
+            over = "SELECT count(*) FROM rollouts"
+            while (
+                len(Path("asked.txt").read_text().splitlines()) < 4
+                or not sqlite3.connect(log).execute(over).fetchone()[0]
+            ):
+                await asyncio.sleep(0.01)
+            raise ModelSetupError("the key is refused")
+        return await super().respond(rollout)
+
+
+class Wanders:
+    """Asks now and then, and takes its time."""
+
+    async def respond(self, rollout):
+        for _ in range(4):
+            ask(rollout)
+            await asyncio.sleep(0.02 * random.random())
+        return "Hello"
+
+
+class Silent:
+    async def respond(self, rollout):
+        Path(f"silent_{{rollout.index}}").touch()
+        await asyncio.sleep(600)
+'''
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "n_rollouts": 3})
+    monkeypatch.chdir(tmp_path)
+    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    made.players = f"held_{abs(hash(tmp_path))}"
+    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
+    return made
+
+
+@pytest.fixture
+def player(bundle: Bundle) -> Callable[[str], str]:
+    return lambda name: f"{bundle.players}:{name}"
+
+
+def asked() -> int:
+    """Calls that were made and counted, as the agents have noted them."""
+    path = Path("asked.txt")
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def kinds(path: Path) -> list[str]:
+    """The runs, rollouts and aborted attempts in an evaluation's file."""
+    if not path.exists():
+        return []
+    tables = "SELECT 'evaluation' AS kind FROM evaluation UNION ALL SELECT 'rollout' FROM rollouts"
+    try:
+        rows = query(path, f"{tables} UNION ALL SELECT kind FROM usage")
+    except sqlite3.Error:  # not whole yet
+        return []
+    return [row["kind"] for row in rows]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + MINUTE
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **options: Any) -> EvaluationResult:
+    """An evaluation ``mine`` that is cancelled as soon as ``when`` says so."""
+    config = EvaluationConfig(
+        dataset=str(bundle.dataset), agent=agent, no_sim_user=True, eval_id="mine", **options
+    )
+    evaluation = Evaluation(config)
+    running = asyncio.ensure_future(evaluation.run())
+    await until(when)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert evaluation.result is not None
+    return evaluation.result
+
+
+def all_asked_and_one_over() -> bool:
+    log = Path("runs/evals/mine.db")
+    return asked() == 5 and log.exists() and kinds(log).count("rollout") == 1
+
+
+async def held(bundle: Bundle, player: Callable[[str], str], **options: Any) -> EvaluationResult:
+    """One rollout is over, two are broken off that have each asked twice."""
+    return await cancelled(bundle, player("Holds"), all_asked_and_one_over, **options)
+
+
+def goes_on(bundle: Bundle, player: Callable[[str], str], **options: Any) -> EvaluationResult:
+    Path("go").touch()
+    return agent_eval(bundle.dataset, agent=player("Holds"), no_sim_user=True, eval_id="mine", **options)
+
+
+async def test_it_is_told_apart_from_what_rollouts_have_used_that_are_over(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    result = await held(bundle, player)
+    assert (result.status, len(result.outcomes)) == ("interrupted", 1)
+    assert (result.usage["agent"].calls, result.usage["agent"].cost) == (1, COST)
+    assert result.broken_off.rollouts == 2
+    assert {role: usage.calls for role, usage in result.broken_off.usage.items()} == {"agent": 2, "user": 2}
+    assert (result.spent.calls, result.spent.cost, result.spent.fresh_tokens) == (5, 5 * COST, 5 * TOKENS)
+    assert result.averages.model_call_seconds == pytest.approx(0.5)
+    plain = json.loads(result.results_path.read_text())
+    assert plain["broken_off"] == result.broken_off.to_json()
+    assert "broken_off" in kinds(result.log_path)
+    assert kinds(result.log_path).count("broken_off") <= 2
+
+
+async def test_it_is_known_of_a_stored_evaluation_and_of_one_that_goes_on(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    first = await held(bundle, player)
+    stored = load_evaluation("mine")
+    assert stored.broken_off == first.broken_off
+    assert stored_result(stored).spent == first.spent
+    whole = await asyncio.to_thread(goes_on, bundle, player)
+    assert whole.broken_off == first.broken_off
+    assert (len(whole.outcomes), whole.usage["agent"].calls, whole.usage["user"].calls) == (3, 3, 0)
+    assert whole.spent.calls == asked() == 7
+
+
+async def test_with_it_the_results_are_else_those_of_an_undisturbed_run(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    await held(bundle, player)
+    whole = await asyncio.to_thread(goes_on, bundle, player)
+    other = await asyncio.to_thread(goes_on, bundle, player, output_dir="other")
+    assert "broken_off" not in other.to_json()
+    for one, undisturbed in ((whole, other), (stored_result(load_evaluation("mine")), other)):
+        assert one.usage == undisturbed.usage
+        assert one.passes == undisturbed.passes
+        assert one.averages.steps == undisturbed.averages.steps
+        assert [row.to_json()["cost"] for row in one.rows] == [
+            row.to_json()["cost"] for row in undisturbed.rows
+        ]
+
+
+@pytest.mark.parametrize(
+    ("option", "used"),
+    [("max_cost", "2.50 of 2.50 USD are spent"), ("max_tokens", "60 of 60 tokens are used")],
+)
+async def test_a_budget_that_it_has_used_up_lets_nothing_begin(
+    bundle: Bundle, player: Callable[[str], str], option: str, used: str
+) -> None:
+    await held(bundle, player)
+    budget = {"max_cost": 5 * COST, "max_tokens": 5 * TOKENS}[option]
+    again = await asyncio.to_thread(goes_on, bundle, player, **{option: budget})
+    assert (again.status, len(again.outcomes), asked()) == ("budget", 1, 5)
+    assert used in (again.reason or "")
+    more = await asyncio.to_thread(goes_on, bundle, player, **{option: budget + 1})
+    assert len(more.outcomes) > 1
+
+
+async def test_it_adds_up_over_several_runs(bundle: Bundle, player: Callable[[str], str]) -> None:
+    await held(bundle, player)
+    result = await cancelled(bundle, player("Holds"), lambda: asked() == 9)
+    assert result.broken_off.rollouts == 4
+    lost = total_usage(result.broken_off.usage.values())
+    told = f"${lost.cost:.2f} in addition, {lost.calls} model calls of 4 aborted attempts"
+    assert [text for name, text in facts_of(result) if name == "aborted"] == [told]
+    assert f"${result.spent.cost:.2f}" in evaluation_cells(load_evaluation("mine"))
+    assert result.spent.calls == asked() == 9
+
+
+async def test_rollouts_that_have_asked_no_model_leave_nothing(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    result = await cancelled(bundle, player("Silent"), lambda: len(list(Path().glob("silent_*"))) == 3)
+    assert result.broken_off == BrokenOff()
+    assert kinds(result.log_path) == ["evaluation"]
+    assert "broken_off" not in json.loads(result.results_path.read_text())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_so_it_is_where_a_fault_ends_the_run(
+    bundle: Bundle, player: Callable[[str], str], workers: int
+) -> None:
+    with pytest.raises(ModelSetupError, match="the key is refused"):
+        agent_eval(bundle.dataset, agent=player("Refused"), no_sim_user=True, eval_id="mine", workers=workers)
+    stored = load_evaluation("mine")
+    assert stored_result(stored).spent.calls == asked() == 4
+    assert stored.broken_off.rollouts == 2
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_whatever_the_moment_each_call_counts_once(
+    bundle: Bundle, player: Callable[[str], str], workers: int
+) -> None:
+    bundle.rows(*({"id": f"row{number}", "n_rollouts": 60} for number in range(5)))
+    for more in (1, 40, 150, 10, 300):
+        moment = asked() + more
+        result = await cancelled(
+            bundle,
+            player("Wanders"),
+            lambda moment=moment: asked() >= moment,
+            workers=workers,
+            max_concurrency=150,
+        )
+        assert result.spent.calls == asked()
+        assert stored_result(load_evaluation("mine")).spent.calls == asked()
+    config = EvaluationConfig(
+        dataset=str(bundle.dataset),
+        agent=player("Wanders"),
+        no_sim_user=True,
+        eval_id="mine",
+        workers=workers,
+    )
+    whole = await Evaluation(config).run()
+    assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 300)
+    assert whole.spent.calls == asked() > 4 * 300
+
+
+def workers_option(workers: str) -> list[str]:
+    return ["--workers", workers] if workers != "0" else []
+
+
+def command(bundle: Bundle, agent: str, *options: str) -> subprocess.Popen[str]:
+    # fmt: off
+    arguments = [
+        "agent-eval", "--dataset", str(bundle.dataset), "--agent", agent, "--no-sim-user",
+        "--eval-id", "mine", "--quiet", *options,
+    ]
+    # fmt: on
+    return subprocess.Popen(
+        [sys.executable, "-m", "reward_kit", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + MINUTE
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_loses_no_call(
+    bundle: Bundle, player: Callable[[str], str], number: signal.Signals, workers: str
+) -> None:
+    process = command(bundle, player("Holds"), *workers_option(workers))
+    wait_for(process, all_asked_and_one_over)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=MINUTE)
+    assert process.returncode == 130, said
+    log = Path("runs/evals/mine.db")
+    assert sum(usage.calls for usage in load_evaluation(log).broken_off.usage.values()) == 4
+    again = command(bundle, player("Holds"), "--max-cost", str(5 * COST), *workers_option(workers))
+    assert again.wait(MINUTE) == 1
+    assert asked() == 5
+    Path("go").touch()
+    assert command(bundle, player("Holds"), *workers_option(workers)).wait(MINUTE) == 0
+    whole = stored_result(load_evaluation("mine"))
+    assert whole.complete
+    assert (whole.usage["agent"].calls, whole.spent.calls, asked()) == (3, 7, 7)
+
+
+def test_a_second_signal_leaves_what_was_broken_off_by_then(
+    bundle: Bundle, player: Callable[[str], str]
+) -> None:
+    process = command(bundle, player("Deaf"))
+    log = Path("runs/evals/mine.db")
+    wait_for(process, lambda: asked() == 3 and kinds(log).count("rollout") == 1)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, lambda: "broken_off" in kinds(log))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=MINUTE)
+    assert process.returncode == 130
+    assert load_evaluation(log).broken_off.rollouts == 1
+    Path("go").touch()
+    assert command(bundle, player("Deaf")).wait(MINUTE) == 0
+    assert stored_result(load_evaluation("mine")).spent.calls == asked()
+
+
+def test_a_rollout_that_could_not_be_saved_was_paid_for(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(store: Store, played: Any) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(Store, "add", add)
+    with pytest.raises(StorageError, match="the disk is full"):
+        agent_eval(
+            bundle.dataset,
+            agent=player("Wanders"),
+            no_sim_user=True,
+            eval_id="mine",
+            n_rollouts=20,
+        )
+    stored = stored_result(load_evaluation("mine"))
+    assert stored.outcomes == []
+    assert stored.spent.calls == asked() > 0

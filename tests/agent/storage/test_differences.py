@@ -1,0 +1,284 @@
+"""An evaluation that cannot go on says which rows and files are no longer the same, and in what."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle, flight_bundle
+from stored_rollouts import edit
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.errors import UsageError
+
+POLICY = "You are an agent.\n" + "Rule. " * 100
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.write("policy.md", POLICY)
+    rows(made)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+
+
+def rows(bundle: Bundle, *changes: dict[str, Any]) -> None:
+    """Rows a, b and c, each with its share of ``changes``."""
+    bundle.rows(
+        *(
+            {"id": row_id, "actions": GOLD, "n_rollouts": 1, "system_prompt": "file:policy.md", **change}
+            for row_id, change in zip("abc", (*changes, {}, {}, {}), strict=False)
+        )
+    )
+
+
+def refused(bundle: Bundle) -> list[str]:
+    """The differences that are told, one a line."""
+    with pytest.raises(UsageError) as raised:
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert raised.value.remedy is not None
+    assert "Undo the changes, or start a new evaluation" in raised.value.remedy
+    first, *lines = raised.value.fault.splitlines()
+    assert first == "cannot be continued, because results would be mixed:"
+    return [line.removeprefix("  ") for line in lines]
+
+
+def test_nothing_changed_is_no_difference(bundle: Bundle, finished: EvaluationResult) -> None:
+    again = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert [one.id for one in again.outcomes] == [one.id for one in finished.outcomes]
+
+
+def test_a_field_is_told_as_it_was_and_is(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {}, {"sim_user_prompt": "You are Bob, a traveller."})
+    (line,) = refused(bundle)
+    assert line == (
+        "row b: its fields have changed: sim_user_prompt was 'You are Alice, a traveller.', "
+        "is 'You are Bob, a traveller.'"
+    )
+
+
+def test_fields_come_and_go(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {"level": 3, "sim_user_prompt": None})
+    added, removed = refused(bundle)
+    assert added == "row a: its fields have changed: level was not given, is 3"
+    assert removed == (
+        'row a: its fields have changed: sim_user_prompt was "You are Alice, a traveller.", '
+        "is not given any more"
+    )
+
+
+def test_what_rows_have_in_common_is_told_once(bundle: Bundle, finished: EvaluationResult) -> None:
+    rows(bundle, {"max_steps": 7, "level": 3}, {"level": 3}, {"level": 3})
+    assert refused(bundle) == [
+        "row a: its fields have changed: max_steps was 30, is 7",
+        "row a: its fields have changed: level was not given, is 3 (also in 2 more rows)",
+    ]
+
+
+def test_a_long_value_is_told_around_the_difference(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("policy.md", f"{POLICY}Be brief. {POLICY}")
+    (line,) = refused(bundle)
+    assert line == (
+        "row a: its fields have changed: system_prompt (file:policy.md) was '.... Rule. Rule. Rule.', "
+        f"is '.... Rule. Rule. Rule. Be brief. You are an agent. {'Rule. ' * 4}Rule....' "
+        "(also in 2 more rows)"
+    )
+
+
+def test_white_space_that_changed_is_told(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("policy.md", POLICY.replace("\n", "\n\n"))
+    (line,) = refused(bundle)
+    assert "system_prompt (file:policy.md) has other white space" in line
+
+
+def test_a_changed_seed_is_named_and_how_to_see_it(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("seed.sql", f"{SEED}INSERT INTO flights(id) VALUES (2);")
+    seed_sql, seed = refused(bundle)
+    assert seed_sql.startswith("row a: its fields have changed: seed_sql (file:seed.sql) was ")
+    found = re.fullmatch(
+        r"row a: its seed has changed \(flight_task/seed\.sql\); to see how: reward-kit (.*) "
+        r"\(also in 2 more rows\)",
+        seed,
+    )
+    assert found is not None
+    command = [sys.executable, "-m", "reward_kit", *shlex.split(found[1])]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("flights #2: inserted")
+
+
+def test_a_seed_that_reads_the_clock_is_another_one_each_day(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reward_kit.agent.bundles import seed
+
+    class Yesterday(seed.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls(2025, 5, 19, 12, tzinfo=tz)
+
+    bundle.write("seed.sql", f"{SEED}UPDATE flights SET depart = datetime('now');")
+    with monkeypatch.context() as then:
+        then.setattr(seed, "datetime", Yesterday)
+        result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    noon = Yesterday.now(seed.timezone.utc).timestamp()
+    edit(result.log_path, "UPDATE evaluation SET created = ?", noon)
+    (line,) = [line for line in refused(bundle) if "its seed has" in line]
+    assert line == (
+        "row a: its seed has changed (flight_task/seed.sql): it reads the clock, which gave 2025-05-19; "
+        "a field `now` gives a row its time (also in 2 more rows)"
+    )
+
+
+def test_what_differs_in_the_tools_is_told_by_their_names(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("tools.py", TOOLS.replace("List flights", "Find flights"))
+    tools, module = refused(bundle)
+    assert re.fullmatch(
+        "row a: the names, descriptions or parameters of its tools have changed: "
+        r"description of search_flights was 'List flights.*', is 'Find flights.*' \(also in 2 more rows\)",
+        tools,
+    )
+    assert module == "flight_task/tools.py has changed"
+
+
+def test_a_changed_reward_is_no_reason_to_play_again(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("reward.py", f"{REWARD}\n# changed\n")
+    assert refused(bundle) == ["flight_task/reward.py has changed"]
+    with pytest.raises(UsageError, match=r"judged by the reward of now with: reward-kit rescore mine$"):
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("tools.py", f"{TOOLS}\n# changed\n")
+    with pytest.raises(UsageError) as raised:
+        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    assert "rescore" not in str(raised.value)
+
+
+def test_a_changed_prompt_of_the_user_is_told_as_a_file(bundle: Bundle, finished: EvaluationResult) -> None:
+    (bundle.folder / "prompts").mkdir()
+    bundle.write("prompts/user.txt", "You are {instruction}.")
+    (line,) = refused(bundle)
+    assert line == "row a: flight_task/prompts/user.txt has changed (also in 2 more rows)"
+
+
+def test_fields_are_told_before_any_rollout_is_over(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    edit(result.log_path, "DELETE FROM rollouts")
+    rows(bundle, {"max_steps": 7})
+    assert refused(bundle) == ["row a: its fields have changed: max_steps was 30, is 7"]
+
+
+def test_of_very_many_differences_the_first_are_told(bundle: Bundle) -> None:
+    names = [f"row{number}" for number in range(40)]
+    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1} for name in names))
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1, "own": name} for name in names))
+    lines = refused(bundle)
+    assert (len(lines), lines[-1]) == (31, "and 10 more differences")
+
+
+def test_what_has_changed_since_several_runs_is_told_once(bundle: Bundle) -> None:
+    rows(bundle)
+    text = bundle.dataset.read_text()
+    bundle.write("task.jsonl", "".join(text.splitlines(keepends=True)[:2]))
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("task.jsonl", text)
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    bundle.write("task.jsonl", text.replace("Alice", "Bob"))
+    told = [line for line in refused(bundle) if "sim_user_prompt" in line]
+    assert len(told) == 1
+    assert told[0].endswith("(also in 2 more rows)")
+
+
+# -- code
+
+
+def played(bundle: Bundle) -> None:
+    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+
+
+END_GOAL = {"end_goal_sql": "SELECT 1"}
+
+
+def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
+    rows(bundle, END_GOAL, END_GOAL, END_GOAL)
+    played(bundle)
+    reward = bundle.folder / "reward.py"
+    text = reward.read_text()
+    reward.unlink()
+    assert refused(bundle) == [
+        "row a: its reward.py is gone, so that its end_goal_sql would decide now (also in 2 more rows)"
+    ]
+    agent_eval(bundle.dataset, agent="gold", eval_id="other")
+    reward.write_text(text)
+    with pytest.raises(UsageError, match=r"row a: there was no reward\.py, .* and is one now"):
+        agent_eval(bundle.dataset, agent="gold", eval_id="other")
+
+
+@pytest.mark.parametrize("name", ["reward", "tools"])
+def test_a_module_that_is_hidden_by_another_is_told(bundle: Bundle, name: str) -> None:
+    played(bundle)
+    bundle.write(f"{name}/__init__.py", (bundle.folder / f"{name}.py").read_text() + "\n")
+    folder = bundle.folder.name
+    assert refused(bundle) == [f"{folder}/{name}.py is {folder}/{name}/__init__.py now"]
+
+
+@pytest.mark.parametrize(
+    ("importing", "file", "told"),
+    [
+        ("from .helper import X", "helper.py", "{folder}/helper.py"),
+        ("from . import helper", "helper.py", "{folder}/helper.py"),
+        ("import {folder}.parts.helper as h", "parts/helper.py", "{folder}/parts/helper.py"),
+        (
+            "from {folder}.parts import (\n        helper,\n    )",
+            "parts/helper.py",
+            "{folder}/parts/helper.py",
+        ),
+        ("from .first import Y", "second.py", "{folder}/second.py"),
+        ("import beside", "../beside.py", "../beside.py"),
+        ("from shared.deep import X", "../shared/deep.py", "../shared/deep.py"),
+    ],
+)
+@pytest.mark.parametrize("where", ["at its beginning", "in a function"])
+def test_what_modules_import_is_part_of_the_code(
+    bundle: Bundle, importing: str, file: str, told: str, where: str
+) -> None:
+    folder = bundle.folder.name
+    bundle.write(file, "X = 1\n")
+    bundle.write("first.py", "def f():\n    from . import second\nY = 1\n")
+    line = importing.format(folder=folder)
+    if where == "in a function":
+        bundle.write("reward.py", REWARD.replace("):\n", f"):\n    {line}\n", 1))
+    else:
+        bundle.write("reward.py", f"{line}\n{REWARD}")
+    assert line in (bundle.folder / "reward.py").read_text()
+    played(bundle)
+    played(bundle)
+    bundle.write(file, "X = 2\n")
+    assert refused(bundle) == [f"{told.format(folder=folder)} has changed"]
+
+
+def test_what_nothing_imports_may_change(bundle: Bundle) -> None:
+    bundle.write("notes.py", "X = 1\n")
+    bundle.write("../beside.py", "X = 1\n")
+    played(bundle)
+    bundle.write("notes.py", "X = 2\n")
+    bundle.write("../beside.py", "X = 2\n")
+    played(bundle)
+
+
+def test_a_module_that_cannot_be_read_as_python_is_no_reason_to_refuse(bundle: Bundle) -> None:
+    bundle.write("helper.py", "def (\n")
+    bundle.write("reward.py", REWARD.replace("):\n", "):\n    if not db:\n        from . import helper\n", 1))
+    played(bundle)
+    played(bundle)
+    bundle.write("helper.py", "X = 1\n")
+    assert refused(bundle) == [f"{bundle.folder.name}/helper.py has changed"]

@@ -1,0 +1,366 @@
+"""Resuming an evaluation: nothing twice, nothing lost, nothing mixed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, SEED, TOOLS, Bundle, flight_bundle
+from seeded_players import AGENT, PLAYERS, USER, write_players
+from stored_rollouts import edit, keep_first, query
+
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, run_evaluation
+from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import StorageError, UsageError
+
+MINUTE = 60.0
+INPUT_FAULT = 2
+NUMBER = "SELECT count(*) AS n FROM rollouts"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def run(bundle: Bundle, **options: Any) -> EvaluationResult:
+    return agent_eval(bundle.dataset, **{"agent": "gold", "eval_id": "mine", "n_rollouts": 3, **options})
+
+
+def stored(result: EvaluationResult) -> int:
+    return int(query(result.log_path, NUMBER)[0]["n"])
+
+
+# -- what is done and what is left
+
+
+def test_finished_rollouts_are_not_run_again(bundle: Bundle) -> None:
+    first = run(bundle)
+    again = run(bundle)
+    assert {outcome.id for outcome in again.outcomes} == {outcome.id for outcome in first.outcomes}
+    assert (stored(again), again.score, again.status) == (6, 1.0, "complete")
+
+
+def test_an_interrupted_evaluation_runs_only_the_rest(bundle: Bundle) -> None:
+    first = run(bundle, shuffle=True, max_concurrency=1)
+    keep_first(first.log_path, 2)
+    again = run(bundle, shuffle=False, max_concurrency=5)
+    assert again.score == first.score
+    assert [(row.row_id, row.n, row.c) for row in again.rows] == [("a", 3, 3), ("b", 3, 3)]
+    assert len({one.id for one in again.outcomes} & {one.id for one in first.outcomes}) == 2
+    assert sorted(one.seed for one in again.outcomes) == sorted(one.seed for one in first.outcomes)
+
+
+def test_its_duration_is_that_of_all_its_runs(bundle: Bundle) -> None:
+    first = run(bundle)
+    keep_first(first.log_path, 1)
+    edit(first.log_path, "UPDATE evaluation SET created = created - 1000")  # idle for long, then
+    edit(first.log_path, "UPDATE rollouts SET started = (SELECT created FROM evaluation) + 5, seconds = 35")
+    again = run(bundle)
+    assert 40 <= again.seconds < 1000
+    assert 40 <= run(bundle).seconds < 1000
+    assert 40 <= load_evaluation("mine").seconds < 1000
+
+
+def test_more_rollouts_and_more_rows_join_and_fewer_lose_none(bundle: Bundle) -> None:
+    run(bundle, n_rollouts=1)
+    bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}, {"id": "c", "actions": GOLD})
+    more = run(bundle, n_rollouts=2)
+    assert [(row.row_id, row.n) for row in more.rows] == [("a", 2), ("b", 2), ("c", 2)]
+    assert stored(more) == 6
+    fewer = run(bundle, n_rollouts=1, task_ids="a")
+    assert sorted((row.row_id, row.n, row.planned) for row in fewer.rows) == [
+        ("a", 2, 2),
+        ("b", 2, 2),
+        ("c", 2, 2),
+    ]
+
+
+def test_fewer_rollouts_than_are_there_are_reported(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    run(bundle)
+    assert "recorded already" not in caplog.text
+    run(bundle, n_rollouts=1)
+    assert "row a and 1 more: 3 rollouts are recorded already, 1 asked for; all" in caplog.text
+
+
+@pytest.mark.parametrize("change", ["stop_reason = 'infrastructure_error'", "stop_reason = 'user_error'"])
+def test_rollouts_that_could_not_be_judged_are_run_again(bundle: Bundle, change: str) -> None:
+    first = run(bundle)
+    edit(first.log_path, f"UPDATE rollouts SET reward = NULL, {change} WHERE seq = 3")
+    again = run(bundle)
+    assert (again.complete, again.score, stored(again)) == (True, 1.0, 7)
+
+
+def test_a_lost_final_database_costs_nothing_but_itself(bundle: Bundle) -> None:
+    first = run(bundle)
+    assert first.outcomes[0].database is not None
+    (first.folder / first.outcomes[0].database).unlink()
+    again = run(bundle)
+    assert [outcome.id for outcome in again.outcomes] == [outcome.id for outcome in first.outcomes]
+
+
+# -- which one, with which options
+
+
+def test_resume_takes_the_options_that_were_stored(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(bundle, seed=77, max_concurrency=2)
+    keep_first(first.log_path, 4)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    for name in ("mine", "latest"):
+        again = agent_eval(resume=name, output_dir=str(tmp_path / "runs"))
+        assert (again.eval_id, again.configuration["seed"], again.planned) == ("mine", 77, 6)
+        assert again.configuration["max_concurrency"] == 2
+    assert stored(again) == 6
+
+
+async def test_a_configuration_that_resumes_has_the_options_that_were_stored(bundle: Bundle) -> None:
+    begun = EvaluationConfig(dataset=str(bundle.dataset), agent="gold", n_rollouts=1, eval_id="first")
+    first = await run_evaluation(begun)
+    resumed = await run_evaluation(EvaluationConfig(resume="first", max_concurrency=3))
+    assert [one.id for one in resumed.outcomes] == [one.id for one in first.outcomes]
+    assert (resumed.configuration["n_rollouts"], resumed.configuration["max_concurrency"]) == (1, 3)
+
+
+def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match="there is no evaluation yet"):
+        agent_eval(resume="latest")
+    run(bundle, eval_id="older")
+    run(bundle, eval_id="newer")
+    os.utime("runs/evals/newer.db", (1, 1))
+    Path("runs/evals/folder.db").mkdir()
+    Path("runs/evals/link.db").symlink_to("nowhere")
+    assert agent_eval(resume="latest").eval_id == "older"
+
+
+def test_the_evaluations_that_may_be_meant_are_named(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"--resume '\.\./evals/mine' is not a valid file name"):
+        agent_eval(resume="../evals/mine")
+    run(bundle)
+    with pytest.raises(UsageError, match=r"no evaluation 'other'.*There are: mine"):
+        agent_eval(resume="other")
+    for number in range(6):
+        run(bundle, eval_id=f"n{number}", n_rollouts=1)
+    with pytest.raises(UsageError) as caught:
+        agent_eval(resume="mone")
+    assert caught.value.remedy == "Did you mean 'mine'? The newest of 7: n5, n4, n3, n2, n1."
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"seed": 11}, "--seed was 10, is 11"),
+        ({"max_steps": 5}, "--max-steps was null, is 5"),
+        ({"temperature": 1.0}, "--temperature was null, is 1.0"),
+        ({"agent": "replay:runs/evals/mine.db"}, '--agent was "gold", is "replay:runs/evals/mine.db"'),
+        ({"parallel_tool_calls": False}, "--parallel-tool-calls was true, is false"),
+    ],
+)
+def test_options_that_would_mix_results_are_refused(
+    bundle: Bundle, change: dict[str, Any], shown: str
+) -> None:
+    first = run(bundle)
+    before = first.log_path.read_bytes()
+    with pytest.raises(UsageError, match="results would be mixed") as raised:
+        run(bundle, **change)
+    assert shown in str(raised.value)
+    assert "evaluation mine" in str(raised.value)
+    assert first.log_path.read_bytes() == before
+
+
+def test_model_arguments_are_compared_as_they_are_stored(bundle: Bundle) -> None:
+    run(bundle, model_args={"stop": ("a", "b"), "api_key": "one", "top_p": 1})
+    assert run(bundle, model_args={"top_p": 1, "stop": ["a", "b"], "api_key": "another"}).score == 1.0
+    with pytest.raises(UsageError, match=r'--model-arg was .*"top_p": 1}, is .*"top_p": 0.5}'):
+        run(bundle, model_args={"stop": ["a", "b"], "api_key": "one", "top_p": 0.5})
+
+
+def test_options_that_change_no_result_may_differ(bundle: Bundle) -> None:
+    keep_first(run(bundle).log_path, 1)
+    other = {"max_concurrency": 1, "keep_db": "none", "retries": 0, "max_cost": 5, "errors_as_failures": True}
+    assert run(bundle, **other).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "shown"),
+    [
+        ("seed.sql", SEED + "INSERT INTO flights(id) VALUES (2);", "row a: its seed has changed"),
+        ("tools.py", TOOLS.replace("'reserved'", "'held'"), "flight_task/tools.py has changed"),
+        ("reward.py", None, "flight_task/reward.py has changed"),
+    ],
+)
+def test_a_changed_bundle_is_refused(bundle: Bundle, file: str, text: str | None, shown: str) -> None:
+    run(bundle)
+    path = bundle.folder / file
+    path.write_text(path.read_text() + "\n# changed\n" if text is None else text)
+    with pytest.raises(UsageError) as raised:
+        run(bundle)
+    assert shown in str(raised.value)
+
+
+# -- faults from outside
+
+
+def start(bundle: Bundle, *options: str) -> subprocess.Popen[str]:
+    command = ["agent-eval", "--dataset", str(bundle.dataset), "--eval-id", "mine", *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "reward_kit", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def refused(process: subprocess.Popen[str]) -> str:
+    """The message with which the command ended as a fault of its input."""
+    _, errors = process.communicate(timeout=MINUTE)
+    assert process.returncode == INPUT_FAULT, errors
+    assert "Traceback" not in errors
+    return " ".join(errors.split())
+
+
+def wait_for_rollouts(path: Path, number: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + MINUTE
+    while True:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the evaluation makes no progress"
+        time.sleep(0.005)
+        try:
+            if query(path, NUMBER)[0]["n"] >= number:
+                return
+        except sqlite3.Error:  # not there yet
+            continue
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no tmpfs can be mounted here: that takes root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("keep", ["full", "delta"])
+def test_after_a_full_disk_the_rest_is_run_and_nothing_again(bundle: Bundle, disk: Path, keep: str) -> None:
+    options = ["--agent", "gold", "--n-rollouts", "100", "--output-dir", str(disk), "--keep-db", keep]
+    assert "the disk is full" in refused(start(bundle, *options))
+    path = disk / "evals" / "mine.db"
+    kept = {row["id"] for row in query(path, "SELECT id FROM rollouts")}
+    assert kept
+    subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+    result = agent_eval(resume="mine", output_dir=str(disk))
+    assert (result.status, result.score, len(result.outcomes)) == ("complete", 1.0, 200)
+    assert kept <= {outcome.id for outcome in result.outcomes}
+    assert stored(result) == 200
+
+
+def test_a_read_only_disk_is_reported_at_once_and_can_be_read(bundle: Bundle, disk: Path) -> None:
+    first = run(bundle, output_dir=str(disk))
+    before = first.log_path.read_bytes()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    again = start(bundle, "--agent", "gold", "--n-rollouts", "4", "--output-dir", str(disk))
+    assert "may not be written. Choose another folder with --output-dir." in refused(again)
+    assert first.log_path.read_bytes() == before
+    assert len(load_evaluation("mine", disk).outcomes) == 6
+
+
+def test_a_file_deleted_while_it_runs_ends_the_run(bundle: Bundle, tmp_path: Path) -> None:
+    write_players(tmp_path)
+    process = start(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
+    path = tmp_path / "runs" / "evals" / "mine.db"
+    wait_for_rollouts(path, 4, process)
+    path.unlink()
+    assert "mine.db: was deleted or replaced while the evaluation runs" in refused(process)
+
+
+def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp_path: Path) -> None:
+    write_players(tmp_path)
+    first = start(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
+    path = tmp_path / "runs" / "evals" / "mine.db"
+    wait_for_rollouts(path, 4, first)
+    for options in (["--agent", AGENT, "--user", USER], ["--resume", "mine"], ["--resume"]):
+        message = refused(start(bundle, *options))
+        assert f"mine: another process ({first.pid} on " in message
+        assert "Wait for it to end, or choose another --eval-id." in message
+    assert (load_evaluation("mine").status, first.poll()) == ("running", None)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    killed = load_evaluation("mine")
+    assert (killed.status, killed.reason) == ("interrupted", "it ended without writing its results")
+    again = start(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2", "--quiet")
+    again.communicate(timeout=MINUTE)
+    assert again.returncode == 0
+    assert load_evaluation("mine").status == "complete"
+
+
+FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from reward_kit.agent.storage.store import Store
+
+store = Store(Path("mine.db"))
+child = os.fork()
+if not child:
+    time.sleep(600)
+print(child, flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_a_tool_has_forked_holds_no_lock(bundle: Bundle, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(StorageError, match="another process"):
+            Store(tmp_path / "mine.db")
+        process.stdin.close()
+        process.wait(MINUTE)
+        os.kill(child, 0)  # it is still there
+        Store(tmp_path / "mine.db").close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_a_reader_that_stays_does_not_hold_up_the_evaluation(bundle: Bundle) -> None:
+    run(bundle, n_rollouts=1)
+    with closing(sqlite3.connect("runs/evals/mine.db")) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM rollouts").fetchone() == (2,)
+        assert len(run(bundle, n_rollouts=3).outcomes) == 6
+        assert reader.execute("SELECT count(*) FROM rollouts").fetchone() == (2,)
+    assert len(load_evaluation("mine").outcomes) == 6
+
+
+def test_a_changed_agent_of_a_persons_own_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    write_players(tmp_path)
+    options = ["--agent", AGENT, "--user", USER, "--n-rollouts", "1", "--quiet"]
+    first = start(bundle, *options)
+    assert (first.communicate(timeout=MINUTE)[1], first.returncode) == ("", 0)
+    (tmp_path / "players.py").write_text(PLAYERS.replace("Shall I?", "May I?"))
+    assert "results would be mixed: players.py has changed" in refused(start(bundle, *options))

@@ -1,0 +1,281 @@
+"""The file of an evaluation: atomic, durable, one writer, many readers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_rollouts import begun, outcome, played
+
+from reward_kit.agent.records.broken_off import broken_off
+from reward_kit.agent.records.evaluation_file import base_path, connect, file_within, rollout_at
+from reward_kit.agent.records.played import PlayedRollout, RowGold
+from reward_kit.agent.storage.outcome_rows import FINAL, read_outcomes
+from reward_kit.agent.storage.saver import Saver
+from reward_kit.agent.storage.store import Store, writer_of
+from reward_kit.errors import StorageError
+
+
+def stored(path: Path, where: str = "1") -> list[Any]:
+    with closing(connect(path)) as connection:
+        return list(read_outcomes(connection, path, where))
+
+
+def test_what_is_added_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    first = outcome(
+        0,
+        metrics={"a": 0.5},
+        tool_faults={"t": {"calls": 1, "first": "x"}},
+        user_faults=["end"],
+        error="\ud800",
+    )
+    with begun(path) as store:
+        gold = RowGold("a", [{"name": "book"}], [{"table": "t"}], b"gold")
+        store.add([PlayedRollout(first, '{"n": 0}', "ab" * 32, b"delta", None, gold), played(1)])
+        store.add_usage("broken_off", broken_off(first.usage))
+        store.end_run("complete", None, 12.5)
+    first.error = "\\ud800"
+    assert stored(path) == [first, outcome(1)]
+    assert rollout_at(path / "r00000") == ('{"n": 0}', "ab" * 32, None, b"delta", b"gold")
+    assert sorted(tmp_path.iterdir()) == [path]  # no journal is left beside a store that was closed
+    with closing(sqlite3.connect(path)) as plain:
+        assert plain.execute("SELECT status, seconds FROM evaluation").fetchall() == [("complete", 12.5)]
+        assert plain.execute("SELECT kind, rollouts, tokens, cost FROM usage").fetchall() == [
+            ("broken_off", 1, 15, 0.25)
+        ]
+
+
+def test_a_rollout_that_is_judged_again_takes_its_own_place(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([played(0, reward=None, error="no"), played(1)])
+        again = played(0, reward=0.5)
+        again.judged = 2000.0
+        store.add([again])
+    assert [(one.index, one.reward) for one in stored(path)] == [(0, 0.5), (1, 1.0)]
+
+
+def test_the_last_final_attempt_counts(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([played(0, id="x", final=False), played(0, id="y"), played(0, id="z")])
+    assert [one.id for one in stored(path, FINAL)] == ["z"]
+
+
+def test_played_rollouts_cross_a_process_border_as_json() -> None:
+    one = played(3)
+    one.judged, one.gold_state, one.row_gold = 5.0, b"\0\xff", RowGold("a", [], [], None)
+    assert PlayedRollout.from_json(one.to_json()) == one
+
+
+def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([played(0)])
+        with pytest.raises(StorageError) as refused:
+            Store(path)
+        assert str(refused.value) == (
+            f"e: another process ({os.getpid()} on {os.uname().nodename}) is running this evaluation. "
+            "Wait for it to end, or choose another --eval-id."
+        )
+        assert writer_of(path) == f"process {os.getpid()} on {os.uname().nodename}"
+        assert len(stored(path)) == 1
+        store.add([played(1)])
+    assert writer_of(path) is None
+    Store(path).close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from stored_rollouts import begun, played
+store = begun(Path(sys.argv[2]))
+print("ready", flush=True)
+number = 0
+while True:
+    store.add([played(number), played(number + 1)])
+    print(number + 2, flush=True)
+    number += 2
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(Path(__file__).parent.parent), str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    copies = []
+    for number in range(5):
+        known = [writer.stdout.readline() for _ in range(10)][-1]
+        folder = tmp_path / f"power{number}"
+        folder.mkdir()
+        for suffix in ("", "-wal"):  # as a disk has them after a power cut: the log may be torn
+            shutil.copy(f"{path}{suffix}", folder)
+        torn = folder / "e.db-wal"
+        os.truncate(torn, torn.stat().st_size - 100 * number)
+        copies.append((folder / "e.db", int(known)))
+    writer.send_signal(signal.SIGKILL)
+    rest = writer.stdout.read().split()
+    writer.wait()
+    with Store(path) as again:
+        assert again is not None
+    numbers = [one.index for one in stored(path)]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) % 2 == 0
+    assert len(numbers) >= int(rest[-1] if rest else 0)
+    for copy, known_then in copies:
+        found = stored(copy)
+        assert [one.index for one in found] == list(range(len(found)))
+        assert len(found) % 2 == 0
+        assert copy.parent.name != "power0" or len(found) >= known_then
+
+
+def test_a_full_disk_leaves_what_is_there_and_what_comes_later(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([played(0)])
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StorageError, match=r"the disk is full.*continue with --resume"):
+            store.add([played(number) for number in range(1, 50)])
+        store._connection.execute("PRAGMA max_page_count = 1000000")
+        store.add([played(1)])
+    assert [one.index for one in stored(path)] == [0, 1]
+
+
+def test_a_deleted_file_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        path.unlink()
+        for _ in range(2):
+            with pytest.raises(StorageError, match="was deleted or replaced while the evaluation runs"):
+                store.add([played(0)])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no database at all" * 100, "is damaged, or not the file of an evaluation"),
+        (b"", "is not the file of"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "e.db"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=said):
+        stored(path)
+
+
+def test_another_version_and_other_databases_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    begun(path).close()
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute("PRAGMA user_version = 9")
+    for attempt in (connect, Store):
+        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 1"):
+            attempt(path)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE t (x)")
+    with pytest.raises(StorageError, match="is not the file of an evaluation"):
+        Store(tmp_path / "other.db")
+
+
+def test_a_link_is_never_written_through(tmp_path: Path) -> None:
+    (tmp_path / "e.db").symlink_to(tmp_path / "elsewhere.db")
+    with pytest.raises(StorageError, match="is a link, so that another file would be written to"):
+        Store(tmp_path / "e.db")
+
+
+def test_hostile_ids_and_paths_are_refused(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "a").mkdir(parents=True)
+    (tmp_path / "secret.db").write_text("s")
+    (runs / "link").symlink_to(tmp_path)
+    (runs / "a" / "roll_x.db").symlink_to(tmp_path / "secret.db")
+    for name in (
+        "../secret.db",
+        str(tmp_path / "secret.db"),
+        "link/secret.db",
+        "a/roll_x.db",
+        "a/../../secret.db",
+    ):
+        with pytest.raises(StorageError, match="leads out of the runs folder"):
+            file_within(runs, name)
+    with pytest.raises(StorageError, match="is not the key of a seed"):
+        base_path(runs, "../../secret")
+    path = runs / "e.db"
+    with begun(path) as store:
+        store.add([played(0), played(1)])
+    for change in ("id = '../../x'", "row_id = '..'", "usage = 'no'"):
+        shutil.copy(path, tmp_path / "e.db")
+        with closing(sqlite3.connect(tmp_path / "e.db")) as plain:
+            plain.execute(f"UPDATE rollouts SET {change} WHERE idx = 0")
+            plain.commit()
+        with pytest.raises(StorageError, match="is damaged"):
+            stored(tmp_path / "e.db")
+
+
+def test_rollouts_that_end_together_are_stored_together(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    groups: list[int] = []
+
+    class Counted(Store):
+        def add(self, played: Any) -> None:
+            groups.append(len(played))
+            super().add(played)
+
+    async def save_all(store: Store) -> None:
+        saver = Saver(store)
+        await asyncio.gather(*(saver.save(played(number)) for number in range(100)))
+        saver.add_usage("broken_off", broken_off(outcome(0).usage))
+        assert await saver.close() is None
+
+    with Counted(path) as store:
+        asyncio.run(save_all(store))
+    assert len(stored(path)) == sum(groups) == 100
+    assert len(groups) <= 3
+
+
+def test_a_rollout_is_stored_though_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+
+    async def cancelled(store: Store) -> None:
+        saver = Saver(store)
+        waiting = asyncio.create_task(saver.save(played(0)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await saver.close()
+
+    with begun(path) as store:
+        asyncio.run(cancelled(store))
+    assert len(stored(path)) == 1
+
+
+def test_a_fault_reaches_each_rollout_of_its_group(tmp_path: Path) -> None:
+    class Full(Store):
+        def add(self, played: Any) -> None:
+            raise StorageError("the disk is full")
+
+    async def save(store: Store) -> list[Any]:
+        saver = Saver(store)
+        return await asyncio.gather(
+            *(saver.save(played(number)) for number in range(3)), return_exceptions=True
+        )
+
+    with Full(tmp_path / "e.db") as store:
+        assert [str(fault) for fault in asyncio.run(save(store))] == ["the disk is full"] * 3

@@ -1,0 +1,96 @@
+"""Rollouts and runs to store, without an evaluation that plays them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.records.evaluation_file import rollout_at
+from reward_kit.agent.records.outcome import RolloutOutcome
+from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.storage.store import Run, Store, StoredRow
+
+KEY = "ab" * 32
+
+
+def outcome(number: int, **fields: Any) -> RolloutOutcome:
+    """The outcome of rollout ``number`` of row ``a``."""
+    values: dict[str, Any] = {
+        "id": f"r{number:05d}",
+        "row_id": "a",
+        "index": number,
+        "attempt": 0,
+        "final": True,
+        "seed": 7,
+        "reward": 1.0,
+        "stop_reason": "agent_done",
+        "stop_detail": None,
+        "error": None,
+        "failure": None,
+        "failure_detail": None,
+        "steps": 3,
+        "turns": 1,
+        "turn_of_success": 1,
+        "started": 1000.0,
+        "seconds": 2.0,
+        "model_seconds": 1.0,
+        "file": f"evals/e.db/r{number:05d}",
+        "usage": {"agent": Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.25)},
+    }
+    return RolloutOutcome(**{**values, **fields})
+
+
+def played(number: int, **fields: Any) -> PlayedRollout:
+    """Rollout ``number`` of row ``a``, with a delta."""
+    one = outcome(number, **fields)
+    return PlayedRollout(one, json.dumps({"id": one.id, "text": "x" * 2000}), KEY, state=b"delta")
+
+
+def run_of(eval_id: str = "e", n_rollouts: int = 10) -> Run:
+    """A run of one row."""
+    row = StoredRow("a", n_rollouts, KEY, {"id": "a"}, {"row": "1"})
+    return Run(eval_id, {"model": "m"}, {"python": "3"}, {"t/tools.py": "2"}, {}, [row])
+
+
+def begun(path: Path, n_rollouts: int = 10) -> Store:
+    """A store with a run that has begun."""
+    store = Store(path)
+    store.begin_run(run_of(path.stem, n_rollouts))
+    return store
+
+
+def query(path: Path, sql: str, *values: Any) -> list[dict[str, Any]]:
+    """Rows of an evaluation's file, as a person with any SQLite tool reads them."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(sql, values)]
+
+
+def edit(path: Path, sql: str, *values: Any) -> None:
+    """Change an evaluation's file by hand."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql, values)
+
+
+def keep_first(path: Path, number: int) -> None:
+    """Leave only the first rollouts, as if the process had been killed then."""
+    edit(
+        path,
+        "DELETE FROM rollouts WHERE seq > (SELECT seq FROM rollouts ORDER BY seq LIMIT 1 OFFSET ?)",
+        number - 1,
+    )
+    edit(path, "UPDATE evaluation SET status = 'running', seconds = NULL")
+
+
+def change_trajectory(address: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the stored JSON of the rollout at ``NAME.db/ID``."""
+    plain = json.loads(rollout_at(address).trajectory)
+    change(plain)
+    edit(
+        address.parent, "UPDATE trajectories SET json = ? WHERE rollout = ?", json.dumps(plain), address.name
+    )

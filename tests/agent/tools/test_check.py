@@ -1,0 +1,179 @@
+"""Arguments are checked strictly, arrive as the types that were asked for, and are refused in words."""
+
+from __future__ import annotations
+
+import json
+import typing
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal, Union
+
+import pytest
+from pydantic import BaseModel, Field
+
+from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.schema import ToolSignature, read_signature
+
+
+class Cabin(Enum):
+    ECONOMY = "economy"
+    BUSINESS = "business"
+
+
+class Passenger(BaseModel):
+    """A traveller."""
+
+    name: str
+    title: str = "Ms"
+    born: date | None = None
+
+
+class Tree(BaseModel):
+    name: str
+    children: list[Tree] = []
+
+
+@dataclass
+class Bag:
+    weight: float
+    labels: list[str] = field(default_factory=list)
+
+
+class Seat(typing.TypedDict):
+    row: int
+    letter: typing.Literal["A", "B"]
+
+
+def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:
+    return signature.check(json.dumps(arguments))
+
+
+def refusal(signature: ToolSignature, arguments: Any) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        check(signature, arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "taken"),
+    [
+        (int, 5, 5),
+        (int, 5.0, 5),
+        (float, 5, 5.0),
+        (list[int], [1, 2.0], [1, 2]),
+        (Union[int, str], 5.0, 5),  # noqa: UP007 - this spelling is tested
+        (Cabin, "economy", Cabin.ECONOMY),
+        (date, "2024-05-01", date(2024, 5, 1)),
+        (set[str], ["a", "b"], {"a", "b"}),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (Passenger, {"name": "Alice"}, Passenger(name="Alice")),
+        (
+            list[Passenger],
+            [{"name": "Alice", "born": "1990-01-01"}],
+            [Passenger(name="Alice", born=date(1990, 1, 1))],
+        ),
+        (Bag, {"weight": 20}, Bag(20.0)),
+        (Seat, {"row": 12.0, "letter": "A"}, {"row": 12, "letter": "A"}),
+        (Any, {"a": [1.0]}, {"a": [1.0]}),
+        ({"type": "integer"}, 5.0, 5),
+    ],
+)
+def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: Any, taken: Any) -> None:
+    def tool(value):
+        pass
+
+    value = check(read_signature(tool, {"value": annotation}), {"value": given})["value"]
+
+    assert value == taken
+    assert type(value) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "problem"),
+    [
+        (int, "5", "'value' should be a valid integer, got \"5\" (string)"),
+        (int, True, "'value' should be a valid integer, got true (boolean)"),
+        (int, 5.5, "'value' should be a valid integer, got 5.5 (number)"),
+        (int, None, "'value' should be a valid integer, got null"),
+        (float, "5", "'value' should be a valid number, got \"5\" (string)"),
+        (float, True, "'value' should be a valid number, got true (boolean)"),
+        (str, 5, "'value' should be a valid string, got 5 (number)"),
+        (bool, 1, "'value' should be a valid boolean, got 1 (number)"),
+        (Literal["a", "b"], "c", "'value' should be 'a' or 'b', got \"c\" (string)"),
+        (Cabin, "first", "'value' should be 'economy' or 'business', got \"first\" (string)"),
+        (list[int], [1, "2"], "'value[1]' should be a valid integer, got \"2\" (string)"),
+        (Passenger, {"title": "Dr"}, "'value.name' is missing"),
+        (
+            Bag,
+            {"weight": 1, "colour": "red"},
+            "'value.colour' is unknown (known: 'weight', 'labels')",
+        ),
+        (Annotated[int, Field(ge=1)], 0, "'value' should be greater than or equal to 1, got 0 (number)"),
+        (
+            int | bool,
+            "x",
+            "'value' should be a valid integer or should be a valid boolean, got \"x\" (string)",
+        ),
+        ({"type": "string", "pattern": "^#W"}, "W1", '\'value\' must have pattern "^#W", got "W1" (string)'),
+        ({"enum": ["a", "b"]}, "c", '\'value\' must be one of ["a", "b"], got "c" (string)'),
+        ({"type": "object", "required": ["id"]}, {}, "'value.id' is missing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(annotation: Any, given: Any, problem: str) -> None:
+    def tool(value):
+        pass
+
+    assert refusal(read_signature(tool, {"value": annotation}), {"value": given}) == problem
+
+
+def test_all_faults_are_told_at_once_and_a_near_miss_is_recognised() -> None:
+    def tool(flight_id: int, passenger: str):
+        pass
+
+    problems = refusal(read_signature(tool), {"flightid": 3}).split("; ")
+
+    assert sorted(problems) == [
+        "'flight_id' is missing",
+        "'flightid' is unknown (did you mean 'flight_id'?)",
+        "'passenger' is missing",
+    ]
+
+
+def test_injected_parameters_cannot_be_given_by_the_model() -> None:
+    def tool(db, rollout):
+        pass
+
+    assert refusal(read_signature(tool), {"db": 1}) == "'db' is unknown"
+
+
+def test_a_hundred_faults_and_long_values_make_a_short_text() -> None:
+    def tool(value: list[int]):
+        pass
+
+    text = refusal(read_signature(tool), {"value": ["x" * 10_000] * 100})
+
+    assert text.endswith("; 92 more")
+    assert len(text) < 2000
+
+
+def test_deep_nesting_is_refused_not_a_crash() -> None:
+    def typed(value: Tree):
+        pass
+
+    def by_schema(value):
+        pass
+
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    schema = {"type": "object", "properties": {"value": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+    deep_tree: dict[str, Any] = {"name": "leaf"}
+    deep_chain: dict[str, Any] = {}
+    for _ in range(400):
+        deep_tree = {"name": "x", "children": [deep_tree]}
+        deep_chain = {"next": deep_chain}
+
+    assert "recursion limit" in refusal(read_signature(typed), {"value": deep_tree})
+    try:
+        check(read_signature(by_schema, schema), {"value": deep_chain})
+    except ArgumentError as error:
+        assert "nested too deeply" in str(error)  # noqa: PT017 - whether it is too deep depends on the Python

@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.schema import ToolSignature, read_signature
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from nowhere import Database
+
+
+class Cabin(Enum):
+    ECONOMY = "economy"
+    BUSINESS = "business"
+
+
+class Passenger(BaseModel):
+    """A traveller."""
+
+    name: str
+    title: str = "Ms"
+    born: date | None = None
+
+
+class Tree(BaseModel):
+    name: str
+    children: list[Tree] = []
+
+
+@dataclass
+class Bag:
+    weight: float
+    labels: list[str] = field(default_factory=list)
+
+
+class Seat(typing.TypedDict):
+    row: int
+    letter: typing.Literal["A", "B"]
+
+
+class Meal(typing.TypedDict, total=False):
+    name: str
+
+
+def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:
+    return signature.check(json.dumps(arguments))
+
+
+def refusal(signature: ToolSignature, arguments: Any) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        check(signature, arguments)
+    return str(caught.value)
+
+
+def property_of(annotation: Any) -> dict[str, Any]:
+    def tool(value):
+        pass
+
+    schema: dict[str, Any] = read_signature(tool, {"value": annotation}).schema["properties"]["value"]
+    return schema
+
+
+# What the schema says
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (list, {"type": "array", "items": {}}),
+        (dict, {"type": "object", "additionalProperties": True}),
+        (Any, {}),
+        (list[str], {"type": "array", "items": {"type": "string"}}),
+        (Sequence[int], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a"], {"type": "string", "enum": ["a"]}),
+        (Cabin, {"type": "string", "enum": ["economy", "business"]}),
+        (Optional[str], {"anyOf": [{"type": "string"}, {"type": "null"}]}),  # noqa: UP045 - this spelling is tested
+        (Union[int, str], {"anyOf": [{"type": "integer"}, {"type": "string"}]}),  # noqa: UP007 - this spelling is tested
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (
+            Annotated[int, Field(ge=1, description="How many")],
+            {"type": "integer", "minimum": 1, "description": "How many"},
+        ),
+        (Annotated[str, "Airport code"], {"type": "string", "description": "Airport code"}),
+        (date, {"type": "string", "format": "date"}),
+        (
+            Bag,
+            {
+                "type": "object",
+                "properties": {
+                    "weight": {"type": "number"},
+                    "labels": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["weight"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            Seat,
+            {
+                "type": "object",
+                "properties": {"row": {"type": "integer"}, "letter": {"type": "string", "enum": ["A", "B"]}},
+                "required": ["row", "letter"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            list[Meal],
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}},
+                    "additionalProperties": False,
+                },
+            },
+        ),
+        ({"type": "integer", "minimum": 3}, {"type": "integer", "minimum": 3}),
+    ],
+)
+def test_each_way_to_give_a_type(annotation: Any, schema: dict[str, Any]) -> None:
+    assert property_of(annotation) == schema
+
+
+def test_a_pydantic_model_is_written_out_in_place_and_keeps_a_field_named_title() -> None:
+    schema = property_of(Passenger)
+
+    assert schema["description"] == "A traveller."
+    assert list(schema["properties"]) == ["name", "title", "born"]
+    assert schema["properties"]["title"] == {"type": "string", "default": "Ms"}
+    assert "$ref" not in json.dumps(schema)
+
+
+def test_only_a_type_that_contains_itself_stays_a_reference() -> None:
+    def plant(tree: Tree, again: Tree, other: Passenger) -> None: ...
+
+    schema = read_signature(plant).schema
+
+    assert schema["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
+    assert list(schema["$defs"]) == ["Tree"]
+    Draft202012Validator(schema).validate(
+        {"tree": {"name": "a", "children": [{"name": "b"}]}, "again": {"name": "c"}, "other": {"name": "d"}}
+    )
+
+
+def test_references_inside_a_hand_written_schema_are_resolved() -> None:
+    def tool(flat, deep):
+        pass
+
+    code = {"$ref": "#/$defs/Code", "$defs": {"Code": {"type": "string", "maxLength": 3}}}
+    node = {
+        "$ref": "#/$defs/N",
+        "$defs": {"N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}},
+    }
+    signature = read_signature(tool, {"flat": code, "deep": node})
+
+    assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
+    assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
+    Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
+    assert "'deep.next.next' must be of type" in refusal(
+        signature, {"flat": "SFO", "deep": {"next": {"next": 5}}}
+    )
+
+
+def test_annotations_and_docstring_make_the_schema_without_parameters() -> None:
+    def book(flight_id: int, seats: list[str], cabin: Literal["economy", "business"] = "economy", db=None):
+        """Book seats.
+
+        Args:
+            flight_id: Which flight.
+            seats: Such as 12A.
+        """
+
+    signature = read_signature(book, None, {"flight_id": "Which flight.", "seats": "Such as 12A."})
+
+    assert signature.schema["properties"] == {
+        "flight_id": {"type": "integer", "description": "Which flight."},
+        "seats": {"type": "array", "items": {"type": "string"}, "description": "Such as 12A."},
+        "cabin": {"type": "string", "enum": ["economy", "business"], "default": "economy"},
+    }
+    assert signature.schema["required"] == ["flight_id", "seats"]
+    assert (signature.injected, signature.needed) == ({"db"}, frozenset())
+
+
+def test_what_is_said_nearest_to_a_parameter_describes_it() -> None:
+    def tool(a: Annotated[str, Field(description="near")], b: Passenger, c: Passenger):
+        pass
+
+    properties = read_signature(tool, None, {"a": "far", "b": "Who flies."}).schema["properties"]
+
+    assert [properties[name]["description"] for name in "abc"] == ["near", "Who flies.", "A traveller."]
+
+
+def test_the_annotation_of_an_injected_parameter_is_never_evaluated() -> None:
+    def tool(flight_id: int, db: Database):
+        pass
+
+    assert list(read_signature(tool).schema["properties"]) == ["flight_id"]
+
+
+def test_annotations_may_name_local_classes() -> None:
+    class Local(BaseModel):
+        size: int
+
+    def tool(value: Local):
+        pass
+
+    signature = read_signature(tool, namespace=locals())
+
+    assert check(signature, {"value": {"size": 1}}) == {"value": Local(size=1)}
+
+
+def test_defaults_make_parameters_optional_and_appear_in_the_schema() -> None:
+    unwritable: Any = object()
+    items = [1]
+
+    def tool(a=5, b="x", c=True, d=1.5, e=Cabin.ECONOMY, f=unwritable, g: float = float("inf"), h=items):
+        pass
+
+    schema = read_signature(tool).schema
+
+    assert schema["required"] == []
+    assert schema["properties"] == {
+        "a": {"type": "integer", "default": 5},
+        "b": {"type": "string", "default": "x"},
+        "c": {"type": "boolean", "default": True},
+        "d": {"type": "number", "default": 1.5},
+        "e": {"default": "economy"},
+        "f": {},
+        "g": {"type": "number"},
+        "h": {"type": "array", "items": {}, "default": [1]},
+    }
+
+
+def test_a_default_of_none_lets_null_through_without_advertising_it() -> None:
+    def tool(a: str = None, b: int | None = None, c=None):  # noqa: RUF013
+        pass
+
+    signature = read_signature(tool)
+
+    assert signature.schema["properties"] == {
+        "a": {"type": "string"},
+        "b": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "c": {"type": "string"},
+    }
+    assert check(signature, {"a": None, "b": None, "c": None}) == {"a": None, "b": None, "c": None}
+    assert check(signature, {}) == {}
+
+
+def test_field_as_a_default_gives_default_and_limits() -> None:
+    def tool(limit: int = Field(10, ge=1), page: Annotated[int, Field(default=1)] = 2):
+        pass
+
+    signature = read_signature(tool)
+
+    assert signature.schema["properties"] == {
+        "limit": {"type": "integer", "minimum": 1, "default": 10},
+        "page": {"type": "integer", "default": 2},
+    }
+    assert check(signature, {}) == {"limit": 10}, "page is left to the function's own default"
+
+
+def test_listed_parameters_hide_what_the_function_can_do_without() -> None:
+    def tool(origin, dest, limit=10, verbose=False):
+        pass
+
+    schema = read_signature(tool, {"origin": str, "limit": int}).schema
+
+    assert list(schema["properties"]) == ["origin", "limit", "dest"]
+    assert schema["required"] == ["origin", "dest"]
+
+
+def test_parameters_may_be_the_json_schema_of_an_object() -> None:
+    def tool(origin, limit=10):
+        pass
+
+    given = {"type": "object", "properties": {"origin": {"type": "string"}, "limit": {"type": "integer"}}}
+    signature = read_signature(tool, given)
+
+    assert signature.schema == {**given, "required": ["origin"], "additionalProperties": False}
+    assert given == {
+        "type": "object",
+        "properties": {"origin": {"type": "string"}, "limit": {"type": "integer"}},
+    }
+    assert check(signature, {"origin": "SFO", "limit": 2.0}) == {"origin": "SFO", "limit": 2}
+    assert sorted(refusal(signature, {"limit": "x", "other": 1}).split("; ")) == [
+        '\'limit\' must be of type "integer", got "x" (string)',
+        "'origin' is missing",
+        "'other' is unknown (known: 'origin', 'limit')",
+    ]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"row": int, "letter": str},
+        {"letter": {"type": "string"}},
+        {
+            "type": "object",
+            "properties": {"row": {"type": "integer"}, "letter": {"type": "string"}},
+            "additionalProperties": False,
+        },
+    ],
+)
+def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name(parameters: dict[str, Any]) -> None:
+    def tool(row: int, db, **others):
+        pass
+
+    signature = read_signature(tool, parameters)
+
+    assert sorted(signature.schema["properties"]) == ["letter", "row"]
+    assert signature.injected == {"db"}
+    assert check(signature, {"row": 1, "letter": "A"}) == {"row": 1, "letter": "A"}
+    assert refusal(signature, {"row": 1, "letter": "A", "seat": 1}).startswith("'seat' is unknown")
+
+
+# What is an error at import
+
+
+class Odd:
+    pass
+
+
+def positional(value, /):
+    pass
+
+
+def starred(*values):
+    pass
+
+
+def any_names(row: int, **others):
+    pass
+
+
+def method(self, value):
+    pass
+
+
+def odd(value: Odd):
+    pass
+
+
+def unknown(value: Nowhere):  # noqa: F821
+    pass
+
+
+def plain(origin, limit=10, db=None):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "fault"),
+    [
+        (positional, None, "parameter 'value' cannot be given by name"),
+        (starred, None, "parameter '*values' cannot be given by name"),
+        (any_names, None, "nothing says which arguments '**others' takes"),
+        (method, None, "it is a method"),
+        (odd, None, "the type of parameter 'value' cannot be expressed in JSON"),
+        (unknown, None, "the annotation 'Nowhere' of parameter 'value' cannot be read"),
+        (
+            plain,
+            {"orign": str},
+            "parameters lists 'orign', which the function does not take (it takes 'origin', 'limit')",
+        ),
+        (plain, {"origin": str, "db": str}, "parameters lists 'db', which is injected"),
+        (plain, {"origin": "str"}, "parameters['origin'] is 'str'"),
+        (plain, {"origin": Callable}, "the type of parameter 'origin' cannot be expressed in JSON"),
+        (plain, {"origin": {"type": "text"}}, "parameters['origin']: not a JSON schema"),
+        (plain, {"origin": {"type": str}}, "not a JSON schema"),
+        (
+            plain,
+            {"origin": {"$ref": "https://example.com/x.json"}},
+            "does not name one of the schema's own $defs",
+        ),
+        (plain, {"type": "object", "properties": {"limit": {}}}, "parameters has no property for 'origin'"),
+        (plain, {"type": "object", "properties": {"orgin": {}}}, "parameters lists 'orgin'"),
+        (plain, ["origin"], "parameters is ['origin']"),
+    ],
+)
+def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
+    function: Callable[..., Any], parameters: Mapping[str, Any] | None, fault: str
+) -> None:
+    with pytest.raises(BundleError) as caught:
+        read_signature(function, parameters)
+
+    assert fault in str(caught.value)

@@ -1,0 +1,226 @@
+"""Objects inside of arguments take no keys that they do not know, as the arguments themselves do."""
+
+from __future__ import annotations
+
+import json
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from typing_extensions import NotRequired, TypedDict
+
+from reward_kit.agent.database import Database
+from reward_kit.agent.tools.arguments import ArgumentError
+from reward_kit.agent.tools.registry import ToolRegistry
+from reward_kit.agent.tools.schema import read_signature
+
+
+class Line(BaseModel):
+    product_id: int
+    quantity: int = 1
+
+
+class Tree(BaseModel):
+    name: str
+    line: Line | None = None
+    children: list[Tree] = []
+
+
+class Lines(RootModel[list[Line]]):
+    pass
+
+
+@dataclass
+class Bag:
+    weight: int = 1
+
+
+@pydantic_dataclass
+class Trunk:
+    weight: int = 1
+    line: Line | None = None
+
+
+class Seat(TypedDict):
+    row: int
+    line: NotRequired[Line]
+
+
+class OlderSeat(typing.TypedDict):
+    row: int
+
+
+class Trip(BaseModel):
+    bag: Bag | None = None
+    seat: Seat | None = None
+
+
+class ByCard(BaseModel):
+    kind: Literal["card"]
+    card: int = 0
+
+
+class ByGift(BaseModel):
+    kind: Literal["gift"]
+    code: int = 0
+
+
+class Upright(BaseModel):
+    """Has fields of names that pydantic's own schemas have as well."""
+
+    config: Line
+    default: Line
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    line: Line | None = None
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    line: Line | None = None
+
+
+class OpenSeat(typing.TypedDict):
+    row: int
+
+
+OpenSeat.__pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[attr-defined]
+
+
+class Renamed(BaseModel):
+    quantity: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def of_older_agents(cls, given: Any) -> Any:
+        return {"quantity": given["qty"]} if "qty" in given else given
+
+
+def signature_of(annotation: Any) -> Any:
+    def tool(value):
+        pass
+
+    return read_signature(tool, {"value": annotation})
+
+
+def taken(annotation: Any, value: Any) -> Any:
+    return signature_of(annotation).check(json.dumps({"value": value}))["value"]
+
+
+MISSPELT = {"product_id": 1, "qty": 3}
+UNKNOWN = "is unknown (known: 'product_id', 'quantity')"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "problem"),
+    [
+        (Line, MISSPELT, f"'value.qty' {UNKNOWN}"),
+        (Line, {"product_id": 1, "quantitty": 3}, "'value.quantitty' is unknown (did you mean 'quantity'?)"),
+        (list[Line], [{"product_id": 1}, MISSPELT], f"'value[1].qty' {UNKNOWN}"),
+        (tuple[int, Line], [1, MISSPELT], f"'value[1].qty' {UNKNOWN}"),
+        (dict[str, Line], {"a": MISSPELT}, f"'value.a.qty' {UNKNOWN}"),
+        (Line | None, MISSPELT, f"'value.qty' {UNKNOWN}"),
+        (Lines, [MISSPELT], f"'value[0].qty' {UNKNOWN}"),
+        (
+            Tree,
+            {"name": "a", "children": [{"name": "b", "line": MISSPELT}]},
+            f"'value.children[0].line.qty' {UNKNOWN}",
+        ),
+        (
+            Tree,
+            {"name": "a", "children": [{"name": "b", "nam": 1}]},
+            "'value.children[0].nam' is unknown (did you mean 'name'?)",
+        ),
+        (Bag, {"wait": 1}, "'value.wait' is unknown (did you mean 'weight'?)"),
+        (Trunk, {"colour": 1}, "'value.colour' is unknown (known: 'weight', 'line')"),
+        (Trunk, {"line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
+        (Seat, {"row": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
+        (OlderSeat, {"row": 1, "rwo": 1}, "'value.rwo' is unknown (did you mean 'row'?)"),
+        (Trip, {"bag": {"colour": 1}}, "'value.bag.colour' is unknown (known: 'weight')"),
+        (Trip, {"seat": {"row": 1, "rwo": 1}}, "'value.seat.rwo' is unknown (did you mean 'row'?)"),
+        (
+            Annotated[ByCard | ByGift, Field(discriminator="kind")],
+            {"kind": "gift", "card": 1},
+            "'value.card' is unknown (known: 'kind', 'code')",
+        ),
+        (Upright, {"config": MISSPELT, "default": {"product_id": 1}}, f"'value.config.qty' {UNKNOWN}"),
+        (Open, {"more": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
+        (Careless, {"more": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
+    ],
+)
+def test_a_key_that_an_object_does_not_know_is_refused_with_its_path(
+    annotation: Any, given: Any, problem: str
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        taken(annotation, given)
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "value"),
+    [
+        (Open, {"more": 1}, Open(more=1)),
+        (Careless, {"more": 1}, Careless()),
+        (OpenSeat, {"row": 1, "more": 1}, {"row": 1, "more": 1}),
+        (Renamed, {"qty": 3}, Renamed(quantity=3)),
+        (dict[str, Any], {"more": 1}, {"more": 1}),
+        (Line | Bag, {"weight": 2}, Bag(2)),
+        ({"type": "object", "properties": {"a": {}}}, {"more": 1}, {"more": 1}),
+    ],
+)
+def test_what_the_author_said_of_other_keys_holds(annotation: Any, given: Any, value: Any) -> None:
+    assert taken(annotation, given) == value
+    assert signature_of(annotation).schema["properties"]["value"].get(
+        "additionalProperties"
+    ) is not False or (annotation is Renamed)
+
+
+def objects(schema: Any) -> list[Any]:
+    if isinstance(schema, list):
+        return [found for part in schema for found in objects(part)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema] if "properties" in schema and schema.get("type") == "object" else []
+    return own + [found for part in schema.values() for found in objects(part)]
+
+
+@pytest.mark.parametrize("annotation", [Line, list[Line], Tree, Lines, Bag, Trunk, Seat, Trip, Upright])
+def test_strict_providers_are_told_so(annotation: Any) -> None:
+    found = objects(signature_of(annotation).schema)
+
+    assert len(found) >= 2
+    assert [schema["additionalProperties"] for schema in found] == [False] * len(found)
+
+
+def test_the_author_s_own_use_of_the_classes_is_not_changed() -> None:
+    signature_of(Tree)
+    signature_of(Trunk)
+
+    assert Line.model_validate(MISSPELT) == Line(product_id=1)
+    assert TypeAdapter(list[Line]).validate_python([MISSPELT]) == [Line(product_id=1)]
+    assert TypeAdapter(Trunk).validate_python({"wait": 1}) == Trunk()
+    assert "additionalProperties" not in Line.model_json_schema()
+    assert Line.__pydantic_complete__
+
+
+async def test_a_misspelt_quantity_orders_nothing(tmp_path) -> None:
+    registry = ToolRegistry("shop")
+
+    @registry.tool
+    async def order(lines: list[Line], db) -> str:
+        """Order."""
+        await db.executemany("INSERT INTO lines VALUES (?, ?)", [(x.product_id, x.quantity) for x in lines])
+        return "ordered"
+
+    seed = "CREATE TABLE lines (product, quantity)"
+    with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
+        call = await registry.call("order", {"lines": [MISSPELT]}, db=db)
+        assert (call.status, db.changes().lines()) == ("invalid_arguments", [])
+        assert call.content == f"Error: invalid arguments for tool 'order': 'lines[0].qty' {UNKNOWN}"
+        await registry.call("order", {"lines": [{"product_id": 1, "quantity": 3}]}, db=db)
+        assert db.changes().lines() == ["lines: inserted (product=1, quantity=3)"]

@@ -1,0 +1,196 @@
+"""Simulated users, and finding agents and users by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, flight_bundle
+from hypothesis import strategies as st
+from small_task import InProcessModel, play, small_task, wants
+
+from reward_kit.agent import agent_eval, load_agent, load_user
+from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.players.names import AGENTS, default_user
+from reward_kit.agent.users.llm import GREETING
+from reward_kit.errors import BundleError, UsageError
+
+
+async def conversation(
+    folder: Path, agent: list[Any], user: list[Any], **fields: Any
+) -> tuple[Any, InProcessModel]:
+    """Play agent and user on in-process models; the rollout, and the user's model."""
+    models = {"agent": InProcessModel(agent), "user": InProcessModel(user)}
+    task = small_task(folder, **{"sim_user_prompt": "You are Alice {and} you want a seat.", **fields})
+    finished = await play(task, ToolCallingAgent(), user=load_user("llm")(), models=models)
+    return finished.rollout, models["user"]
+
+
+async def test_the_user_speaks_first_as_if_it_had_been_greeted(tmp_path: Path) -> None:
+    rollout, model = await conversation(
+        tmp_path, ["Where to?"], ["I want a seat", "###STOP###"], initial_messages=[]
+    )
+    system, greeting = model.seen[0]
+    assert system["role"] == "system"
+    assert "You are Alice {and} you want a seat." in system["content"]
+    assert "###STOP###" in system["content"]
+    assert greeting == {"role": "user", "content": GREETING}
+    assert rollout.messages[0] == {"role": "user", "content": "I want a seat"}
+
+
+async def test_the_user_hears_what_is_said_aloud_and_nothing_else(tmp_path: Path) -> None:
+    thinking = {**wants(("ping", {}), content="aside"), "reasoning_content": "secret"}
+    reply = {"role": "assistant", "content": "Where to?", "reasoning_content": "secret"}
+    _, model = await conversation(
+        tmp_path, [thinking, reply, "Done"], ["JFK", "###STOP###"], system_prompt="policy"
+    )
+    assert [(message["role"], message["content"]) for message in model.seen[1][1:]] == [
+        ("user", GREETING),
+        ("assistant", "Book me a flight"),
+        ("user", "Where to?"),
+        ("assistant", "JFK"),
+        ("user", "Done"),
+    ]
+    assert all(message.keys() == {"role", "content"} for message in model.seen[1])
+    assert "policy" not in str(model.seen)
+
+
+async def test_an_empty_line_is_asked_for_again(tmp_path: Path) -> None:
+    rollout, model = await conversation(tmp_path, ["Done"], ["", "  ###STOP###  "])
+    assert rollout.stop_reason == "user_stop"
+    assert rollout.messages[-1]["content"] == "###STOP###"
+    assert len(model.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("agent", "prompt", "expected"),
+    [
+        ("tool-calling", "You are Alice.", "llm"),
+        ("tool-calling", None, "none"),
+        ("my_agents:make", "You are Alice.", "llm"),
+        ("gold", "You are Alice.", "none"),
+        ("replay:runs", "You are Alice.", "replay:runs"),
+    ],
+)
+def test_each_agent_gets_the_user_that_fits(
+    tmp_path: Path, agent: str, prompt: str | None, expected: str
+) -> None:
+    assert default_user(small_task(tmp_path, sim_user_prompt=prompt).row, agent) == expected
+
+
+OWN = """
+class Polite:
+    async def respond(self, rollout):
+        return "Please"
+
+def make():
+    return Polite()
+
+ready = Polite()
+nothing = 3
+
+class Mute:
+    pass
+
+def broken():
+    raise ValueError("out of order")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with agents in the working directory."""
+    name = f"own_agents_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("attribute", ["Polite", "make", "ready"])
+async def test_an_agent_of_ones_own_is_found_in_the_working_directory(
+    tmp_path: Path, own_module: str, attribute: str
+) -> None:
+    agent = load_agent(f"{own_module}:{attribute}")()
+    assert (await play(small_task(tmp_path), agent)).rollout.lines[-1].text == "Please"
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ("tool-caling", "there is no agent 'tool-caling'"),
+        ("missing_module:make", "missing_module cannot be imported"),
+        ("{own}:missing", "has no missing"),
+        ("{own}:nothing", "is int"),
+    ],
+)
+def test_an_agent_that_cannot_be_found_is_told(own_module: str, spec: str, fault: str) -> None:
+    with pytest.raises(BundleError, match=fault):
+        load_agent(spec.format(own=own_module))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "fault"),
+    [("Mute", "async def respond"), ("broken", r"own_agents_.*py:\d+: ValueError: out of order")],
+)
+def test_an_agent_that_cannot_be_made_is_told(own_module: str, attribute: str, fault: str) -> None:
+    with pytest.raises(BundleError, match=fault):
+        load_agent(f"{own_module}:{attribute}")()
+
+
+def test_the_names_of_built_in_agents_are_offered() -> None:
+    with pytest.raises(BundleError, match=", ".join(["tool-calling", *list(AGENTS)[1:], "replay:PATH"])):
+        load_agent("nonsense")
+
+
+ANSWERS = st.sampled_from(
+    [
+        "",
+        "###STOP###",
+        "true",
+        "false",
+        "Thought: hm",
+        "User Response: Hi",
+        "<think>hm",
+        "Hi",
+        {"content": None},
+    ]
+) | st.text(max_size=30)
+
+
+@pytest.mark.parametrize("strategy", ["react", "verify", "reflection"])
+def test_a_user_that_a_model_plays_asks_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.delenv("MODEL_SIM", raising=False)
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD})
+    with pytest.raises(UsageError, match=rf"the simulated user \({strategy}\) needs a model of its own"):
+        agent_eval(str(bundle.dataset), agent="gold", user=strategy, output_dir=str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+    models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["true ###STOP###"])}
+    result = agent_eval(str(bundle.dataset), user=strategy, models=models, n_rollouts=1)
+    ends = {outcome.row_id: (outcome.stop_reason, "user" in outcome.usage) for outcome in result.outcomes}
+    assert ends == {"talk": ("user_stop", True), "single": ("agent_done", False)}
+
+
+@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+def test_a_user_with_no_part_in_any_row_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+    models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["###STOP###"])}
+    with pytest.raises(UsageError, match=f"--user {strategy} has no effect: none of the selected rows"):
+        agent_eval(str(bundle.dataset), user=strategy, models=models, task_ids="single")
+    assert models["agent"].seen == []

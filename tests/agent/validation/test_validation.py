@@ -1,0 +1,404 @@
+"""Checking a whole bundle: what is found, and in which words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.validation import ValidationReport, validate
+
+SEED = """\
+CREATE TABLE seats (id INTEGER PRIMARY KEY, taken_by TEXT);
+INSERT INTO seats VALUES (1, NULL), (2, 'Bob');
+"""
+
+TOOLS = """\
+from reward_kit.agent.tools.registry import ToolError, ToolRegistry
+
+R = ToolRegistry("seats")
+
+@R.tool(description="Take a seat", parameters={"seat": int, "name": str})
+async def take(seat, name, db):
+    if await db.fetch_val("SELECT taken_by FROM seats WHERE id = :s", {"s": seat}) is not None:
+        raise ToolError("seat taken")
+    await db.execute("UPDATE seats SET taken_by = :n WHERE id = :s", {"n": name, "s": seat})
+    return {"seat": {"id": seat}}
+
+@R.tool(description="Break", parameters={})
+async def broken(db):
+    raise KeyError("oops")
+"""
+
+REWARD = """\
+def evaluate(messages, *, db, end_goal_sql, **kwargs):
+    return {"score": float(db.execute(end_goal_sql).scalar_one())}
+"""
+
+ALICE_SITS = "SELECT COUNT(*) FROM seats WHERE taken_by = 'Alice'"
+NOBODY_NEW = "SELECT COUNT(*) = 1 FROM seats WHERE taken_by IS NOT NULL"
+TAKE_1 = {"name": "take", "arguments": {"seat": 1, "name": "Alice"}}
+
+
+def write(
+    folder: Path, *rows: dict[str, Any], seed: str = SEED, tools: str = TOOLS, reward: str = REWARD
+) -> Path:
+    folder = folder / "seats_task"
+    folder.mkdir()
+    (folder / "seed.sql").write_text(seed)
+    (folder / "tools.py").write_text(tools)
+    if reward:
+        (folder / "reward.py").write_text(reward)
+    with (folder / "task.jsonl").open("w") as file:
+        for number, row in enumerate(rows):
+            said = [{"role": "user", "content": "hi"}]
+            full = {"id": f"r{number}", "toolset": "seats_task.tools", "initial_messages": said, **row}
+            file.write(json.dumps(full) + "\n")
+    return folder
+
+
+async def check(folder: Path, *rows: dict[str, Any], **files: str) -> ValidationReport:
+    with TaskBundle.load(write(folder, *rows, **files)) as bundle:
+        return await validate(bundle)
+
+
+async def test_a_sound_bundle_has_one_line_for_each_toolset_seed_and_row(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]},
+        {"end_goal_sql": ALICE_SITS},
+        {"end_goal_sql": NOBODY_NEW, "actions": []},
+    )
+    assert report.ok
+    assert report.warnings == []
+    assert [line.split(", ")[0] for line in report.lines()] == [
+        "ok: toolset 'seats': 2 tools: take",
+        "ok: seed seats_task/seed.sql: loads",
+        "ok: task.jsonl:1 r0: 1 gold action gives reward 1; doing nothing gives 0",
+        "ok: task.jsonl:2 r1: no gold actions to replay; doing nothing gives 0",
+        "ok: task.jsonl:3 r2: 0 gold actions give reward 1; doing nothing gives 1 too",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([{"name": "tak", "arguments": {}}], "gold action 0 (tak) answered \"Error: unknown tool 'tak'"),
+        ([{"name": "take", "arguments": {"seat": "1", "name": "A"}}], "gold action 0 (take) answered"),
+        ([{"name": "take", "arguments": {"seat": 1}}], "gold action 0 (take) answered"),
+        (
+            [{"name": "take", "arguments": {"seat": 1, "name": "Ann"}}],
+            "the gold actions give reward 0, not 1",
+        ),
+        ([], "the gold actions give reward 0, not 1"),
+        (
+            [
+                {"name": "take", "arguments": {"seat": 2, "name": "Alice"}},
+                {"name": "take", "arguments": {"seat": {"$result": [0, "seat", "id"]}, "name": "Alice"}},
+            ],
+            "action 0 answered 'Error: seat taken'",
+        ),
+    ],
+)
+async def test_gold_actions_that_do_not_lead_to_success_are_errors(
+    tmp_path: Path, actions: list[Any], expected: str
+) -> None:
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions})
+    assert not report.ok
+    assert expected in "\n".join(map(str, report.errors))
+    assert all(finding.place == "task.jsonl:1 r0" for finding in report.errors)
+
+
+async def test_a_gold_action_that_its_tool_refuses_is_reported_but_no_fault(tmp_path: Path) -> None:
+    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [refused, TAKE_1]})
+    assert report.ok
+    assert report.lines()[-1] == (
+        "ok: task.jsonl:1 r0: 1 of the gold actions refused by their tool, "
+        "gold action 0 (take) with 'Error: seat taken'; 2 gold actions give reward 1; "
+        "doing nothing gives 0"
+    )
+
+
+async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> None:
+    broken = {"name": "broken", "arguments": {}}
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, TAKE_1]})
+    assert not report.ok
+    (error,) = report.errors
+    assert error.text == (
+        "gold action 0 (broken) raised tools.py:14: KeyError: 'oops'; "
+        "a tool that refuses a call raises ToolError"
+    )
+
+
+RUINED = """\
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return {"score": float(db.equals(gold_db))}
+"""
+"""Right for whoever does nothing, where the gold actions could not be done."""
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"name": "broken", "arguments": {}},
+        {"name": "take", "arguments": {"seat": "one", "name": "Alice"}},
+        {"name": "take", "arguments": {"seat": {"$result": [0, "seat"]}, "name": "Alice"}},
+    ],
+    ids=["raises", "wrong argument", "no such result"],
+)
+async def test_nothing_is_called_right_where_gold_actions_cannot_be_done(
+    tmp_path: Path, action: dict[str, Any]
+) -> None:
+    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+    report = await check(tmp_path, {"actions": [refused, action]}, reward=RUINED)
+    assert not report.ok
+    assert not any("give reward 1" in line or "which is right" in line for line in report.lines())
+    assert "doing nothing gives 1: whether that is right shows once" in report.warnings[-1].text
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "db.execute('UPDATE seats SET taken_by = :n', {'n': name})\n    return {}",
+            "was never awaited: an await is missing",
+        ),
+        ("return db.fetch_all('SELECT * FROM seats')", "an await is missing"),
+    ],
+)
+async def test_a_forgotten_await_is_an_error(tmp_path: Path, body: str, told: str) -> None:
+    tools = f"""
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("seats")
+
+
+@R.tool(parameters={{"seat": int, "name": str}})
+async def take(seat, name, db):
+    {body}
+"""
+    report = await check(tmp_path, {"end_goal_sql": "SELECT 1", "actions": [TAKE_1]}, tools=tools)
+    assert told in "\n".join(map(str, report.errors))
+
+
+async def test_a_gold_action_whose_tool_needs_the_rollout_is_told_to_be_missing_in_gold_db(
+    tmp_path: Path,
+) -> None:
+    tools = f"""{TOOLS}
+
+@R.tool(description="Two seats", parameters={{}})
+async def pair(rollout):
+    for seat in (1, 2):
+        await rollout.call_tool("take", {{"seat": seat, "name": "Alice"}})
+"""
+    actions = [{"name": "pair", "arguments": {}}, TAKE_1]
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions}, tools=tools)
+    (missing,) = [finding.text for finding in report.errors]
+    assert missing.startswith("gold action 0 (pair) is missing in gold_db, which is made without a `rollout`")
+    assert any(
+        "1 of the gold actions refused by their tool, gold action 1 (take)" in one for one in report.lines()
+    )
+
+
+async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(
+    tmp_path: Path,
+) -> None:
+    report = await check(tmp_path, {"end_goal_sql": "SELECT 1", "actions": [TAKE_1]})
+    assert [finding.text for finding in report.errors] == [
+        "doing nothing gives reward 1, though the gold actions change data"
+    ]
+
+
+async def test_a_reward_that_doing_nothing_earns_is_a_warning_where_it_may_be_meant_so(
+    tmp_path: Path,
+) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": NOBODY_NEW},
+        {"end_goal_sql": NOBODY_NEW, "actions": [], "outputs": ["seat 1 is free"]},
+    )
+    assert report.ok
+    first, second = report.warnings
+    assert "which is right only if the row asks for no change" in first.text
+    assert "the reward does not look at 'outputs'" in second.text
+
+
+async def test_a_reward_that_does_not_look_at_outputs_is_a_warning(tmp_path: Path) -> None:
+    reward = (
+        "def evaluate(messages, *, db, outputs, **kwargs):\n"
+        "    taken = db.execute(\"SELECT COUNT(*) FROM seats WHERE taken_by = 'Alice'\").scalar_one()\n"
+        "    said = [m['content'] or '' for m in messages if m['role'] == 'assistant' and {heeds}]\n"
+        "    return {{'score': float(taken and ({heeds} == False or outputs[0] in said[-1]))}}\n"
+    )
+    row = {"actions": [TAKE_1], "outputs": ["seat 1"]}
+    (tmp_path / "deaf").mkdir()
+    deaf = await check(tmp_path / "deaf", row, reward=reward.format(heeds=False))
+    (warning,) = deaf.warnings
+    assert "saying nothing gives 1 too: the reward does not look at 'outputs'" in warning.text
+    heeding = await check(tmp_path, row, reward=reward.format(heeds=True))
+    assert heeding.ok
+    assert heeding.warnings == []
+
+
+async def test_sql_that_does_not_run_is_told_with_its_row(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path, {"end_goal_sql": "SELECT nonsense FROM seats"}, {"end_goal_sql": ALICE_SITS}
+    )
+    (error,) = report.errors
+    assert str(error).startswith("error: task.jsonl:1 r0: end_goal_sql does not run: ")
+    assert "no such column: nonsense" in error.text
+
+
+async def test_a_seed_that_does_not_load_is_told_once_with_its_line(tmp_path: Path) -> None:
+    report = await check(
+        tmp_path,
+        {"end_goal_sql": ALICE_SITS},
+        {"end_goal_sql": ALICE_SITS},
+        seed=SEED + "INSERT INTO chairs VALUES (1);\n",
+    )
+    (error,) = report.errors
+    assert str(error).startswith("error: seed of row 'r0': seats_task/seed.sql:3: ")
+    assert "no such table: chairs" in error.text
+
+
+async def test_a_reward_that_raises_is_an_error(tmp_path: Path) -> None:
+    reward = "def evaluate(messages, *, db, **kwargs):\n    return 1 / db.execute('SELECT 0').scalar()\n"
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, reward=reward)
+    texts = "\n".join(finding.text for finding in report.errors)
+    assert "the gold actions cannot be judged: " in texts
+    assert "the reward fails when nothing was done: " in texts
+    assert "reward.py:2: ZeroDivisionError" in texts
+
+
+async def test_nothing_is_left_in_the_output_directory(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]})
+    with TaskBundle.load(folder) as bundle:
+        report = await validate(bundle, output_dir=tmp_path / "runs")
+    assert report.ok
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_findings_are_told_as_they_are_made_and_other_rows_left_alone(tmp_path: Path) -> None:
+    told: list[str] = []
+    rows = ({"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, {"end_goal_sql": "SELEC"})
+    with TaskBundle.load(write(tmp_path, *rows)) as bundle:
+        report = await validate(
+            bundle, tasks=bundle.select(task_ids="r0"), tell=lambda f: told.append(str(f))
+        )
+    assert report.ok
+    assert told == report.lines()
+    assert not any("r1" in line for line in told)
+
+
+TIMED = """\
+CREATE TABLE bookings (id INTEGER PRIMARY KEY, name TEXT, made TEXT DEFAULT CURRENT_TIMESTAMP, day TEXT);
+CREATE TABLE log (line TEXT, at TEXT DEFAULT (strftime('%s', 'now')));
+"""
+BOOKS = """\
+from reward_kit.agent.tools.registry import ToolRegistry
+
+R = ToolRegistry("seats")
+
+@R.tool(description="Book", parameters={"name": str})
+async def book(name, db):
+    await db.execute("INSERT INTO bookings (name, day) VALUES (:n, date('now'))", {"n": name})
+    await db.execute("INSERT INTO log (line) VALUES ('booked')")
+"""
+COMPARED = """\
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return {"score": float(db.equals(gold_db, ignore=%r))}
+"""
+BOOK = {"name": "book", "arguments": {"name": "Ann"}}
+
+
+async def test_a_reward_that_minds_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
+    """The check itself is quick enough for it to pass otherwise, and each agent that takes a second fails."""
+    files = {"seed": TIMED, "tools": BOOKS}
+    report = await check(tmp_path, {"actions": [BOOK]}, reward=COMPARED % ((),), **files)
+    assert not report.ok
+    (text,) = [finding.text for finding in report.errors if "write the time" in finding.text]
+    assert "(bookings.made, log)" in text
+    assert "give the row a `now`" in text
+
+
+@pytest.mark.parametrize(
+    ("row", "ignored"),
+    [
+        ({"now": "2025-05-19T08:00:00Z"}, ()),
+        ({}, ("bookings.made", "bookings.day", "log.at")),
+    ],
+)
+async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
+    tmp_path: Path, row: dict[str, Any], ignored: tuple[str, ...]
+) -> None:
+    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (ignored,)}
+    report = await check(tmp_path, {"actions": [BOOK], **row}, **files)
+    assert report.ok, report.lines()
+    assert not [finding for finding in report.warnings if "gold actions write" in finding.text]
+
+
+async def test_a_reward_that_minds_the_day_is_warned_of(tmp_path: Path) -> None:
+    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (("bookings.made", "log.at"),)}
+    report = await check(tmp_path, {"actions": [BOOK]}, **files)
+    assert report.ok, report.lines()
+    (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
+    assert "write the day (bookings.day)" in text
+    assert "give the row a `now`" in text
+
+
+@pytest.mark.parametrize(("row", "warned"), [({}, True), ({"now": "2025-05-19"}, False)])
+async def test_a_seed_that_is_another_each_day_is_warned_of(
+    tmp_path: Path, row: dict[str, Any], warned: bool
+) -> None:
+    seed = SEED + "CREATE TABLE days (day TEXT); INSERT INTO days VALUES (date('now'));"
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1], **row}, seed=seed)
+    assert report.ok
+    told = [finding.text for finding in report.warnings if "row 'r0' has no `now`" in finding.text]
+    assert len(told) == warned
+
+
+async def test_what_no_model_is_told_of_a_tool_is_a_warning(tmp_path: Path) -> None:
+    tools = (
+        TOOLS
+        + """
+@R.tool
+async def move(seat, to=None, by: int = 1, fast=False, *, db):
+    await db.execute("SELECT 1")
+"""
+    )
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=tools)
+    (warning,) = report.warnings
+    assert warning.text == (
+        "tool move: no model is told what it does; "
+        "the type of 'seat', which is taken for text; the type of 'to', which is taken for text"
+    )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_a_terminal_tool_that_writes_is_named_where_the_gold_state_is_without_it(
+    tmp_path: Path, terminal: bool
+) -> None:
+    tools = f"""{TOOLS}
+@R.tool(description="Leave", parameters={{}}, terminal={terminal})
+async def leave(db):
+    await db.execute("UPDATE seats SET taken_by = NULL WHERE id = 2")
+    return "gone"
+"""
+    reward = (
+        "def evaluate(messages, *, db, gold_db, **kwargs):\n    return {'score': float(db.equals(gold_db))}\n"
+    )
+    leave = {"name": "leave", "arguments": {}}
+    report = await check(tmp_path, {"actions": [TAKE_1, leave]}, tools=tools, reward=reward)
+    told = [finding.text for finding in report.errors]
+    if terminal:
+        _, cause = told
+        assert cause == (
+            "gold action 1 (leave) changes seats, but gold_db is without it: terminal tools are not run "
+            "there; let another tool write, or leave it out of what the reward compares"
+        )
+    else:
+        assert told == []

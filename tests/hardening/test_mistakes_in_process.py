@@ -1,0 +1,155 @@
+"""Mistakes of bundles and agents without ``--workers``: each costs its call or rollout, or ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from flight_bundle import GOLD, Bundle
+from hostile import GOLD_RUN, Ran
+
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+
+Command = Callable[..., Ran]
+Writer = Callable[..., None]
+
+FAULTY_TOOLS = """
+import asyncio, time
+
+@R.tool(parameters={})
+def lookup():
+    return {}["x"]
+
+@R.tool(parameters={})
+def leaves():
+    raise SystemExit(3)
+
+@R.tool(parameters={})
+async def background():
+    async def fails():
+        raise ValueError("in the background")
+    R.task = asyncio.ensure_future(fails())
+    await asyncio.sleep(0.05)
+    return "ok"
+"""
+ENDS = """
+import asyncio, os, pathlib, sys
+
+def first_time(rollout):
+    mark = pathlib.Path("been_here")
+    first = rollout is not None and not mark.exists()
+    if first:
+        mark.touch()
+    return first
+
+@R.tool(parameters={})
+async def exits(rollout=None):
+    if first_time(rollout):
+        os._exit(0)
+
+@R.tool(parameters={})
+async def leaves_the_loop(rollout=None):
+    async def leaves():
+        sys.exit(0)
+    if first_time(rollout):
+        R.task = asyncio.ensure_future(leaves())
+        await asyncio.sleep(60)
+"""
+UNCLOSABLE = """
+import asyncio
+
+class Player:
+    async def respond(self, rollout):
+        self.row = rollout.row_id
+        return "Sorry."
+
+    async def close(self):
+        await getattr(self, self.row)()
+
+    async def exits(self):
+        raise SystemExit(0)
+
+    async def raises(self):
+        raise ValueError
+
+    async def deaf(self):
+        while True:
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                pass
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["in process", "workers"])
+def test_tools_that_raise_cost_their_calls_and_are_named(
+    agent_eval: Command, bundle: Bundle, tools: Writer, more: tuple[str, ...]
+) -> None:
+    tools(after=FAULTY_TOOLS)
+    names = ("lookup", "lookup", "leaves", "background")
+    bundle.rows({"actions": [*GOLD, *({"name": name, "arguments": {}} for name in names)], "n_rollouts": 2})
+    ran = agent_eval(*GOLD_RUN, *more)
+    ran.tidy()
+    assert (ran.code, ran.result["score"]) == (0, 1.0)
+    for rollout in ran.result["rows"][0]["rollouts"]:
+        assert rollout["tool_faults"]["lookup"]["calls"] == 2
+        assert "SystemExit: 3" in rollout["tool_faults"]["leaves"]["first"]
+    assert "tools with faults: " in ran.out
+    assert "warning: exception in a background task: tools.py:" in ran.err
+    assert "ValueError: in the background" in ran.err
+
+
+@pytest.mark.parametrize(("name", "code"), [("exits", 0), ("leaves_the_loop", 2)])
+def test_a_tool_that_ends_the_process_ends_the_run_and_finished_rollouts_are_kept(
+    agent_eval: Command, bundle: Bundle, tools: Writer, name: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools(after=ENDS)
+    bundle.rows(
+        {"id": "first", "actions": GOLD, "n_rollouts": 1},
+        {"id": "ends", "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1},
+        {"id": "last", "actions": GOLD, "n_rollouts": 1},
+    )
+    ran = agent_eval(*GOLD_RUN, "--max-concurrency", "1", "--eval-id", "e")
+    assert ran.code == code, ran.err
+    if code:
+        assert "called sys.exit(0)" in ran.err
+    monkeypatch.chdir(bundle.folder)
+    stored = load_evaluation("e")
+    assert [one.row_id for one in stored.outcomes if one.judged] == ["first"]
+    assert stored.status != "complete"
+    assert agent_eval("--resume", "e").result["finished"] == 3
+
+
+def test_an_agent_that_cannot_be_closed_costs_nothing(agent_eval: Command, bundle: Bundle) -> None:
+    short = "from reward_kit.agent.rollout import orchestrator\norchestrator.CANCELLATION_GRACE = 0.3\n"
+    bundle.write("own.py", short + UNCLOSABLE)
+    ways = ("exits", "raises", "deaf")
+    bundle.rows(*({"id": way, "n_rollouts": 1} for way in ways))
+    ran = agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user", "--retries", "0")
+    ran.tidy()
+    assert (ran.code, ran.result["finished"], ran.result["unjudged"]) == (0, len(ways), {}), ran.err
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["in process", "workers"])
+def test_an_agent_whose_constructor_exits_is_one_error(
+    agent_eval: Command, bundle: Bundle, more: tuple[str, ...]
+) -> None:
+    bundle.write(
+        "own.py",
+        "class Player:\n    def __init__(self):\n        raise SystemExit(0)\n"
+        "    async def respond(self, rollout): ...\n",
+    )
+    agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user", *more).refused(
+        "own:Player() raised own.py:3: SystemExit"
+    )
+
+
+def test_a_module_beside_the_bundle_does_not_hide_pythons_own(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.write("json.py", "raise RuntimeError('this is not Python's json')\n".replace("'s j", "s j"))
+    for more in ((), ("--workers", "1")):
+        ran = agent_eval(*GOLD_RUN, *more)
+        assert (ran.code, ran.result["score"] if len(ran.evaluations) == 1 else 1.0) == (0, 1.0), ran.err
+
+
+def test_a_dataset_that_is_neither_file_nor_folder_is_refused(agent_eval: Command) -> None:
+    agent_eval("-d", "/dev/null", "--agent", "gold").refused("/dev/null: is neither a file nor a folder")
