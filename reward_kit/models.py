@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import Self
 
 
 class _ChatModel(BaseModel):

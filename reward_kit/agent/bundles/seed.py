@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ class SeedSource:
         """
         clock = ""
         if self.reads_clock:
-            clock = now or datetime.now(timezone.utc).date().isoformat()
+            clock = now or datetime.now(UTC).date().isoformat()
         key = hashlib.sha256(self.digest + clock.encode()).hexdigest()
         frozen = now if self.reads_clock else None
         return Seed(key, self.sql, self.script, self.origin, frozen, of_today=self.reads_clock and not now)

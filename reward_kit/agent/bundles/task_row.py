@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -249,7 +249,7 @@ def parse_time(text: str) -> datetime:
         f"{match['date']}T{match['clock'] or '00:00'}" + ("+00:00" if offset in "Zz" else offset)
     )
     fraction = (match["fraction"] or "0")[:6].ljust(6, "0")
-    return moment.astimezone(timezone.utc).replace(microsecond=int(fraction))
+    return moment.astimezone(UTC).replace(microsecond=int(fraction))
 
 
 _FILE_TEXT = 'text, or "file:NAME" for a file beside the dataset'

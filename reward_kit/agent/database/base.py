@@ -7,7 +7,7 @@ import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from reward_kit.agent.base.files import draft_beside
@@ -55,7 +55,7 @@ def seed_base(
         temporary.touch(
             exist_ok=False
         )  # what SQLite says of a folder that cannot be written in is less clear
-        with frozen_clock(julian_day(moment or datetime.now(timezone.utc))):
+        with frozen_clock(julian_day(moment or datetime.now(UTC))):
             _write(SeedConnection(temporary, Randomness(_RANDOM_SEED)), sql or "", script, origin)
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())

@@ -13,7 +13,7 @@ import hashlib
 import re
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reward_kit.errors import DatabaseError
@@ -75,7 +75,7 @@ def read_moment(now: str | datetime | None) -> datetime | None:
                 f"now={now!r} is not a date or time", remedy='Write it like "2025-05-19T09:00:00Z".'
             ) from error
     if isinstance(now, datetime) and now.tzinfo is None:
-        return now.replace(tzinfo=timezone.utc)
+        return now.replace(tzinfo=UTC)
     return now
 
 
@@ -105,7 +105,7 @@ def frozen_clock(julian_day: float | None) -> Iterator[None]:
 def julian_day(moment: datetime) -> float:
     """Julian day of ``moment``, which is taken as UTC if it names no time zone."""
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     return (moment.timestamp() * 1000 + _UNIX_EPOCH) / _MILLISECONDS_PER_DAY
 
 

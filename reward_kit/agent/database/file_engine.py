@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import timezone
+from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -131,7 +131,7 @@ class _Clock:
     """SQLite's date functions, computed by SQLite, with "now" replaced by a fixed moment."""
 
     def __init__(self, now: datetime) -> None:
-        self._now = now.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        self._now = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         # unrelated to any file, and used by one statement at a time, in whichever thread
         self._calculator = sqlite3.connect(":memory:", check_same_thread=False)
 

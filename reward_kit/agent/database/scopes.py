@@ -238,7 +238,7 @@ async def _acquired(scope: Scope) -> asyncio.CancelledError | None:
     while True:
         try:
             await scope.lock.acquire()
-        except asyncio.CancelledError as error:  # noqa: PERF203 - a loop of waiting
+        except asyncio.CancelledError as error:
             cancelled = error
             scope.connection.stop_running()
         else:

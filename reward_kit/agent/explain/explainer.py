@@ -195,7 +195,7 @@ class Explainer:
         for longest_result in (None, SHORT_RESULT):
             try:
                 verdict = await self._verdict(record, longest_result, usage)
-            except ModelInputError as error:  # noqa: PERF203 - two rounds at most; it may be too long
+            except ModelInputError as error:
                 problem = str(error)
             except ValueError as error:
                 problem = str(error)

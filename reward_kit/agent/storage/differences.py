@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import apart, count, from_here, one_line
@@ -205,7 +205,7 @@ def _seed_difference(task: PlannedTask, before: str, created: float, bases: Path
     """``before`` is the start of the key that the seed had; its base shows what it was."""
     seed = task.seed
     what = f"its seed has changed ({seed.origin})"
-    day = datetime.fromtimestamp(created, timezone.utc).date().isoformat()
+    day = datetime.fromtimestamp(created, UTC).date().isoformat()
     if _key(seed, task.row.now, day).startswith(before):
         return f"{what}: it reads the clock, which gave {day}; a field `now` gives a row its time"
     now = bases / f"{seed.key}.db"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
@@ -39,7 +39,7 @@ async def played_verdicts(task: Task, base: Database) -> list[Verdict]:
     if task.row.actions is None:
         idle = await _do_nothing(task, base)
         return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, has_outputs=False)]
-    late = None if task.row.clock() else datetime.now(timezone.utc) + timedelta(days=1) + LATE
+    late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
     replay = await replay_gold_calls(task, base, seed=0, now=late)
     with replay.database as gold_database:
         idle = await _do_nothing(task, base, gold_database)
@@ -116,7 +116,7 @@ async def _in_time(
 
     Agents do the same later than it is done here: mostly on the same day.
     """
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     later = now + LATE if (now + LATE).date() == now.date() else now - LATE
     with (
         await replay_gold(task, base, seed=0) as gold_database,

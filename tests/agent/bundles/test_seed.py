@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,7 @@ def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     source = SeedSource.of(sql)
     assert source.at("2025-05-19").key != source.at("2025-05-20").key
     assert source.at("2025-05-19").now == "2025-05-19"
-    assert source.at(None).key == source.at(datetime.now(timezone.utc).date().isoformat()).key
+    assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key
 
 
 def test_a_seed_that_does_not_read_the_clock_has_one_key(tmp_path: Path) -> None:

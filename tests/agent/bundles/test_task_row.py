@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -141,10 +141,10 @@ def test_a_row_is_an_object(data: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "moment"),
     [
-        ("2025-05-19", datetime(2025, 5, 19, tzinfo=timezone.utc)),
-        ("2025-05-19T09:00", datetime(2025, 5, 19, 9, tzinfo=timezone.utc)),
-        ("2025-05-19 09:00:30Z", datetime(2025, 5, 19, 9, 0, 30, tzinfo=timezone.utc)),
-        ("2025-05-19T09:00:00.25+02:00", datetime(2025, 5, 19, 7, 0, 0, 250000, tzinfo=timezone.utc)),
+        ("2025-05-19", datetime(2025, 5, 19, tzinfo=UTC)),
+        ("2025-05-19T09:00", datetime(2025, 5, 19, 9, tzinfo=UTC)),
+        ("2025-05-19 09:00:30Z", datetime(2025, 5, 19, 9, 0, 30, tzinfo=UTC)),
+        ("2025-05-19T09:00:00.25+02:00", datetime(2025, 5, 19, 7, 0, 0, 250000, tzinfo=UTC)),
     ],
 )
 def test_the_frozen_clock_is_read_as_utc(text: str, moment: datetime) -> None:

@@ -88,7 +88,7 @@ async def test_unfitting_parameters_are_a_clear_error(
 
 
 async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Database) -> None:
-    moment = dt.datetime(2025, 5, 19, 9, 30, tzinfo=dt.timezone.utc)
+    moment = dt.datetime(2025, 5, 19, 9, 30, tzinfo=dt.UTC)
     row = await db.fetch_one(
         "SELECT :date, :moment, :time, :flag, date(:moment, '+1 day')",
         {"date": moment.date(), "moment": moment, "time": dt.time(9, 30), "flag": True},

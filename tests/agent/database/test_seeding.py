@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import stat
 import textwrap
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     CREATE TABLE t (a DEFAULT (random()), b DEFAULT (hex(randomblob(8))), c DEFAULT CURRENT_TIMESTAMP, d);
     INSERT INTO t (d) VALUES (date('now', '+1 day')), (abs(random()) % 100), (randomblob(4));
     """
-    now = datetime(2024, 5, 15, 12, tzinfo=timezone.utc)
+    now = datetime(2024, 5, 15, 12, tzinfo=UTC)
     first = seed_base(tmp_path / "a.db", sql, now=now)
     second = seed_base(tmp_path / "b.db", sql, now="2024-05-15T12:00:00Z")
     assert first.read_bytes() == second.read_bytes()

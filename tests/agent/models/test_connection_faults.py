@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[int]:
 def self_signed(folder: Path) -> ssl.SSLContext:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     made = made.not_valid_before(now - timedelta(days=1))
     certificate = made.not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from types import SimpleNamespace
 
@@ -73,7 +73,7 @@ def test_when_a_limit_is_reset(text: str, seconds: float | None) -> None:
 
 
 def test_resets_at_points_in_time() -> None:
-    moment = datetime.now(timezone.utc) + timedelta(seconds=40)
+    moment = datetime.now(UTC) + timedelta(seconds=40)
     for text in (
         moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
         moment.isoformat(),

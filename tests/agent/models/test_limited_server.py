@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +299,7 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(
     def headers() -> dict[str, str]:
         if provider == "openai":
             return {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.5s"}
-        reset = datetime.now(timezone.utc) + timedelta(seconds=1.5)
+        reset = datetime.now(UTC) + timedelta(seconds=1.5)
         return {
             "anthropic-ratelimit-requests-remaining": "0",
             "anthropic-ratelimit-requests-reset": reset.isoformat(),

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, 
 
 
 def date_in(seconds: float) -> str:
-    return format_datetime(datetime.now(timezone.utc) + timedelta(seconds=seconds), usegmt=True)
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
 def played(result: EvaluationResult) -> None:
@@ -163,7 +163,7 @@ def test_a_bucket_whose_headers_tell_what_is_left_is_hardly_ever_found_empty(
         if provider == "openai":
             reset = f"{until_full * 1e3:.0f}ms" if until_full < 1 else f"{until_full:.2f}s"
         else:
-            reset = (datetime.now(timezone.utc) + timedelta(seconds=until_full)).isoformat()
+            reset = (datetime.now(UTC) + timedelta(seconds=until_full)).isoformat()
         name = {"openai": "x-ratelimit-{}-requests", "anthropic": "anthropic-ratelimit-requests-{}"}[provider]
         server.headers = {
             name.format("remaining"): str(int(bucket[0])),

@@ -201,7 +201,7 @@ async def both(
                 if len(call["id"]) == 36:
                     call["id"] = "made up"
             found.append(completion)
-        except ModelError as error:  # noqa: PERF203 - each client is asked, whatever the one before did
+        except ModelError as error:
             found.append(error)
         finally:
             await model.close()

@@ -104,7 +104,7 @@ async def test_the_end_of_the_rollout_goes_through_what_catches_exceptions(
             try:
                 rollout.call_tool("ping" if not reached else "transfer", {})
                 reached.append("called")
-            except Exception:  # noqa: BLE001, PERF203 - an agent that swallows whatever it can
+            except Exception:  # noqa: BLE001 - an agent that swallows whatever it can
                 reached.append("swallowed")
 
     async def patient(rollout: Any) -> str:
@@ -112,7 +112,7 @@ async def test_the_end_of_the_rollout_goes_through_what_catches_exceptions(
             try:
                 await rollout.call_tool("ping" if not reached else "transfer", {})
                 reached.append("called")
-            except Exception:  # noqa: BLE001, PERF203 - an agent that swallows whatever it can
+            except Exception:  # noqa: BLE001 - an agent that swallows whatever it can
                 reached.append("swallowed")
 
     finished = await play(small_task(tmp_path), FunctionPlayer(stubborn if blocking else patient))

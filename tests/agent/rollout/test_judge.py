@@ -230,9 +230,7 @@ async def test_a_query_without_a_row_is_told_with_its_line_and_what_to_ask_inste
     assert "scalar()" in finished.error
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("no idea"), SystemExit(2), StopIteration(), asyncio.TimeoutError()]
-)
+@pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit(2), StopIteration(), TimeoutError()])
 async def test_whatever_a_reward_raises_is_told(tmp_path: Path, error: BaseException) -> None:
     def evaluate(messages: Any, **kwargs: Any) -> Any:
         raise error

@@ -129,7 +129,7 @@ async def test_a_server_that_stays_broken_is_nobodys_fault(
         (ModelInputError("too long"), "agent_error", "user_error"),
         (KeyError("x"), "agent_error", "user_error"),
         (SystemExit(3), "agent_error", "user_error"),
-        (asyncio.TimeoutError(), "agent_error", "user_error"),
+        (TimeoutError(), "agent_error", "user_error"),
         (asyncio.CancelledError(), "agent_error", "user_error"),
     ],
 )

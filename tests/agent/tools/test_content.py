@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from dataclasses import dataclass
-from datetime import date, datetime, time, timezone
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import PurePosixPath
@@ -58,7 +58,7 @@ def test_a_text_is_handed_on_as_it_is() -> None:
         (["Zürich", "東京"], '["Zürich", "東京"]'),
         ((1, 2), "[1, 2]"),
         (date(2024, 5, 1), '"2024-05-01"'),
-        (datetime(2024, 5, 1, 12, tzinfo=timezone.utc), '"2024-05-01T12:00:00+00:00"'),
+        (datetime(2024, 5, 1, 12, tzinfo=UTC), '"2024-05-01T12:00:00+00:00"'),
         (time(12, 30), '"12:30:00"'),
         (Decimal("19.90"), '"19.90"'),
         (Colour.RED, '"red"'),

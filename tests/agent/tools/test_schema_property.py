@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import typing
-from typing import Any, Literal, Optional, Union, get_args, get_origin
+from typing import Any, Literal, NotRequired, Optional, Required, Union, get_args, get_origin
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
+from typing_extensions import TypedDict, is_typeddict
 
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.schema import read_signature

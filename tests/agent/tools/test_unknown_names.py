@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.tools.arguments import ArgumentError

@@ -211,7 +211,7 @@ class Worker:
         while self._fault is None:
             try:
                 await asyncio.wait_for(self.ask("ping"), self._patience.silence)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 await self.end(f"a worker did not respond for {self._patience.silence:g} s and was killed")
             except WorkerLostError:
                 return

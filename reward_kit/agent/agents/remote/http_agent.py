@@ -229,7 +229,7 @@ async def _reach(url: str) -> None:
     port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), CONNECTING)
-    except (OSError, asyncio.TimeoutError) as error:
+    except (TimeoutError, OSError) as error:
         reason = "no connection in time" if isinstance(error, asyncio.TimeoutError) else error
         raise ModelSetupError(
             f"no agent answers at {url}: {reason}",

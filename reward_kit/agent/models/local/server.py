@@ -253,7 +253,7 @@ async def _answers(port: int, path: str) -> bool:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
         line = await asyncio.wait_for(reader.readline(), 5.0)
         return line.split(b" ")[1:2] == [b"200"]
-    except (OSError, asyncio.TimeoutError, ValueError):
+    except (TimeoutError, OSError, ValueError):
         return False
     finally:
         if writer is not None:
