@@ -12,6 +12,7 @@ from reward_kit.agent.scoring.metrics import (
     average,
     mean,
     mean_estimates,
+    pass_curves,
     pass_power_k,
     pass_table,
     percentile,
@@ -109,7 +110,9 @@ class RowResult:
             "planned": self.planned,
             "judged": self.judged,
             "successes": self.passed,
-            "pass_power": {str(k): self.pass_power(k) for k in range(1, self.judged + 1)},
+            "pass_power": {
+                str(k): power for k, (power, _) in enumerate(pass_curves(self.judged, self.passed), start=1)
+            },
             "reward": self.reward,
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
