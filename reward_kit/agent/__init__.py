@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Completion, Model, ToolCall, Usage
     from reward_kit.agent.bundles.bundle import Seed, Task
     from reward_kit.agent.bundles.task_row import Action, TaskRow
+    from reward_kit.agent.comparison.compare import compare, compare_with
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Changes, Database, ReadOnlyDatabase, Row, RowChange
+    from reward_kit.agent.exporting.export import export
     from reward_kit.agent.models.function import FunctionModel
     from reward_kit.agent.models.litellm import LiteLLMModel
     from reward_kit.agent.players.loading import load_agent, load_user
     from reward_kit.agent.records.rollout_record import RolloutRecord, load_rollout
+    from reward_kit.agent.rescoring.judging import rescore
     from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.judge import judge, judge_sync
@@ -72,14 +75,18 @@ _HOMES = {
     "User": "reward_kit.agent.users",
     "UserRollout": "reward_kit.agent.rollout.rollout",
     "agent_eval": "reward_kit.agent.runner.evaluation",
+    "compare": "reward_kit.agent.comparison.compare",
+    "compare_with": "reward_kit.agent.comparison.compare",
     "evaluate": "reward_kit.agent.runner.evaluation",
     "evaluate_async": "reward_kit.agent.runner.evaluation",
+    "export": "reward_kit.agent.exporting.export",
     "judge": "reward_kit.agent.rollout.judge",
     "judge_sync": "reward_kit.agent.rollout.judge",
     "load_agent": "reward_kit.agent.players.loading",
     "load_evaluation": "reward_kit.agent.storage.stored_evaluation",
     "load_rollout": "reward_kit.agent.records.rollout_record",
     "load_user": "reward_kit.agent.players.loading",
+    "rescore": "reward_kit.agent.rescoring.judging",
     "run_evaluation": "reward_kit.agent.runner.evaluation",
     "run_rollout": "reward_kit.agent.rollout.orchestrator",
     "validate": "reward_kit.agent.validation",

@@ -11,7 +11,7 @@ from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
-    from reward_kit.agent.compare import BaselineComparison, EvaluationComparison
+    from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
 
 DONE, WORSE = 0, 1
 
@@ -50,7 +50,7 @@ def compare(
     """
     from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
     from reward_kit.agent.base.strict_json import readable_json
-    from reward_kit.agent.compare import BaselineComparison
+    from reward_kit.agent.comparison.compare import BaselineComparison
     from reward_kit.agent.reports.comparison import baseline_lines, comparison_lines, markdown_lines
 
     check_target("--json", json_path)
@@ -75,8 +75,8 @@ def compare(
 
 def _compared(first: str, *others: str, **options: Any) -> EvaluationComparison | BaselineComparison:
     """All others with the first; for one other, or one beside the first itself, their comparison alone."""
-    from reward_kit.agent.compare import compare as compare_two
-    from reward_kit.agent.compare import compare_with
+    from reward_kit.agent.comparison.compare import compare as compare_two
+    from reward_kit.agent.comparison.compare import compare_with
 
     if len(others) == 1:
         return compare_two(first, others[0], **options)

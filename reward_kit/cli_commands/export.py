@@ -13,7 +13,7 @@ from reward_kit.cli_commands.runs_option import runs_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.export import Export
+    from reward_kit.agent.exporting.export import Export
 
 DONE, EMPTY = 0, 1
 
@@ -56,8 +56,8 @@ def export(
     is written whole to a file in DIR instead. Exit code 1 if there was none to export, 2 for a fault.
     """
     from reward_kit.agent.base.files import check_target
-    from reward_kit.agent.export import export as chosen
-    from reward_kit.agent.export.output import write_lines, write_rollouts
+    from reward_kit.agent.exporting.export import export as chosen
+    from reward_kit.agent.exporting.output import write_lines, write_rollouts
 
     as_files = layout == "rollouts"
     if as_files != (folder is not None):

@@ -28,7 +28,7 @@ from typing import Any
 IMPORTED = (
     "reward_kit.agent.agents.gold",
     "reward_kit.agent.bundles.bundle",
-    "reward_kit.agent.compare",
+    "reward_kit.agent.comparison.compare",
     "reward_kit.agent.database.overlay_backend",
     "reward_kit.agent.database.recorder",
     "reward_kit.agent.database.sqlalchemy_result",

@@ -16,8 +16,7 @@ from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import edit, keep_first
 
-from reward_kit.agent import EvaluationResult
-from reward_kit.agent.compare import compare, compare_with
+from reward_kit.agent import EvaluationResult, compare, compare_with
 from reward_kit.agent.reports.comparison import baseline_lines
 
 Command = Callable[..., Finished]

@@ -15,9 +15,8 @@ from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
 from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.config import LONGEST_NAME
-from reward_kit.agent.rescore import rescore
 from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.agent.storage.store import Store
 from reward_kit.agent.storage.stored_evaluation import load_evaluation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, follow
 
-from reward_kit.agent.compare import compare
+from reward_kit.agent import compare
 
 PAGE = ROOT / "docs" / "compare.md"
 BUNDLE = ROOT / "tau_retail_task"

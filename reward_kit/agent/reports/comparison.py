@@ -19,9 +19,9 @@ from reward_kit.agent.base.text import (
     tallied,
     tokens,
 )
-from reward_kit.agent.compare.comparison import shared_ks, standings
-from reward_kit.agent.compare.paired import MIN_ROWS
-from reward_kit.agent.compare.row_pairs import CHANGED
+from reward_kit.agent.comparison.compare import shared_ks, standings
+from reward_kit.agent.comparison.paired import MIN_ROWS
+from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
@@ -31,10 +31,10 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reward_kit.agent.compare import BaselineComparison, EvaluationComparison, Measure, RowPair
-    from reward_kit.agent.compare.comparison import Standing
-    from reward_kit.agent.compare.measures import Unit
-    from reward_kit.agent.compare.paired import PairedDifference
+    from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison, Standing
+    from reward_kit.agent.comparison.measures import Measure, Unit
+    from reward_kit.agent.comparison.paired import PairedDifference
+    from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase

@@ -11,7 +11,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.compare.replay import Comparison
+    from reward_kit.agent.comparison.replay import Comparison
     from reward_kit.agent.explain import Explanations
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
     from reward_kit.agent.tau_bench.replay import Agreement
@@ -73,7 +73,7 @@ def _agreement(plain: Mapping[str, Any]) -> Agreement:
 
 
 def _compared(plain: Mapping[str, Any]) -> Comparison:
-    from reward_kit.agent.compare.replay import CallDifference, Comparison, RolloutDifference
+    from reward_kit.agent.comparison.replay import CallDifference, Comparison, RolloutDifference
 
     differences = (
         RolloutDifference(**{**one, "call": CallDifference(**one["call"]) if one["call"] else None})

@@ -11,7 +11,7 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.records.played import PlayedRollout
 from reward_kit.agent.records.rollout_record import load_rollout
-from reward_kit.agent.rescore.judging import DAMAGED, judge_record
+from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.scoring.record_keeping import (
     FinalData,

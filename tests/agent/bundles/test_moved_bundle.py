@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
 
-from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.rescore import Rescoring, rescore
+from reward_kit.agent import EvaluationResult, agent_eval, rescore
+from reward_kit.agent.rescoring.rejudged import Rescoring
 from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.errors import UsageError
 

@@ -8,9 +8,7 @@ import pytest
 from flight_bundle import Bundle, flight_bundle
 from stub_server import StubServer
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.compare import compare
-from reward_kit.agent.export import export
+from reward_kit.agent import EvaluationResult, agent_eval, compare, export, load_rollout
 from reward_kit.agent.reports.facts import scores_line
 from reward_kit.agent.reports.listings import evaluation_lines
 from reward_kit.agent.reports.transcript import transcript

@@ -14,7 +14,7 @@ from stored_rollouts import edit
 from stub_server import Answer, StubServer, call, calls
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
-from reward_kit.agent.compare.replay import Observation, first_difference
+from reward_kit.agent.comparison.replay import Observation, first_difference
 
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 MORE_TOOLS = """
@@ -319,7 +319,7 @@ def test_a_trajectory_that_is_gone_is_not_compared(bundle: Bundle) -> None:
     recorded = record(bundle, agent="gold", task_ids="a")
     result = replay(bundle, recorded, task_ids="a")
 
-    from reward_kit.agent.compare.replay import compare_evaluation
+    from reward_kit.agent.comparison.replay import compare_evaluation
     from reward_kit.agent.records.recording import Recordings
 
     edit(result.log_path, "DELETE FROM trajectories WHERE rollout = ?", result.outcomes[0].id)

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.compare.paired import PairedDifference, mean_difference
+from reward_kit.agent.comparison.paired import PairedDifference, mean_difference
 from reward_kit.agent.scoring.metrics import mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.compare.row_pairs import RowPair
+    from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.rescore.rejudged import Rejudged, Rescoring
+    from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
     from reward_kit.agent.storage.store import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 

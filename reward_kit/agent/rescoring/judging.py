@@ -12,8 +12,8 @@ from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig, check_eval_id
 from reward_kit.agent.records.outcome import RolloutOutcome, is_success
 from reward_kit.agent.records.rollout_record import RolloutRecord, load_rollout
-from reward_kit.agent.rescore.rejudged import Rejudged, Rescoring
-from reward_kit.agent.rescore.written import write_evaluation
+from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
+from reward_kit.agent.rescoring.written import write_evaluation
 from reward_kit.agent.rollout.judge import (
     call_reward,
     judged_with_retries,

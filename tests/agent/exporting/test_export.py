@@ -13,9 +13,9 @@ from flight_bundle import TOOLS, Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import change_trajectory, edit, keep_first, query
 
-from reward_kit.agent import TaskBundle, agent_eval, load_rollout
-from reward_kit.agent.export import COLUMNS, export
-from reward_kit.agent.export.output import write_lines
+from reward_kit.agent import TaskBundle, agent_eval, export, load_rollout
+from reward_kit.agent.exporting.columns import COLUMNS
+from reward_kit.agent.exporting.output import write_lines
 from reward_kit.errors import StorageError, UsageError
 
 PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}

@@ -12,8 +12,9 @@ from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import edit
 
-from reward_kit.agent import EvaluationResult
-from reward_kit.agent.compare import EvaluationComparison, Measure, compare, compare_with
+from reward_kit.agent import EvaluationResult, compare, compare_with
+from reward_kit.agent.comparison.compare import EvaluationComparison
+from reward_kit.agent.comparison.measures import Measure
 from reward_kit.agent.reports.comparison import comparison_lines
 from reward_kit.errors import UsageError
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from reward_kit.agent.export.export import Export
+    from reward_kit.agent.exporting.export import Export
 
 
 def write_lines(lines: Iterable[Any], path: Path | None) -> int:

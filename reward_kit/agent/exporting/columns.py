@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.export.formats import OPENAI_COLUMNS, Format, conversation
+from reward_kit.agent.exporting.formats import OPENAI_COLUMNS, Format, conversation
 from reward_kit.agent.records.outcome import usage_to_json
 from reward_kit.agent.records.rollout_record import load_rollout
 from reward_kit.errors import StorageError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.compare.measures import Measure, measures_of, metrics_of
-from reward_kit.agent.compare.row_pairs import (
+from reward_kit.agent.comparison.measures import Measure, measures_of, metrics_of
+from reward_kit.agent.comparison.row_pairs import (
     CHANGED,
     RowPair,
     changed_fields,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import Usage
-    from reward_kit.agent.compare.paired import PairedDifference
+    from reward_kit.agent.comparison.paired import PairedDifference
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
 
 FORMAT = "reward-kit.comparison/1"

@@ -1,0 +1,1 @@
+"""Evaluations of the same rows side by side, and replays beside their recordings."""

@@ -1,0 +1,1 @@
+"""The rollouts of a stored evaluation as lines of a dataset: conversation, tools, reward."""
