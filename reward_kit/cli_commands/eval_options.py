@@ -21,10 +21,11 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                option = OPTIONS.get(parameter.name or "")
-                records[option.group if option else GROUPS[-1]].append(record)
+            names, text = parameter.get_help_record(ctx) or ("", "")
+            option = OPTIONS.get(parameter.name or "")
+            for alias in option.flags[len(option.shown) :] if option else ():
+                names = names.replace(f", {alias}", "")
+            records[option.group if option else GROUPS[-1]].append((names, text))
         for group, lines in records.items():
             with formatter.section(group):
                 formatter.write_dl(lines, col_max=28)

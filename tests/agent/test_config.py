@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.base.redaction import redacted
 from reward_kit.agent.config import (
     DEFAULTS,
     GROUPS,
@@ -16,7 +17,6 @@ from reward_kit.agent.config import (
     EvaluationConfig,
     UsageError,
     flag_of,
-    redacted,
 )
 from reward_kit.cli_commands.agent_eval import agent_eval, given_options
 

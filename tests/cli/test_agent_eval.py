@@ -208,29 +208,32 @@ def test_of_several_values_of_an_option_the_last_counts_and_that_is_said(
     assert ran.error == "warning: --agent is given 2 times; only the last counts\n"
 
 
-def test_help_lists_every_option_once_under_its_group(agent_eval: Command) -> None:
+def test_help_lists_every_option_under_its_group_and_no_alias(agent_eval: Command) -> None:
     ran = agent_eval("--help", COLUMNS="200")
     assert ran.code == 0
-    for option in OPTIONS.values():
-        for flag in option.flags:
-            for name in flag.split("/"):
-                assert len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", ran.out)) >= 1, name
+    columns = "\n".join(re.findall(r"^  -.*?(?=  |$)", ran.out, re.MULTILINE))
+    listed = set(re.findall(r"(?<![\w-])-[\w-]+", columns))
+    assert listed == {"-h", "--help"} | {
+        flag for option in OPTIONS.values() for flags in option.shown for flag in flags.split("/")
+    }
     for group in ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display"):
         assert f"\n{group}:\n" in ran.out
     for name, default in DEFAULTS.items():
         if isinstance(default, int) and not isinstance(default, bool):
-            assert f"Default: {default}." in ran.out, name
+            assert f"Default: {default}." in " ".join(ran.out.split()), name
 
 
 def test_the_documentation_lists_exactly_the_options() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     section = text.partition("## reward-kit agent-eval")[2].partition("\n## ")[0]
     documented = set(re.findall(r"^\| `([^`]+)`", section, flags=re.MULTILINE))
-    assert documented == {", ".join(option.flags) for option in OPTIONS.values()}
+    assert documented == {", ".join(option.shown) for option in OPTIONS.values()}
+    aliases = section.partition("### Other names")[2].partition("\n\n### ")[0]
     for name, option in OPTIONS.items():
         line = next(
-            line for line in section.splitlines() if line.startswith(f"| `{', '.join(option.flags)}`")
+            line for line in section.splitlines() if line.startswith(f"| `{', '.join(option.shown)}`")
         )
+        assert all(f"`{alias}`" in aliases for alias in option.flags[len(option.shown) :])
         assert option.help in line
         default = DEFAULTS[name]
         if isinstance(default, int | str) and not isinstance(default, bool):

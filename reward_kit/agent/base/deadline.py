@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 CANCELLATION_GRACE = 5.0
 """Seconds that cancelled code has to clean up; after that nobody waits for it."""
@@ -61,9 +60,6 @@ class Deadline:
 
 
 def is_cancelled() -> bool:
-    """Tell the cancellation of this task from a ``CancelledError`` that its own code raised.
-
-    Python 3.10 cannot tell; there it is taken for a cancellation.
-    """
-    task: Any = asyncio.current_task()
-    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+    """Tell the cancellation of this task from a ``CancelledError`` that its own code raised."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -26,19 +26,6 @@ OTHER_NAMES = {
     "model_arg": "model_args",
 }
 """Names of options in other tools and in older flags."""
-_WITHOUT = {
-    "--max-tasks": "all rows",
-    "--n-rollouts": "each row's own number",
-    "--max-steps": "each row's own number",
-    "--timeout": "no limit",
-    "--max-tokens": "no limit",
-    "--max-rollout-tokens": "no limit",
-    "--rpm": "no limit",
-    "--tpm": "no limit",
-}
-"""The meaning that 0 often has in other tools."""
-
-
 _BY_NAME = (
     "Give it to evaluate() as {name}=, or name it by its import path, module:factory "
     "(__main__:factory in a notebook or the script itself)."
@@ -53,10 +40,11 @@ _FOR_OBJECTS = {
 
 
 def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
-    """The error for an unknown option."""
+    """The error for an unknown option, with the name that was probably meant."""
     meant = OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
-    remedy = f"Did you mean {meant!r}?" if meant else None
-    return UnknownOptionError(f"unknown option {name!r}", remedy=remedy)
+    return UnknownOptionError(
+        f"unknown option {name!r}", remedy=f"Did you mean {meant!r}?" if meant else None
+    )
 
 
 def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
@@ -66,7 +54,7 @@ def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
             f"--task-ids takes ids or positions, not {task_ids!r}",
             remedy='Give a list, or a text such as "0,3".',
         )
-    parts = task_ids.split(",") if isinstance(task_ids, str) else [str(part) for part in task_ids]
+    parts = task_ids.split(",") if isinstance(task_ids, str) else map(str, task_ids)
     return tuple(part.strip() for part in parts if part.strip())
 
 
@@ -96,19 +84,24 @@ def check_value(option: Option, value: Any) -> None:
     if option.kind is bool and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{flag} takes True or False, not {value!r}")
     if option.kind in (int, float):
-        wanted = (int,) if option.kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, wanted):
-            raise UsageError(
-                f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
-            )
-        if value != value or (option.minimum is not None and value < option.minimum):
-            remedy = f"Omit {flag} for {_WITHOUT[flag]}." if flag in _WITHOUT else None
-            raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
-        if option.maximum is not None and value > option.maximum:
-            raise UsageError(f"{flag} must be at most {option.maximum:.15g}, not {value}")
+        _check_number(option, value)
     elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
         raise UsageError(f"{flag} takes text, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
     elif option.kind is str and "\0" in str(value):
         raise UsageError(f"{flag} contains a NUL character: {value!r}")
     elif option.choices and value not in option.choices:
         raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")
+
+
+def _check_number(option: Option, value: Any) -> None:
+    flag = option.flag
+    wanted = int if option.kind is int else int | float
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise UsageError(
+            f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
+        )
+    if value != value or (option.minimum is not None and value < option.minimum):
+        remedy = f"Omit {flag} for {option.without}." if option.without else None
+        raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
+    if option.maximum is not None and value > option.maximum:
+        raise UsageError(f"{flag} must be at most {option.maximum:.15g}, not {value}")

@@ -1,7 +1,7 @@
-"""Awaitables that know whether they were awaited, so that a forgotten ``await`` is named with its line.
+"""Awaitables that know if they were awaited, so that a forgotten ``await`` is named with its line.
 
-A method is marked with ``pending("db", log=...)``; calling it gives a ``Pending`` in place of a coroutine.
-Those that are not awaited yet are in the ``PendingLog`` of the call, tool, reward or turn that made them::
+A method is marked with ``pending("db")``; calling it gives a ``Pending`` in place of a coroutine. Those that
+are not awaited yet are in the ``PendingLog`` of the call, tool, reward or turn that made them::
 
     log = PendingLog()          # given to the object whose methods are marked
     try:
@@ -21,13 +21,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
-from reward_kit.agent.base.places import is_own_code
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import excerpt
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import CodeType
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -43,9 +41,7 @@ class MissingAwaitError(RewardKitError):
     def __init__(self, work: Pending[Any], used: str | None = None) -> None:
         name = work.called
         remedy = f"Put `await` before {name}." if used is None else f"Write `(await {name}(...)){used}`."
-        super().__init__(
-            f"{work.described()} was never awaited: an await is missing", place=work.place(), remedy=remedy
-        )
+        super().__init__(f"{work} was never awaited: an await is missing", place=work.place, remedy=remedy)
 
 
 class _MissingAwaitAttributeError(MissingAwaitError, AttributeError):
@@ -64,9 +60,9 @@ class PendingLog(dict["Pending[Any]", None]):
         """
         if isinstance(error, MissingAwaitError):
             raise error
-        if not self:
+        first = next(iter(self), None)
+        if first is None:
             return
-        first = next(iter(self))
         if error is None:
             raise MissingAwaitError(first)
         if isinstance(error, TypeError) and Pending.__name__ in str(error):
@@ -80,16 +76,7 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
     condition, indexed, iterated, an attribute of it) it raises ``MissingAwaitError``.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_code",
-        "_function",
-        "_instruction",
-        "_keywords",
-        "_log",
-        "_running",
-        "called",
-    )
+    __slots__ = ("_arguments", "_file", "_function", "_keywords", "_line", "_log", "_running", "called")
 
     def __init__(
         self,
@@ -99,9 +86,8 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> None:
-        frame = sys._getframe(2)  # noqa: SLF001 - the line that called the method
-        self._code: CodeType = frame.f_code
-        self._instruction = frame.f_lasti
+        caller = sys._getframe(2)  # noqa: SLF001 - the line that called the method
+        self._file, self._line = caller.f_code.co_filename, caller.f_lineno
         self._function = function
         self._arguments = arguments
         self._keywords = keywords
@@ -119,40 +105,29 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
         return self._running
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if self._running is not None:
-            return self._running.__await__()
-        if self._log is not None:
-            del self._log[self]
-        self._running = running = self._function(*self._arguments, **self._keywords)
-        return running.__await__()
+        return self._begun().__await__()
 
     def send(self, value: Any) -> Any:
-        """Begin, or go on, as a coroutine does."""
+        """Begin or continue, as a coroutine does."""
         return self._begun().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise ``error`` where it waits."""
+        """Raise ``error`` at the point where it waits."""
         return self._begun().throw(*error)
 
     def close(self) -> None:
         """End it; one that has not begun never does, on purpose."""
         self._begun().close()
 
-    def described(self) -> str:
+    def __str__(self) -> str:
         """``db.execute('UPDATE …')``: the call, with its first argument if that is text."""
-        given = [*self._arguments[1:], *self._keywords.values()]
-        if not given or type(given[0]) is not str:
-            return f"{self.called}()"
-        return f"{self.called}({cut(' '.join(given[0].split()), LONGEST_ARGUMENT)!r})"
+        first = next(iter([*self._arguments[1:], *self._keywords.values()]), None)
+        return f"{self.called}({repr(excerpt(first, LONGEST_ARGUMENT)) if isinstance(first, str) else ''})"
 
-    def place(self) -> str | None:
-        """``tools.py:12``: the line that made it; None if that is not a person's own code."""
-        if not is_own_code(self._code.co_filename):
-            return None
-        lines = [
-            line for start, end, line in self._code.co_lines() if line and start <= self._instruction < end
-        ]
-        return f"{Path(self._code.co_filename).name}:{lines[0] if lines else self._code.co_firstlineno}"
+    @property
+    def place(self) -> str:
+        """``tools.py:12``: the line that made it."""
+        return f"{Path(self._file).name}:{self._line}"
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise MissingAwaitError(self, used="")

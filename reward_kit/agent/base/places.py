@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 2000
 """Characters of an exception's message that are kept."""
-_OWN_CODE = str(Path(__file__).parents[2])
+_PACKAGE = str(Path(__file__).parents[2])
 _ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
@@ -30,10 +30,10 @@ def fault_line(error: BaseException) -> str:
     try:
         text = _message(error)
     except (Exception, SystemExit):  # noqa: BLE001 - an exception's class is foreign code, too
-        return class_name(error)
+        return type(error).__name__
     if isinstance(error, RewardKitError) and error.place:
         return text
-    line = line_of(error)
+    line = _line_of(error)
     return f"{line}: {text}" if line else text
 
 
@@ -46,25 +46,6 @@ def import_fault(error: BaseException) -> str:
     return fault_line(error)
 
 
-def class_name(error: BaseException) -> str:
-    """The name of its class, without running any code of that class."""
-    return str(type.__getattribute__(type(error), "__name__"))
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, RewardKitError):
-        return redact(str(error))
-    said = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-    text = redact("\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT)))
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
-
-
-def line_of(error: BaseException) -> str | None:
-    """``reward.py:12``: the line of the foreign code in which it was raised."""
-    frame = _foreign_frame(error)
-    return f"{Path(frame.filename).name}:{frame.lineno}" if frame else None
-
-
 def place_of(function: Callable[..., Any]) -> str:
     """``reward.py:5 evaluate``: the place where a function was written, seen through its decorators."""
     inner = inspect.unwrap(function)
@@ -73,24 +54,26 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{Path(code.co_filename).name}:{code.co_firstlineno} {name}" if code else name
 
 
-def is_own_code(filename: str) -> bool:
-    """True for Python code that a person wrote, and not part of an installed library."""
-    return _is_foreign(filename) and "site-packages" not in filename
+def _message(error: BaseException) -> str:
+    if isinstance(error, RewardKitError):
+        return redact(str(error))
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    text = redact("\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT)))
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
 
 
-def _foreign_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of a person's own code; else the first of an installed library's."""
+def _line_of(error: BaseException) -> str | None:
+    """The innermost line of a person's own code; else the first of an installed library's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
     own = [frame for frame in frames if "site-packages" not in frame.filename]
-    if own:
-        return own[-1]
-    return frames[0] if frames else None
+    frame = own[-1] if own else frames[0] if frames else None
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame else None
 
 
 def _is_foreign(filename: str) -> bool:
     """True for lines of Python code; libraries in C (apsw) report their own as well."""
     if filename.startswith("<ipython"):
         return True
-    if filename.startswith(_OWN_CODE) or not filename.endswith(".py") or not Path(filename).is_absolute():
+    if filename.startswith(_PACKAGE) or not filename.endswith(".py") or not Path(filename).is_absolute():
         return False  # code compiled from Python (SQLAlchemy's) names a place in its own source
     return "site-packages" in filename or not filename.startswith(_STANDARD_LIBRARY)

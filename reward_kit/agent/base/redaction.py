@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.agent.base.text import cut
-
 HIDDEN = "[hidden]"
+REDACTED = "***"
+"""The value of a setting that is not stored."""
 LONGEST_LABEL = 200
 SHORTEST = 8
 """Characters; shorter texts are no keys, and would be found in ordinary words."""
@@ -48,12 +48,28 @@ def label(text: str, secrets: frozenset[str] = frozenset()) -> str:
     """A name given by somebody else, such as the model that a server says has answered: redacted, and at
     most ``LONGEST_LABEL`` characters.
     """
-    return cut(redact(text, secrets), LONGEST_LABEL)
+    return redact(text, secrets)[:LONGEST_LABEL]
 
 
 def without_password(value: str) -> str:
     """An address without the user and password in it; any other text as it is."""
     return _PASSWORD_IN_ADDRESS.sub("***@", value)
+
+
+def redacted(value: Any) -> Any:
+    """Copy JSON values with secrets replaced by ``***``.
+
+    Secrets are everything under a name such as ``api_key``, authorization headers, and accounts in addresses.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: REDACTED if is_secret_name(str(name)) else redacted(inner) for name, inner in value.items()
+        }
+    if isinstance(value, str):
+        return REDACTED if value.startswith(("Bearer ", "Basic ")) else without_password(value)
+    if isinstance(value, list | tuple):
+        return [redacted(inner) for inner in value]
+    return value
 
 
 def secrets_in(value: Any) -> frozenset[str]:

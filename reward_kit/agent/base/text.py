@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 NOTHING = "-"
 NOTABLE_WAITING = 0.05
 """The share of a time from which waiting is mentioned."""
-LONG = 1e9
-"""Numbers from here on are written with an exponent."""
 LONGEST_TEXT = 300
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """Terminal colours, cursor movements, titles and links."""
@@ -111,8 +109,8 @@ def _name(tool: Any) -> str:
 
 
 def decimal(value: float, digits: int = 3) -> str:
-    """A number with this many decimals; with an exponent if it would fill the line."""
-    return f"{value:.{digits}f}" if abs(value) < LONG else f"{value:.{digits}e}"
+    """A number with this many decimals."""
+    return f"{value:.{digits}f}"
 
 
 def score(value: float | None) -> str:

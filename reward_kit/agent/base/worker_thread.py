@@ -22,6 +22,12 @@ T = TypeVar("T")
 IDLE_SECONDS = 2.0
 """A thread without work ends after this time."""
 
+_idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+"""The queues of threads that wait for work; each thread reads one."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+
 
 async def in_thread(function: Callable[[], T]) -> T:
     """Return or raise the outcome of ``function()``, run in a thread with the caller's context variables.
@@ -32,6 +38,10 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
+    try:
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = _start_thread()
 
     def deliver(result: T | None, error: BaseException | None) -> None:
         if future.done():  # the caller was cancelled
@@ -41,7 +51,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         else:
             future.set_exception(error)
 
-    def job() -> Callable[[], None]:
+    def job() -> None:
         result: T | None = None
         error: BaseException | None = None
         try:
@@ -50,48 +60,29 @@ async def in_thread(function: Callable[[], T]) -> T:
             error = RuntimeError(f"StopIteration: {stopped}")
         except BaseException as raised:  # noqa: BLE001 - the caller gets whatever the function raises
             error = raised
+        _idle.append(jobs)  # before the report, so that the caller's next call finds this thread idle
+        with contextlib.suppress(RuntimeError):  # the loop was closed while the function ran
+            loop.call_soon_threadsafe(deliver, result, error)
 
-        def report() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed while the function ran
-                loop.call_soon_threadsafe(deliver, result, error)
-
-        return report
-
-    _idle_worker().jobs.put(job)
+    jobs.put(job)
     return await future
 
 
-class _Worker:
-    """A thread that runs one job after the other; each job returns the function that reports its outcome."""
+def _start_thread() -> queue.SimpleQueue[Callable[[], None]]:
+    jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def __init__(self) -> None:
-        self.jobs: queue.SimpleQueue[Callable[[], Callable[[], None]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True, name="in_thread").start()
-
-    def _work(self) -> None:
+    def work() -> None:
         while True:
             try:
-                job = self.jobs.get(timeout=IDLE_SECONDS)
+                job = jobs.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 try:
-                    _idle.remove(self)
+                    _idle.remove(jobs)
                 except ValueError:
                     continue  # just taken by a caller, whose job is on its way
                 return
-            report = job()
-            _idle.append(self)  # first, so that the caller's next call finds this thread idle
-            report()
-            del job, report  # drop references to the caller's objects while waiting
+            job()
+            del job  # drop the references to the caller's objects while waiting
 
-
-_idle: list[_Worker] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
-
-
-def _idle_worker() -> _Worker:
-    try:
-        return _idle.pop()
-    except IndexError:
-        return _Worker()
+    threading.Thread(target=work, daemon=True, name="in_thread").start()
+    return jobs

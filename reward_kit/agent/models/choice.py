@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.config import REDACTED
+from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.models.local import LocalModel, ModelServers, names_local_model
 from reward_kit.agent.models.remote import remote_model
 from reward_kit.errors import ModelSetupError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from reward_kit.agent.base.deadline import CANCELLATION_GRACE
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff
 from reward_kit.agent.base.pending import MissingAwaitError
-from reward_kit.agent.base.places import class_name, fault_line, place_of
+from reward_kit.agent.base.places import fault_line, place_of
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage, check_number
@@ -250,7 +250,7 @@ async def _outcome(
         cause = error.__context__
         fault = result_fault(cause) if isinstance(error, ValueError) and is_result_error(cause) else None
         raise RewardError(
-            fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(class_name(error))
+            fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(type(error).__name__)
         ) from error
     try:
         return checked_result(result, place)

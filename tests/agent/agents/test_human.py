@@ -13,7 +13,7 @@ import pytest
 from small_task import ScriptedUser, play, small_task
 
 from reward_kit.agent import load_agent, load_user
-from reward_kit.agent.base import terminal
+from reward_kit.agent.agents.human import Person
 
 
 class Speaker:
@@ -121,9 +121,9 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 async def test_what_is_typed_after_a_rollout_ran_out_of_time_belongs_to_the_next(keyboard: int) -> None:
     with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(terminal.Person().typed("user> "), 0.05)
+        await asyncio.wait_for(Person().typed("user> "), 0.05)
     os.write(keyboard, b"Seat 2, please\n")
-    assert await asyncio.wait_for(terminal.Person().typed("user> "), 10) == "Seat 2, please"
+    assert await asyncio.wait_for(Person().typed("user> "), 10) == "Seat 2, please"
 
 
 def test_people_play_one_at_a_time() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.redaction import HIDDEN, LONGEST_LABEL, label, redact, secrets_in
-from reward_kit.agent.config import redacted
+from reward_kit.agent.base.redaction import HIDDEN, LONGEST_LABEL, label, redact, redacted, secrets_in
 from reward_kit.agent.models.cache import public_identity
 from reward_kit.errors import ToolError
 
