@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Collection
 
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.scoring.metrics import Estimate
@@ -29,6 +31,12 @@ _CONTROL = re.compile(
 def cut(text: str, length: int) -> str:
     """At most ``length`` characters of ``text``; the last is ``…`` if some are left out."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
+    close = get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def excerpt(text: str, length: int) -> str:

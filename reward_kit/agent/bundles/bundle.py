@@ -20,7 +20,7 @@ from reward_kit.agent.bundles.toolset import (
     outside_fault,
     required_fields,
 )
-from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

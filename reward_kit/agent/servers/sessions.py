@@ -14,7 +14,7 @@ from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source
 from reward_kit.agent.database import Database
-from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:

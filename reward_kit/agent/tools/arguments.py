@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from reward_kit.agent.base.strict_json import finite, is_too_deep
-from reward_kit.agent.base.text import cut
-from reward_kit.agent.tools.content import json_value
+from reward_kit.agent.base.text import cut, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
     from pydantic_core import ErrorDetails
-
-    from reward_kit.agent.tools.json_schema import Schema
 
 MAX_PROBLEMS = 8
 """Faults reported at once; fixing them shows the rest."""
@@ -25,19 +23,20 @@ MAX_PROBLEMS = 8
 _SHOWN = 80
 """Characters of a faulty value that are shown."""
 
-_ENCODER = json.JSONEncoder(allow_nan=False, default=json_value)
+_ENCODER = json.JSONEncoder(allow_nan=False, default=to_jsonable_python)
 _RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
 """Keywords of JSON schema in words; the others read ``must have minimum 1``."""
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+
+Path = list[int | str]
 
 
 class ArgumentError(ValueError):
     """Arguments that do not fit; the text says how to fix them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
-        hidden = len(self.problems) - MAX_PROBLEMS
-        more = [f"{hidden} more"] if hidden > 0 else []
-        super().__init__("; ".join([*self.problems[:MAX_PROBLEMS], *more]))
+        hidden = len(problems) - MAX_PROBLEMS
+        super().__init__("; ".join([*problems[:MAX_PROBLEMS], *([f"{hidden} more"] if hidden > 0 else [])]))
 
 
 def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
@@ -46,138 +45,124 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     None, an empty text and ``null`` mean no arguments, as several models write it. NaN and infinities are not
     JSON.
     """
-    if isinstance(arguments, (str, bytes, bytearray)):
-        arguments = _parsed(arguments)
+    if isinstance(arguments, bytes | bytearray):
+        arguments = arguments.decode(errors="replace")
+    what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"
+    try:
+        if isinstance(arguments, str):
+            text = arguments if arguments.strip() else "null"
+            arguments = json.loads(text, parse_constant=finite, parse_float=finite)
+        else:
+            text = _ENCODER.encode(arguments)
+        is_deep = is_too_deep(arguments, text)
+    except RecursionError:
+        is_deep = True
+    except (ValueError, TypeError) as error:
+        raise ArgumentError([f"the arguments {what} ({error})"]) from error
+    if is_deep:
+        raise ArgumentError([f"the arguments {what} (nested too deeply)"])
     if arguments is None:
-        arguments = {}
+        return {}, "{}"
     if not isinstance(arguments, dict):
         raise ArgumentError([f"the arguments must be a JSON object, got {_shown(arguments)}"])
-    try:
-        return arguments, _ENCODER.encode(arguments)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ArgumentError([f"the arguments cannot be written as JSON ({_reason(error)})"]) from error
+    return arguments, text
 
 
-def _parsed(text: str | bytes | bytearray) -> Any:
-    if not text.strip():
-        return None
-    try:
-        parsed = json.loads(text, parse_constant=finite)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError([f"the arguments are not valid JSON ({_reason(error)})"]) from error
-    if is_too_deep(parsed, text):
-        raise ArgumentError(["the arguments are not valid JSON (nested too deeply)"])
-    return parsed
-
-
-def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
-
-
-def pydantic_problems(errors: Iterable[ErrorDetails], arguments: dict[str, Any], schema: Schema) -> list[str]:
+def pydantic_problems(
+    errors: Iterable[ErrorDetails], arguments: dict[str, Any], known: Collection[str]
+) -> list[str]:
     """One sentence per faulty place, shared by the failed alternatives of a union.
 
-    ``schema`` is that of the arguments.
+    ``known`` are the names of the parameters. Unknown names in objects inside are left to
+    ``schema_problems``.
     """
-    by_place: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
     for error in errors:
-        path = data_path(error["loc"], arguments)
-        if error["type"] == "json_invalid":
-            by_place.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
-        elif error["type"] == "extra_forbidden" and len(path) == 1:
-            by_place.setdefault(_unknown(path, list(schema["properties"])), [])
-        elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            continue  # in an object inside, see ``unknown_names``
-        elif error["type"] == "missing":
-            by_place.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
-        elif error["type"] == "json_schema":
-            for problem in error["ctx"]["problems"]:
-                by_place.setdefault(problem, [])
-        else:
-            place = _place(path)
+        path, value = _found(error["loc"], arguments)
+        kind, place = error["type"], _place(path)
+        if kind == "json_invalid":
+            messages.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
+        elif kind == "missing":
+            messages.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
+        elif kind == "extra_forbidden" and len(path) == 1:
+            messages.setdefault(_unknown(path, known), [])
+        elif kind not in ("extra_forbidden", "unexpected_keyword_argument"):
             message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            by_place.setdefault(place, []).append(message)
-            shown[place] = f", got {_shown(_value_at(path, arguments))}"
+            messages.setdefault(place, []).append(message)
+            shown[place] = f", got {_shown(value)}"
     return [
-        f"{place} {' or '.join(dict.fromkeys(messages))}{shown.get(place, '')}" if messages else place
-        for place, messages in by_place.items()
+        f"{place} {' or '.join(dict.fromkeys(said))}{shown[place]}" if said else place
+        for place, said in messages.items()
     ]
 
 
-def schema_problems(validator: Validator, value: Any, *, inside: Sequence[str] = ()) -> list[str]:
-    """The faults of ``value``, found at ``inside`` in the arguments, one sentence each."""
+def schema_problems(
+    validator: Validator, arguments: dict[str, Any], handwritten: Collection[str] | None
+) -> list[str]:
+    """The faults of arguments by a JSON schema, one sentence each.
+
+    Of parameters that are not ``handwritten`` (None: all are) only unknown names are faults.
+    """
     problems: list[str] = []
-    for error in validator.iter_errors(value):
-        path = [*inside, *error.absolute_path]
-        if error.validator == "required":
+    for error in validator.iter_errors(arguments):
+        path = list(error.absolute_path)
+        unknown = _unknown_names(error)
+        if handwritten is not None and path[0] not in handwritten:
+            problems += unknown or ()
+        elif error.validator == "required":
             absent = [name for name in error.validator_value if name not in error.instance]
             problems += [f"{_place([*path, name])} is missing" for name in absent]
-        elif error.validator == "additionalProperties" and error.validator_value is False:
-            problems += _unknown_in(error, inside) or ()
+        elif error.validator == "additionalProperties" and unknown is not None:
+            problems += unknown
         else:
             rule = _RULES.get(error.validator, f"must have {error.validator}")
             wanted = cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
             problems.append(f"{_place(path)} {rule} {wanted}, got {_shown(error.instance)}")
-    return list(dict.fromkeys(problems))
+    return problems
 
 
-def unknown_names(validator: Validator, value: Any) -> list[str]:
-    """A sentence for each name in ``value`` that an object does not have, and no other fault.
+def _unknown_names(error: ValidationError) -> list[str] | None:
+    """The sentences on unknown names; None if the error is another one.
 
-    Of the alternatives of a union, those count that have no other fault either.
+    Of the alternatives of a union, the one with the fewest unknown names and no other fault counts.
     """
-    return [problem for error in validator.iter_errors(value) for problem in _unknown_in(error) or ()]
-
-
-def _unknown_in(error: ValidationError, inside: Sequence[str] = ()) -> list[str] | None:
-    """The sentences on unknown names; None if the error is another one."""
     if error.validator == "additionalProperties" and error.validator_value is False:
-        known = list(error.schema.get("properties", {}))
-        path = [*inside, *error.absolute_path]
-        return [_unknown([*path, name], known) for name in error.instance if name not in known]
+        known = error.schema.get("properties", {})
+        return [_unknown([*error.absolute_path, name], known) for name in error.instance if name not in known]
     alternatives: dict[Any, list[str] | None] = {}
     for inner in error.context or ():
-        found, others = _unknown_in(inner, inside), alternatives.get(inner.schema_path[0], [])
+        found, others = _unknown_names(inner), alternatives.get(inner.schema_path[0], [])
         alternatives[inner.schema_path[0]] = None if found is None or others is None else [*others, *found]
     return min((found for found in alternatives.values() if found), key=len, default=None)
 
 
-def data_path(location: Sequence[int | str], arguments: dict[str, Any]) -> list[int | str]:
-    """Pydantic's location without steps that are not in the data, such as the alternatives of a union."""
-    path: list[int | str] = []
+def _found(location: Sequence[int | str], arguments: dict[str, Any]) -> tuple[Path, Any]:
+    """The path to a faulty value, and the value.
+
+    Pydantic's location has steps that are not in the data, such as the alternatives of a union.
+    """
+    path: Path = []
     value: Any = arguments
     for step in location:
-        if isinstance(value, dict):
-            inside = step in value
-        else:
-            inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
-        if inside:
+        if (
+            step in value
+            if isinstance(value, dict)
+            else isinstance(value, list) and step in range(len(value))
+        ):
             value = value[step]
             path.append(step)
-    return path
+    return path, value
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
-    close = get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def _unknown(path: Sequence[int | str], known: Sequence[str]) -> str:
+def _unknown(path: Path, known: Collection[str]) -> str:
     hint = did_you_mean(str(path[-1]), known)
     if not hint and known:
         hint = f" (known: {', '.join(map(repr, known))})"
     return f"{_place(path)} is unknown{hint}"
 
 
-def _value_at(path: Sequence[int | str], arguments: Any) -> Any:
-    for step in path:
-        arguments = arguments[step]
-    return arguments
-
-
-def _place(path: Sequence[int | str]) -> str:
+def _place(path: Path) -> str:
     """``'passengers[0].name'``, or ``the object`` for an empty path."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
     return f"'{cut(text, _SHOWN)}'" if text else "the object"
@@ -185,11 +170,7 @@ def _place(path: Sequence[int | str]) -> str:
 
 def _shown(value: Any) -> str:
     """The value as JSON, cut if it is long, with the name of its type."""
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
     if value is None:
         return "null"
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, TypeError, RecursionError):
-        return names.get(type(value), type(value).__name__)
-    return f"{cut(text, _SHOWN)} ({names.get(type(value), type(value).__name__)})"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return f"{cut(text, _SHOWN)} ({_KINDS.get(type(value), type(value).__name__)})"

@@ -76,8 +76,7 @@ def _other_json_value(value: Any) -> Any:
     if not getattr(value, "returns_rows", True):  # the result of a statement that only wrote
         return {"rowcount": value.rowcount}
     if isinstance(value, Iterable):
-        # bounded, because some iterables are endless
-        return [json_value(item) for item in islice(value, MAX_CHARACTERS)]
+        return [json_value(item) for item in islice(value, MAX_CHARACTERS)]  # some iterables are endless
     text = str(value)
     if _ADDRESS.search(text):
         kind = type(value).__name__
@@ -90,8 +89,6 @@ def _other_json_value(value: Any) -> Any:
 
 def _key(key: Any) -> str:
     """A key as JSON writes it: ``true`` and ``null``, not ``True`` and ``None``."""
-    if isinstance(key, str):
-        return str(key.value) if isinstance(key, Enum) else key
     value = json_value(key)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

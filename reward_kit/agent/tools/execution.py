@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import traceback
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from reward_kit.agent.base.deadline import CANCELLATION_GRACE
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.worker_thread import in_thread
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
-    from reward_kit.agent.tools.check import Check
 
 logger = logging.getLogger(__name__)
 
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
-CANCELLATION_GRACE = 5.0
-"""Seconds that cancelled code has to clean up before it is abandoned."""
 LATE_SECONDS = 0.1
 """A timer that fires later than this shows that something blocked the event loop."""
 NOTABLE_SECONDS = 1.0
@@ -55,7 +52,7 @@ class Tool:
     is_async: bool
     injected: frozenset[str]
     needed: frozenset[str]
-    check: Check
+    check: Callable[[str], dict[str, Any]]
     terminal: bool = False
     place: str = ""
     undescribed: tuple[str, ...] = ()
@@ -100,55 +97,62 @@ async def run_tool(
     """
     given: dict[str, Any] | None = None
     limit = _TimeLimit(timeout, tool.name, on_overrun)
+    call = None
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
-        async with _transaction(tool, db) as call:
-            handle = db if call is None else db.of_call(call)
+        if not tool.injected or not hasattr(db, "tool_call"):  # without a database, or with a stand-in
             with limit:
-                if tool.injected:
-                    values.update(_injections(tool, handle, rollout))
-                value, content = await _returned(tool, values, getattr(handle, "pending_log", None))
+                value, content = await _returned(tool, values, db, rollout)
+        else:
+            async with db.tool_call() as call:
+                handle = db.of_call(call)
+                with limit:
+                    value, content = await _returned(tool, values, handle, rollout)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
     except ToolError as error:
-        return ToolResult(_error_text(error), "refused", given, raised=_blocked(tool, limit))
+        return ToolResult(_error_text(error), "refused", given, raised=limit.blocked(tool))
     except _OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
-    except asyncio.CancelledError as error:
-        if is_cancelled():
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # the border to the tool's own code
+        if isinstance(error, asyncio.CancelledError) and _current_task().cancelling():
             raise
-        return _failed(tool, given, error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to the tool's own code
-        note_fault = getattr(db, "note_fault", None)
-        if note_fault is not None:
-            note_fault(error)
-        return _failed(tool, given, error)
+        if hasattr(db, "note_fault"):
+            db.note_fault(error)
+        raised = redact(fault_line(error))
+        return ToolResult(_error_text(error), "failed", given, error=_traceback(tool, error), raised=raised)
     changes = None if call is None else call.changes
-    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=_blocked(tool, limit))
+    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=limit.blocked(tool))
 
 
-async def _returned(tool: Tool, values: dict[str, Any], pending: PendingLog | None) -> tuple[Any, str]:
+async def _returned(tool: Tool, values: dict[str, Any], db: Any, rollout: Any) -> tuple[Any, str]:
     """Call the function; return its value and the text for the model.
 
-    Raises ``MissingAwaitError`` if a statement is left in ``pending``, made on ``db`` and not awaited.
+    Raises ``MissingAwaitError`` if a statement was made on ``db`` and not awaited.
     """
+    if "db" in tool.injected:
+        if db is not None:
+            values["db"] = db if tool.is_async else getattr(db, "sync", db)
+        elif "db" in tool.needed:
+            raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
+    if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
+        values["rollout"] = rollout
+    pending = getattr(db, "pending_log", None)
     if tool.is_async:
         value = await _awaited(tool.function(**values), pending)
-        return value, content_of(_not_awaitable(value))
+        return value, content_of(value)
 
     def call() -> tuple[Any, str | None]:
         returned = _listed(tool.function(**values))
-        if inspect.isawaitable(returned):  # a plain wrapper around an async function
-            return returned, None
-        return returned, content_of(_not_awaitable(returned))
+        return returned, None if inspect.isawaitable(returned) else content_of(returned)
 
     value, content = await in_thread(call)
-    if content is None:
+    if content is None:  # a plain wrapper around an async function
         value = await _awaited(value, pending)
-        content = content_of(_not_awaitable(value))
+        content = content_of(value)
     return value, content
 
 
@@ -161,20 +165,13 @@ async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
         raise
     if pending is not None:
         pending.check()
-    return value
-
-
-def _not_awaitable(value: Any) -> Any:
-    """Return ``value``; raise ``TypeError`` for a coroutine, future or async generator."""
-    if inspect.isasyncgen(value):
-        raise TypeError(f"the tool returned the async generator {value.__qualname__}: return a list")
     if inspect.isawaitable(value):
-        kind, name = type(value).__name__.lower(), getattr(value, "__qualname__", "")
+        name = f"{type(value).__name__.lower()} {getattr(value, '__qualname__', '')}".rstrip()
         if inspect.iscoroutine(value):
             value.close()
         elif isinstance(value, asyncio.Future):
             value.cancel()
-        raise TypeError(f"the tool returned the {kind} {name}".rstrip() + ": is an await missing?")
+        raise TypeError(f"the tool returned the {name}: is an await missing?")
     return value
 
 
@@ -182,38 +179,15 @@ def _listed(value: Any) -> Any:
     """The items of an iterator, which is run here once, within the tool's time; other values unchanged."""
     if isinstance(value, Iterator) and getattr(value, "returns_rows", True):  # not the result of a write
         return list(islice(value, MAX_CHARACTERS))
+    if inspect.isasyncgen(value):
+        raise TypeError(f"the tool returned the async generator {value.__qualname__}: return a list")
     return value
 
 
-def _injections(tool: Tool, db: Any, rollout: Any) -> dict[str, Any]:
-    """``db`` and ``rollout`` as the tool takes them; absent ones are left to the tool's own defaults."""
-    injections: dict[str, Any] = {}
-    if "db" in tool.injected:
-        if db is not None:
-            injections["db"] = db if tool.is_async else getattr(db, "sync", db)
-        elif "db" in tool.needed:
-            raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
-    if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
-        injections["rollout"] = rollout
-    return injections
-
-
-def _transaction(tool: Tool, db: Any) -> contextlib.AbstractAsyncContextManager[Any]:
-    """The transaction of the call, or none if the tool takes no database or ``db`` is a stand-in."""
-    if not tool.injected or not hasattr(db, "tool_call"):
-        return contextlib.nullcontext()
-    transaction: contextlib.AbstractAsyncContextManager[Any] = db.tool_call()
-    return transaction
-
-
-def is_cancelled() -> bool:
-    """Return whether somebody cancelled the current task, rather than its own code raising
-    ``CancelledError``.
-
-    Python 3.10 cannot tell; there the answer is always True.
-    """
-    task: Any = asyncio.current_task()
-    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 class _OutOfTimeError(Exception):
@@ -221,10 +195,10 @@ class _OutOfTimeError(Exception):
 
 
 class _TimeLimit:
-    """``with`` block that cancels the current task after ``seconds`` (``asyncio.timeout`` needs Python 3.11).
+    """``with`` block that cancels the current task after ``seconds``, as ``asyncio.timeout`` does.
 
-    A repeating timer also measures how long the event loop was blocked: at the end, ``late`` is the number of
-    seconds by which the timer is overdue, and ``took`` the duration of the block.
+    Its timer fires each second, and so shows whether the event loop was blocked: ``late`` is the number of
+    seconds by which it is overdue at the end, ``took`` the duration of the block.
     """
 
     __slots__ = (
@@ -243,9 +217,8 @@ class _TimeLimit:
     def __enter__(self) -> None:
         if self.seconds is None:
             return
-        task: Any = asyncio.current_task()
-        self._task = task
-        self._cancelling: int = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._task = _current_task()
+        self._cancelling = self._task.cancelling()
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self._timer = self._loop.call_at(self._begun + min(self.seconds, NOTABLE_SECONDS), self._tick)
@@ -269,32 +242,24 @@ class _TimeLimit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            now = self._loop.time()
-            self.took, self.late = now - self._begun, now - self._timer.when()
-            self._timer.cancel()
-        if self.expired:
-            others = self._task.uncancel() > self._cancelling if hasattr(self._task, "uncancel") else False
-            if kind is asyncio.CancelledError and not others:
-                raise _OutOfTimeError from error
+        if self._timer is None:
+            return
+        now = self._loop.time()
+        self.took, self.late = now - self._begun, now - self._timer.when()
+        self._timer.cancel()
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise _OutOfTimeError from error
 
-
-def _blocked(tool: Tool, limit: _TimeLimit) -> str | None:
-    """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
-    if not tool.is_async or limit.seconds is None or limit.late <= LATE_SECONDS:
-        return None
-    past = f", past its limit of {limit.seconds:g} s," if limit.took > limit.seconds else ""
-    if not past and limit.late <= NOTABLE_SECONDS:
-        return None
-    return (
-        f"took {limit.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
-        f"{limit.late:.1f} s or more: write it as def, or await what takes long"
-    )
-
-
-def _failed(tool: Tool, given: dict[str, Any] | None, error: BaseException) -> ToolResult:
-    trace = _traceback(tool, error)
-    return ToolResult(_error_text(error), "failed", given, error=trace, raised=redact(fault_line(error)))
+    def blocked(self, tool: Tool) -> str | None:
+        """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
+        is_past = self.seconds is not None and self.took > self.seconds
+        if not tool.is_async or self.late <= (LATE_SECONDS if is_past else NOTABLE_SECONDS):
+            return None
+        past = f", past its limit of {self.seconds:g} s," if is_past else ""
+        return (
+            f"took {self.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
+            f"{self.late:.1f} s or more: write it as def, or await what takes long"
+        )
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:

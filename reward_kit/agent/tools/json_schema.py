@@ -2,86 +2,78 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from jsonschema.protocols import Validator
 
 Schema = dict[str, Any]
 
-_NAMED = ("properties", "patternProperties", "dependentSchemas")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
-_DEFINITIONS = ("$defs", "definitions")
 
-
-def inline_references(schema: Mapping[str, Any], *, prefix: str = "") -> tuple[Schema, dict[str, Schema]]:
-    """Replace every ``$ref`` by what it names; return the schema and the definitions that must stay.
+def inline_references(schema: Schema, *, prefix: str = "") -> tuple[Schema, dict[str, Schema]]:
+    """A copy with every ``$ref`` replaced by what it names, and the definitions that must stay.
 
     Some providers refuse ``$ref``, so only a definition that contains itself keeps it: such references read
     ``#/$defs/<prefix><name>``, and those definitions belong in the ``$defs`` of the whole. Raises
     ``BundleError`` for a reference that leaves the schema's own ``$defs``.
     """
-    definitions: dict[str, Schema] = {}
-    for keyword in _DEFINITIONS:
-        definitions.update(schema.get(keyword, {}))
-    recursive = {name for name in definitions if name in _reachable(name, definitions)}
+    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
 
-    def expand(part: Schema) -> Schema:
-        name = _referenced(part, definitions)
-        part = {key: value for key, value in part.items() if key not in _DEFINITIONS}
+    def referenced(part: Schema) -> str | None:
+        reference = part.get("$ref")
+        if not isinstance(reference, str):  # a property may have this name
+            return None
+        name = reference.removeprefix("#/$defs/").removeprefix("#/definitions/")
+        if name not in definitions:
+            raise BundleError(f"the reference {reference!r} does not name one of the schema's own $defs")
+        return name
+
+    def reachable(start: str, seen: set[str]) -> set[str]:
+        for name in filter(None, map(referenced, _parts(definitions[start]))):
+            if name not in seen:
+                seen.add(name)
+                reachable(name, seen)
+        return seen
+
+    recursive = {name for name in definitions if name in reachable(name, set())}
+
+    def expand(part: Any) -> Any:
+        if isinstance(part, list):
+            return [expand(inner) for inner in part]
+        if not isinstance(part, dict):
+            return part
+        name = referenced(part)
+        beside = {key: expand(value) for key, value in part.items() if name is None or key != "$ref"}
         if name is None:
-            return map_subschemas(part, expand)
-        beside = {key: value for key, value in part.items() if key != "$ref"}
+            return beside
         if name in recursive:
             return {"$ref": f"#/$defs/{prefix}{name}", **beside}
         return {**expand(definitions[name]), **beside}
 
-    kept = {f"{prefix}{name}": map_subschemas(definitions[name], expand) for name in sorted(recursive)}
-    return expand(dict(schema)), kept
-
-
-def simplify(schema: Schema) -> Schema:
-    """A schema made by pydantic, without titles and in the older keywords that every provider knows."""
-    result = map_subschemas(schema, simplify)
-    result.pop("title", None)
-    result.pop("discriminator", None)
-    if "const" in result:
-        result["enum"] = [result.pop("const")]
-    if "oneOf" in result:
-        result["anyOf"] = result.pop("oneOf")
-    return result
-
-
-def map_subschemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """A copy with ``change`` applied to each schema directly inside; values such as enums are kept."""
-    result: Schema = {}
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            result[key] = {
-                name: change(part) if isinstance(part, dict) else part for name, part in value.items()
-            }
-        elif key in _LISTED and isinstance(value, list):
-            result[key] = [change(part) if isinstance(part, dict) else part for part in value]
-        elif key in _SINGLE and isinstance(value, dict):
-            result[key] = change(value)
-        else:
-            result[key] = copy.deepcopy(value)
-    return result
+    kept = {f"{prefix}{name}": expand(definitions[name]) for name in sorted(recursive)}
+    return expand({key: part for key, part in schema.items() if key not in ("$defs", "definitions")}), kept
 
 
 def is_closed(schema: Schema) -> bool:
-    """Return whether an object in the schema, definitions included, accepts no unknown properties."""
-    parts = [schema, *schema.get("$defs", {}).values()]
-    return any(part.get("additionalProperties") is False for whole in parts for part in _walk(whole))
+    """True if an object in the schema accepts no unknown properties, or may do so in a definition."""
+    return any(part.get("additionalProperties") is False or "$ref" in part for part in _parts(schema))
 
 
-def compile_schema(schema: Mapping[str, Any]) -> Validator:
+def _parts(value: Any) -> Iterator[Schema]:
+    """All objects inside a JSON value, itself included."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _parts(inner)
+
+
+def compile_schema(schema: Schema) -> Validator:
     """A validator of values; raises ``BundleError`` if ``schema`` is not a JSON schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
@@ -95,39 +87,44 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
     return validator
 
 
-def _referenced(part: Schema, definitions: Mapping[str, Schema]) -> str | None:
-    """The definition that the schema itself refers to."""
-    reference = part.get("$ref")
-    if reference is None:
-        return None
-    for keyword in _DEFINITIONS:
-        name = str(reference).removeprefix(f"#/{keyword}/")
-        if name != reference and name in definitions:
-            return name
-    raise BundleError(f"the reference {reference!r} does not name one of the schema's own $defs")
+class ClosedObjects(GenerateJsonSchema):
+    """JSON schemas that close the objects of classes without an ``extra`` of their own."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a model; a root model is not an object."""
+        result = super().model_schema(schema)
+        return result if schema.get("root_model") else _closed(result, schema, "model_config")
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a dataclass."""
+        return _closed(super().dataclass_schema(schema), schema, "__pydantic_config__")
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a ``TypedDict``."""
+        return _closed(super().typed_dict_schema(schema), schema, "__pydantic_config__")
 
 
-def _reachable(start: str, definitions: Mapping[str, Schema]) -> set[str]:
-    """The definitions that can be reached by following the references of ``start``."""
-    waiting, seen = [start], set[str]()
-    while waiting:
-        found = {
-            name for part in _walk(definitions[waiting.pop()]) if (name := _referenced(part, definitions))
-        }
-        waiting.extend(found - seen)
-        seen |= found
-    return seen
+def _closed(result: JsonSchemaValue, schema: Any, config: str) -> JsonSchemaValue:
+    if "extra" not in getattr(schema.get("cls"), config, {}):
+        result["additionalProperties"] = False
+    return result
 
 
-def _walk(schema: Schema) -> Iterator[Schema]:
-    """The schema and all schemas inside it."""
-    inside: list[Schema] = []
-
-    def collect(part: Schema) -> Schema:
-        inside.append(part)
+def simplify(part: Any, *, by_name: bool = False) -> Any:
+    """A schema made by pydantic, without titles and in the older keywords that every provider knows."""
+    if isinstance(part, list):
+        return [simplify(inner) for inner in part]
+    if not isinstance(part, dict):
         return part
-
-    map_subschemas(schema, collect)
-    yield schema
-    for part in inside:
-        yield from _walk(part)
+    if by_name:
+        return {name: simplify(inner) for name, inner in part.items()}
+    result = {
+        key: value if key in ("default", "enum") else simplify(value, by_name=key in ("properties", "$defs"))
+        for key, value in part.items()
+        if key not in ("title", "discriminator")
+    }
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
+    if "oneOf" in result:
+        result["anyOf"] = result.pop("oneOf")
+    return result

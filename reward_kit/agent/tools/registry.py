@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from reward_kit.agent.tools.arguments import did_you_mean
+from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
-from reward_kit.agent.tools.schema import inner_function, read_signature
+from reward_kit.agent.tools.parameters import inner_function
+from reward_kit.agent.tools.schema import read_signature
 from reward_kit.errors import BundleError, RewardKitError, ToolError
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ class ToolRegistry:
         self.tool_timeout = tool_timeout
         self.tools: dict[str, Tool] = {}
         self.folder = _bundle_folder(maker)
-        self._openai_tools: str | None = None
-        self._shared_tools: list[dict[str, Any]] | None = None
+        self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):
             raise BundleError(
@@ -136,25 +136,21 @@ class ToolRegistry:
                 f"the name is taken by the tool of {present.place}", remedy="Give one of them name=..."
             )
         self.tools[tool.name] = tool
-        self._openai_tools = self._shared_tools = None
+        self._openai_tools = None
 
     def include(self, other: ToolRegistry) -> None:
         """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
         place = _place(_caller())
-        if not isinstance(other, ToolRegistry):
-            raise BundleError(f"{other!r} is not a ToolRegistry", place=place)
         if other.database == "file" and self.database != "file":
             raise BundleError(
                 f"registry {other.name!r} needs database='file', which {self.name!r} does not have",
                 place=place,
                 remedy=f"Make it ToolRegistry({self.name!r}, database='file').",
             )
-        clashes = [name for name in other.tools if name in self.tools]
-        if clashes:
-            name = clashes[0]
+        for name in other.tools.keys() & self.tools.keys():
+            places = f"{self.tools[name].place} and {other.tools[name].place}"
             raise BundleError(
-                f"both {self.name!r} and {other.name!r} have a tool {name!r} "
-                f"({self.tools[name].place} and {other.tools[name].place})",
+                f"both {self.name!r} and {other.name!r} have a tool {name!r} ({places})",
                 place=place,
                 remedy="Give one of them name=...",
             )
@@ -163,25 +159,21 @@ class ToolRegistry:
 
     def get_openai_tools(self) -> list[dict[str, Any]]:
         """The tools in the OpenAI format, in the order of registration; the list is the caller's own."""
-        if self._openai_tools is None:
-            self._openai_tools = json.dumps(
-                [
-                    {
-                        "type": "function",
-                        "function": {"name": t.name, "description": t.description, "parameters": t.schema},
-                    }
-                    for t in self.tools.values()
-                ]
-            )
-        tools: list[dict[str, Any]] = json.loads(self._openai_tools)
+        tools: list[dict[str, Any]] = copied(self.openai_tools)
         return tools
 
     @property
     def openai_tools(self) -> list[dict[str, Any]]:
         """``get_openai_tools()`` as one shared list, which nobody may change."""
-        if self._shared_tools is None:
-            self._shared_tools = self.get_openai_tools()
-        return self._shared_tools
+        if self._openai_tools is None:
+            self._openai_tools = [
+                {
+                    "type": "function",
+                    "function": {"name": t.name, "description": t.description, "parameters": t.schema},
+                }
+                for t in self.tools.values()
+            ]
+        return self._openai_tools
 
     async def call(
         self,
@@ -270,9 +262,8 @@ def _make_tool(
     inner = inner_function(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise BundleError("it is a generator", remedy="Return a list.")
-    summary, said = parse_docstring(inner.__doc__)
-    _refuse_half_characters([description, summary, *said.values()])
-    signature = read_signature(function, parameters, said, namespace)
+    summary, described = parse_docstring(inner.__doc__)
+    signature = read_signature(function, parameters, described, namespace)
     undescribed = [f"the type of {untyped!r}, which is taken for text" for untyped in signature.untyped]
     if not description and not summary:
         undescribed.insert(0, "what it does")
@@ -287,14 +278,6 @@ def _make_tool(
         check=signature.check,
         undescribed=tuple(undescribed),
     )
-
-
-def _refuse_half_characters(texts: Iterable[str | None]) -> None:
-    try:
-        "".join(text or "" for text in texts).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise BundleError(f"its description has half a character, {half!r}") from None
 
 
 def _caller() -> FrameType:

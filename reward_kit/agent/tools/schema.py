@@ -1,52 +1,58 @@
-"""The parameters of a tool, read from its decorator, annotations and docstring.
+"""The JSON schema of a tool's arguments, and the check of them, both built from its parameters.
 
-A parameter with a default is optional; one without type and default is a string. With ``parameters`` given,
-only those are offered to the model, and others that have no default; ``**kwargs`` takes those that the
-function does not name.
+JSON types are strict: ``"5"`` and ``true`` are not integers, ``5`` and ``5.0`` are. ``null`` is accepted for
+a parameter whose default is ``None``. Unknown names are refused, also in objects inside unless their class
+says otherwise (``extra="allow"``): a misspelt name would otherwise pass for a default.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
-import operator
-import sys
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NotRequired, Optional, get_args
 
-import typing_extensions
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
+from typing_extensions import TypedDict
 
-from reward_kit.agent.tools.check import Check, Parameter, check_by_schema, check_by_types
+from reward_kit.agent.tools.arguments import ArgumentError, pydantic_problems, schema_problems
+from reward_kit.agent.tools.json_schema import (
+    ClosedObjects,
+    Schema,
+    compile_schema,
+    inline_references,
+    is_closed,
+    simplify,
+)
+from reward_kit.agent.tools.parameters import EMPTY, INJECTED, FunctionParameters, Parameter, plain_json
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tools.json_schema import Schema
+    from collections.abc import Sequence
 
-INJECTED = frozenset({"db", "rollout"})
-"""Parameters that are injected; a model never sees them."""
+    from jsonschema.protocols import Validator
 
-_EMPTY = inspect.Parameter.empty
-_PLAIN_TYPES = (str, bool, int, float, list, dict)
+_INEXPRESSIBLE = (PydanticUserError, PydanticSerializationError, SchemaError, TypeError, NameError)
+"""Errors of pydantic for a type that it cannot read, or whose values it cannot write as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
     """The arguments of a tool.
 
-    ``schema`` is their JSON schema, always an object, and ``check`` applies it. ``injected`` are those of
-    ``db`` and ``rollout`` that the function takes, ``needed`` those of them without a default. ``untyped``
-    are parameters whose type is not given.
+    ``schema`` is their JSON schema, always an object. ``check`` turns the JSON text of an object into the
+    arguments as the function takes them, or raises ``ArgumentError``. ``injected`` are those of ``db`` and
+    ``rollout`` that the function takes, ``needed`` those of them without a default. ``untyped`` are
+    parameters whose type is not given.
     """
 
     schema: Schema
     injected: frozenset[str]
     needed: frozenset[str]
-    check: Check
+    check: Callable[[str], dict[str, Any]]
     untyped: tuple[str, ...] = ()
 
 
@@ -66,79 +72,24 @@ def read_signature(
         raise BundleError(
             f"parameters is {parameters!r}", remedy='Give a dict of names and types such as {"origin": str}.'
         )
-    taken = _named_parameters(function)
-    injected = INJECTED & taken.keys()
-    rest = [n for n, p in inspect.signature(function).parameters.items() if p.kind is p.VAR_KEYWORD]
-    open_ended = bool(rest)
-    if open_ended and parameters is None:  # often of a decorator that does not say what it wraps
-        raise BundleError(
-            f"nothing says which arguments '**{rest[0]}' takes",
-            remedy='Name them as parameters of the function, or list them in parameters={"origin": str}.',
-        )
+    own = FunctionParameters(function)
+    required = own.without_default()
     listed = parameters or {}
-    names = listed.get("properties", {}) if _is_object_schema(listed) else listed
-    _refuse_unfit(names, taken, open_ended=open_ended)
-    without_default = [name for name, p in taken.items() if p.default is _EMPTY]
-    needed = injected & set(without_default)
-    required = [name for name in without_default if name not in injected]
+    untyped: tuple[str, ...] = ()
     if _is_object_schema(listed):
-        absent = [name for name in required if name not in names]
+        properties = listed.get("properties", {})
+        own.check_names(properties)
+        absent = [name for name in required if name not in properties and name not in INJECTED]
         if absent:
             raise BundleError(f"parameters has no property for {absent[0]!r}, which the function needs")
-        schema, check = check_by_schema(_plain_json(listed), required, open_ended=open_ended)
-        return ToolSignature(schema, injected, needed, check)
-
-    offered = [*listed, *(name for name in required if name not in listed)]
-    if parameters is None:
-        offered = [name for name in taken if name not in injected]
-    said = descriptions or {}
-    declared = [
-        _parameter(name, listed.get(name, _EMPTY), taken.get(name), function, namespace, said.get(name))
-        for name in offered
-    ]
-    schema, check = check_by_types(declared)
-    untyped = tuple(name for name in offered if name not in listed and _is_untyped(taken[name]))
-    return ToolSignature(schema, injected, needed, check, untyped)
-
-
-def _is_untyped(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation is _EMPTY and (parameter.default is _EMPTY or parameter.default is None)
-
-
-def _named_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that can be given by name; raises ``BundleError`` if others are needed."""
-    named: dict[str, inspect.Parameter] = {}
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:  # some functions written in C have none
-        raise BundleError(
-            f"its parameters are not known ({error})", remedy="Write a def around it."
-        ) from error
-    for index, (name, parameter) in enumerate(parameters.items()):
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            shown = f"*{name}" if parameter.kind is parameter.VAR_POSITIONAL else name
-            raise BundleError(
-                f"parameter {shown!r} cannot be given by name",
-                remedy="Tools are called with named arguments.",
-            )
-        if index == 0 and name == "self":
-            raise BundleError("it is a method", remedy="Register it on an object: R.tool()(thing.method).")
-        if parameter.kind is not parameter.VAR_KEYWORD:
-            named[name] = parameter
-    return named
-
-
-def _refuse_unfit(
-    names: Mapping[str, Any], taken: Mapping[str, inspect.Parameter], *, open_ended: bool
-) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise BundleError(f"parameters lists {name!r}, which is not a name")
-        if name in INJECTED:
-            raise BundleError(f"parameters lists {name!r}, which is injected", remedy="Leave it out.")
-        if name not in taken and not open_ended:
-            has = ", ".join(repr(own) for own in taken if own not in INJECTED) or "none"
-            raise BundleError(f"parameters lists {name!r}, which the function does not take (it takes {has})")
+        check = _of_schema(plain_json(listed), required, open_ended=own.keywords is not None)
+    else:
+        own.check_names(listed)
+        offered = own.offered(parameters, descriptions or {}, namespace or {})
+        check = _of_parameters(offered)
+        untyped = tuple(p.name for p in offered if p.name not in listed and own.is_untyped(p.name))
+    injected = INJECTED & own.named.keys()
+    return ToolSignature(check.schema, injected, injected & set(required), check, untyped)
 
 
 def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
@@ -151,110 +102,163 @@ def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-def _parameter(
-    name: str,
-    given: Any,
-    taken: inspect.Parameter | None,
-    function: Callable[..., Any],
-    namespace: Mapping[str, Any] | None,
-    description: str | None,
-) -> Parameter:
-    """One parameter; ``given`` is its entry in ``parameters``, ``taken`` that in the function's signature."""
-    default = _EMPTY if taken is None else taken.default
-    if isinstance(given, Mapping):
-        return Parameter(name, schema=_plain_json(given), default=default, description=description)
-    if isinstance(given, (str, list, tuple, set)) or given is None:
-        raise BundleError(
-            f"parameters[{name!r}] is {given!r}",
-            remedy='Give a type (str), an annotation (Literal["a"]) or a JSON schema ({"type": "string"}).',
-        )
-    annotation = given
-    if annotation is _EMPTY and taken is not None and taken.annotation is not _EMPTY:
-        annotation = _resolve_annotation(function, name, taken.annotation, namespace)
-    if annotation is _EMPTY:
-        annotation = _type_of_default(default)
-    if isinstance(default, FieldInfo):
-        annotation, default = Annotated[annotation, default], _EMPTY
-    return Parameter(name, _readable_by_pydantic(annotation), default=default, description=description)
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The check of a tool's arguments.
 
-
-def _type_of_default(default: Any) -> Any:
-    if default is _EMPTY or default is None:
-        return str
-    return next((kind for kind in _PLAIN_TYPES if type(default) is kind), Any)
-
-
-def _plain_json(schema: Mapping[str, Any]) -> Schema:
-    """A private copy of a hand-written schema."""
-    try:
-        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
-        text.encode()  # half a character cannot be sent to a model
-        copied = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BundleError(f"not a JSON schema: {schema!r} ({error})") from error
-    assert isinstance(copied, dict)
-    return copied
-
-
-def _resolve_annotation(
-    function: Callable[..., Any], name: str, annotation: Any, namespace: Mapping[str, Any] | None
-) -> Any:
-    """The annotation of one parameter, strings evaluated in the function's module and ``namespace``.
-
-    Parameter by parameter, because the annotation of an injected ``db`` is often importable for type checkers
-    only. Raises ``BundleError`` if a name in it is not defined.
+    ``types`` are pydantic's, for typed parameters. ``rules`` hold the ``handwritten`` schemas, and those of
+    types with objects inside, of which only unknown names are reported.
     """
-    holder = types.SimpleNamespace(__annotations__={name: annotation})
-    inner = inner_function(function)
-    inner = inner if hasattr(inner, "__globals__") else type(inner).__call__
-    scope, local = getattr(inner, "__globals__", {}), dict(namespace or {})
+
+    schema: Schema
+    types: TypeAdapter[dict[str, Any]] | None = None
+    rules: Validator | None = None
+    handwritten: frozenset[str] = frozenset()
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        values, problems = self._typed(text)
+        if self.rules is not None:
+            given = json.loads(text)
+            problems += schema_problems(self.rules, given, self.handwritten if self.types else None)
+            for name in self.handwritten & values.keys():
+                if self.schema["properties"][name].get("type") == "integer":
+                    values[name] = _whole(values[name])
+        if problems:
+            raise ArgumentError(list(dict.fromkeys(problems)))
+        return values
+
+    def _typed(self, text: str) -> tuple[dict[str, Any], list[str]]:
+        if self.types is None:
+            return json.loads(text), []
+        try:
+            # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
+            # the same.
+            return self.types.validate_json(text, strict=True), []
+        except ValidationError:
+            # JSON does not tell 5.0 from 5, pydantic does
+            given = json.loads(text, parse_float=lambda number: _whole(float(number)))
+        try:
+            return self.types.validate_json(json.dumps(given), strict=True), []
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            return {}, pydantic_problems(faults, json.loads(text), self.schema["properties"])
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> _Check:
+    """The check of arguments whose JSON schema was written by hand.
+
+    ``required`` are names that the function needs. Unlisted names are refused unless it is ``open_ended``.
+    """
+    whole, definitions = inline_references(schema)
+    properties = whole.pop("properties", {})
+    needed = [name for name in required if name not in INJECTED]
+    names = list(dict.fromkeys([*whole.pop("required", []), *needed]))
+    closed = whole.get("additionalProperties", True) if open_ended else False
+    complete = {**_object(properties, names, definitions), **whole, "additionalProperties": closed}
+    return _Check(complete, rules=compile_schema(complete), handwritten=frozenset(properties))
+
+
+def _of_parameters(parameters: Sequence[Parameter]) -> _Check:
+    """The check of typed parameters; raises ``BundleError`` for a type that JSON cannot express."""
+    types, whole = _types(parameters)
+    whole, definitions = inline_references(whole)
+    properties: Schema = {}
+    for parameter in parameters:
+        if parameter.schema is not None:
+            try:
+                schema, more = inline_references(parameter.schema, prefix=f"{parameter.name}_")
+                compile_schema(parameter.schema)
+            except BundleError as error:
+                raise BundleError(f"parameters[{parameter.name!r}]: {error.fault}") from error
+            definitions.update(more)
+        elif parameter.name in whole["properties"]:
+            schema = _with_default(parameter, whole["properties"][parameter.name])
+        else:
+            raise BundleError(
+                f"parameter {parameter.name!r} has an alias", remedy="Give the parameter that name instead."
+            )
+        properties[parameter.name] = _described(parameter, schema)
+    required = [parameter.name for parameter in parameters if parameter.required]
+    handwritten = frozenset(parameter.name for parameter in parameters if parameter.schema is not None)
+    ruled = {name: schema for name, schema in properties.items() if name in handwritten or is_closed(schema)}
+    return _Check(
+        _object(properties, required, definitions),
+        types,
+        rules=compile_schema({"properties": ruled, "$defs": definitions}) if ruled else None,
+        handwritten=handwritten,
+    )
+
+
+def _object(properties: Schema, required: Sequence[str], definitions: Schema) -> Schema:
+    schema: Schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _types(parameters: Sequence[Parameter]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
+    """Pydantic's validator of all parameters, as an object without further names, and its JSON schema."""
     try:
-        return get_type_hints(holder, globalns=scope, localns=local, include_extras=True)[name]
-    except (NameError, SyntaxError, TypeError, AttributeError) as error:
-        raise BundleError(
-            f"the annotation {annotation!r} of parameter {name!r} cannot be read ({error})",
-            remedy="Import what it names, or list the parameter in parameters={...}.",
-        ) from error
+        return _typed_dict(parameters)
+    except _INEXPRESSIBLE as error:
+        for parameter in parameters:  # the message names the one that pydantic cannot read
+            try:
+                _typed_dict([parameter])
+            except _INEXPRESSIBLE as its_error:
+                reason = str(its_error).splitlines()[0].split(". ")[0]
+                raise BundleError(
+                    f"the type of parameter {parameter.name!r} cannot be expressed in JSON ({reason})",
+                    remedy="Only db and rollout are injected; give any other parameter a JSON type.",
+                ) from error
+        raise BundleError(str(error)) from error
 
 
-def inner_function(function: Callable[..., Any]) -> Any:
-    """The function, method or callable object inside decorators and ``partial``."""
-    inner: Any = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    return inner
+def _typed_dict(parameters: Sequence[Parameter]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
+    make: Any = TypedDict  # type checkers want the fields written out
+    arguments = make("arguments", {parameter.name: _field(parameter) for parameter in parameters})
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
+    return adapter, simplify(adapter.json_schema(schema_generator=ClosedObjects))
 
 
-def _readable_by_pydantic(annotation: Any) -> Any:
-    """The annotation with each ``typing.TypedDict`` rebuilt, which pydantic refuses before Python 3.12."""
-    if sys.version_info >= (3, 12):
-        return annotation
-    if typing.is_typeddict(annotation) and type(annotation).__module__ == "typing":
-        return _rebuilt(annotation)
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if not arguments or origin is Literal:
-        return annotation
-    if origin is Annotated:
-        inner = _readable_by_pydantic(arguments[0])
-        return annotation if inner is arguments[0] else annotation.copy_with((inner,))
-    replaced = tuple(_readable_by_pydantic(argument) for argument in arguments)
-    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
-        return annotation
-    if origin in (Union, types.UnionType):
-        return functools.reduce(operator.or_, replaced)
-    return origin[replaced]
+def _field(parameter: Parameter) -> Any:
+    annotation = Any if parameter.schema is not None else parameter.annotation
+    if parameter.default is None:
+        annotation = Optional[annotation]  # noqa: UP045 - the other spelling fails for annotations that are strings
+    return annotation if parameter.required else NotRequired[annotation]
 
 
-def _rebuilt(typed_dict: Any) -> Any:
-    fields: dict[str, Any] = {}
-    for name, hint in get_type_hints(typed_dict, include_extras=True).items():
-        if get_origin(hint) in (typing_extensions.Required, typing_extensions.NotRequired):
-            hint = get_args(hint)[0]
-        required = name in typed_dict.__required_keys__
-        wrapper = typing_extensions.Required if required else typing_extensions.NotRequired
-        fields[name] = wrapper[_readable_by_pydantic(hint)]
-    make: Any = typing_extensions.TypedDict
-    made = make(typed_dict.__name__, fields)
-    if hasattr(typed_dict, "__pydantic_config__"):
-        made.__pydantic_config__ = typed_dict.__pydantic_config__
-    return made
+def _with_default(parameter: Parameter, schema: Schema) -> Schema:
+    """The schema made by pydantic, with the function's own default.
+
+    ``null`` is accepted for a default of ``None``, but advertised only if the type was declared so.
+    """
+    if parameter.default is EMPTY:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "default"}
+    if parameter.default is not None or type(None) in get_args(parameter.annotation):
+        try:
+            default = to_jsonable_python(parameter.default)
+            json.dumps(default, allow_nan=False)
+        except (PydanticSerializationError, ValueError):
+            return rest
+        return {**rest, "default": default}
+    others = [one for one in rest.pop("anyOf", []) if one != {"type": "null"}]
+    return {**others[0], **rest} if len(others) == 1 else {**rest, "anyOf": others} if others else rest
+
+
+def _described(parameter: Parameter, schema: Schema) -> Schema:
+    """The schema with the nearest description: its own or the annotation's, the docstring's, the type's."""
+    if parameter.schema is not None and "description" in schema:
+        return schema
+    notes = [extra.description if isinstance(extra, FieldInfo) else extra for extra in parameter.extras]
+    nearest = next((note for note in notes if note and isinstance(note, str)), None)
+    description = nearest or parameter.description or schema.get("description")
+    return {**schema, "description": description} if description else schema

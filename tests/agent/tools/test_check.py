@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import typing
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal, Union
 
 import pytest
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError
 from reward_kit.agent.tools.schema import ToolSignature, read_signature
@@ -29,20 +29,15 @@ class Passenger(BaseModel):
     born: date | None = None
 
 
-class Tree(BaseModel):
-    name: str
-    children: list[Tree] = []
-
-
 @dataclass
 class Bag:
     weight: float
     labels: list[str] = field(default_factory=list)
 
 
-class Seat(typing.TypedDict):
+class Seat(TypedDict):
     row: int
-    letter: typing.Literal["A", "B"]
+    letter: Literal["A", "B"]
 
 
 def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:
@@ -155,25 +150,3 @@ def test_a_hundred_faults_and_long_values_make_a_short_text() -> None:
 
     assert text.endswith("; 92 more")
     assert len(text) < 2000
-
-
-def test_deep_nesting_is_refused_not_a_crash() -> None:
-    def typed(value: Tree):
-        pass
-
-    def by_schema(value):
-        pass
-
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
-    schema = {"type": "object", "properties": {"value": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
-    deep_tree: dict[str, Any] = {"name": "leaf"}
-    deep_chain: dict[str, Any] = {}
-    for _ in range(400):
-        deep_tree = {"name": "x", "children": [deep_tree]}
-        deep_chain = {"next": deep_chain}
-
-    assert "recursion limit" in refusal(read_signature(typed), {"value": deep_tree})
-    try:
-        check(read_signature(by_schema, schema), {"value": deep_chain})
-    except ArgumentError as error:
-        assert "nested too deeply" in str(error)  # noqa: PT017 - whether it is too deep depends on the Python

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import logging
 import re
-import sys
 import threading
 import time
 from typing import Any
@@ -54,8 +53,6 @@ async def test_a_call_that_succeeds_carries_content_value_and_arguments() -> Non
 async def test_whatever_a_tool_raises_becomes_an_error_text(
     error: BaseException, status: str, content: str | None, kind: str
 ) -> None:
-    if isinstance(error, asyncio.CancelledError) and sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 cannot tell who cancelled")
     registry = ToolRegistry("tools")
 
     def sync_tool():

@@ -197,7 +197,6 @@ def takes_an_alias(a: str = Field("x", alias="b")) -> None: ...
     [
         (dict, {}, "its parameters are not known"),
         (lambda: 1, {"name": 3}, "models cannot call a tool of this name"),
-        (lambda: 1, {"name": "f", "description": "half \ud800"}, "half a character"),
         (takes_unwritable, {}, "'a' cannot be expressed in JSON"),
         (takes_an_alias, {}, "'a' has an alias"),
     ],

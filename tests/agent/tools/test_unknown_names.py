@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
@@ -49,10 +48,6 @@ class Seat(TypedDict):
     line: NotRequired[Line]
 
 
-class OlderSeat(typing.TypedDict):
-    row: int
-
-
 class Trip(BaseModel):
     bag: Bag | None = None
     seat: Seat | None = None
@@ -83,22 +78,6 @@ class Open(BaseModel):
 class Careless(BaseModel):
     model_config = ConfigDict(extra="ignore")
     line: Line | None = None
-
-
-class OpenSeat(typing.TypedDict):
-    row: int
-
-
-OpenSeat.__pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[attr-defined]
-
-
-class Renamed(BaseModel):
-    quantity: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def of_older_agents(cls, given: Any) -> Any:
-        return {"quantity": given["qty"]} if "qty" in given else given
 
 
 def signature_of(annotation: Any) -> Any:
@@ -140,7 +119,6 @@ UNKNOWN = "is unknown (known: 'product_id', 'quantity')"
         (Trunk, {"colour": 1}, "'value.colour' is unknown (known: 'weight', 'line')"),
         (Trunk, {"line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
         (Seat, {"row": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
-        (OlderSeat, {"row": 1, "rwo": 1}, "'value.rwo' is unknown (did you mean 'row'?)"),
         (Trip, {"bag": {"colour": 1}}, "'value.bag.colour' is unknown (known: 'weight')"),
         (Trip, {"seat": {"row": 1, "rwo": 1}}, "'value.seat.rwo' is unknown (did you mean 'row'?)"),
         (
@@ -166,8 +144,6 @@ def test_a_key_that_an_object_does_not_know_is_refused_with_its_path(
     [
         (Open, {"more": 1}, Open(more=1)),
         (Careless, {"more": 1}, Careless()),
-        (OpenSeat, {"row": 1, "more": 1}, {"row": 1, "more": 1}),
-        (Renamed, {"qty": 3}, Renamed(quantity=3)),
         (dict[str, Any], {"more": 1}, {"more": 1}),
         (Line | Bag, {"weight": 2}, Bag(2)),
         ({"type": "object", "properties": {"a": {}}}, {"more": 1}, {"more": 1}),
@@ -175,9 +151,8 @@ def test_a_key_that_an_object_does_not_know_is_refused_with_its_path(
 )
 def test_what_the_author_said_of_other_keys_holds(annotation: Any, given: Any, value: Any) -> None:
     assert taken(annotation, given) == value
-    assert signature_of(annotation).schema["properties"]["value"].get(
-        "additionalProperties"
-    ) is not False or (annotation is Renamed)
+    schema = signature_of(annotation).schema["properties"]["value"]
+    assert schema.get("additionalProperties") is not False
 
 
 def objects(schema: Any) -> list[Any]:
@@ -205,7 +180,6 @@ def test_the_author_s_own_use_of_the_classes_is_not_changed() -> None:
     assert TypeAdapter(list[Line]).validate_python([MISSPELT]) == [Line(product_id=1)]
     assert TypeAdapter(Trunk).validate_python({"wait": 1}) == Trunk()
     assert "additionalProperties" not in Line.model_json_schema()
-    assert Line.__pydantic_complete__
 
 
 async def test_a_misspelt_quantity_orders_nothing(tmp_path) -> None:
