@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import RowFaults, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, placeholder_fault, read_user_prompts
 from reward_kit.agent.bundles.imports import BundleImports, absolute
@@ -20,7 +21,6 @@ from reward_kit.agent.bundles.toolset import (
     outside_fault,
     required_fields,
 )
-from reward_kit.agent.base.text import did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.exporting.columns import columns_of, line_of
 from reward_kit.agent.exporting.formats import FORMATS, Format
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
-from reward_kit.agent.base.text import did_you_mean
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.scoring.rows import passes_of, reward_of
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.scoring.rows import passes_of, reward_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
