@@ -10,8 +10,8 @@ from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.orchestrator import RolloutLimits, run_rollout
 from reward_kit.agent.runner.row_states import replay_row_gold
-from reward_kit.agent.scoring.failures import Failure
-from reward_kit.agent.scoring.record_keeping import FinalData, classify, not_compared, record_of
+from reward_kit.agent.scoring.failures.classify import Failure, classify
+from reward_kit.agent.scoring.record_keeping import record_of
 
 Turn = Sequence[Any]
 
@@ -57,15 +57,12 @@ async def failure_of(
             database=None,
             gold_database=None,
         )
-        data = FinalData(
+        classify(
+            record,
+            task.reward,
             changes=finished.database.changes(),
             gold=finished.gold,
             expected=gold.expected if gold else (),
             gold_fault=gold.fault if gold else None,
-            ignored=not_compared(task.reward),
         )
-        classify(record, data)
-        if record.failure is None:
-            return None
-        plain = record.failure.items()
-        return Failure(**{name: tuple(item) if isinstance(item, list) else item for name, item in plain})
+        return Failure(**record.failure) if record.failure else None

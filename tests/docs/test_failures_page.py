@@ -12,7 +12,7 @@ import pytest
 from pages import ROOT, follow
 from stub_server import StubServer
 
-from reward_kit.agent.scoring.failures import FAILURE_KINDS, Failure
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure
 
 PAGE = ROOT / "docs" / "failures.md"
 

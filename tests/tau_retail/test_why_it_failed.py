@@ -11,7 +11,7 @@ import pytest
 from scripted_agent import failure_of
 
 from reward_kit.agent.bundles.bundle import Task, TaskBundle
-from reward_kit.agent.scoring.failures import Failure
+from reward_kit.agent.scoring.failures.classify import Failure
 from tau_retail_task.tools import R
 
 EXCHANGE = "exchange_delivered_order_items"
@@ -52,9 +52,9 @@ async def test_a_wrong_item(tasks: list[Task], base: Any) -> None:
     failure = await failed(tasks[1], base, made)
     assert failure.kind == "wrong_arguments"
     assert (failure.step, failure.turn, failure.call) == (5, 1, 4)
-    assert failure.arguments == (
-        {"argument": "new_item_ids", "expected": ["7747408585"], "got": ["4953074738"]},
-    )
+    assert failure.arguments == [
+        {"argument": "new_item_ids", "expected": ["7747408585"], "got": ["4953074738"]}
+    ]
     assert (failure.expected or {})["name"] == EXCHANGE
     assert (failure.made or {})["arguments"]["new_item_ids"] == ["4953074738"]
     assert any("7747408585" in str(row["expected"]) for row in failure.rows)
@@ -70,7 +70,7 @@ async def test_a_wrong_payment_method_is_refused_and_never_corrected(tasks: list
 async def test_a_refused_attempt_that_is_corrected_is_no_fault(tasks: list[Task], base: Any) -> None:
     wrong = [(RETURN, {**gold(tasks[2])[-1][1], "payment_method_id": "credit_card_0"})]
     failure = await failed(tasks[2], base, [*wrong, *gold(tasks[2]), "I count 9 of them."])
-    assert (failure.kind, failure.unsaid, failure.rows) == ("missing_output", ("10",), ())
+    assert (failure.kind, failure.unsaid, failure.rows) == ("missing_output", ["10"], [])
     assert (failure.step, failure.turn, failure.call) == (13, 1, None)
 
 
@@ -107,7 +107,7 @@ async def test_another_order_is_cancelled(tasks: list[Task], base: Any) -> None:
     failure = await failed(tasks[81], base, [first, (CANCEL, {**other[1], "order_id": "#W5056519"})])
     assert failure.kind == "wrong_arguments"
     assert failure.call == 1
-    assert failure.arguments == ({"argument": "order_id", "expected": "#W9722559", "got": "#W5056519"},)
+    assert failure.arguments == [{"argument": "order_id", "expected": "#W9722559", "got": "#W5056519"}]
     tables = {row["table"] for row in failure.rows}
     assert "orders" in tables
 
@@ -179,7 +179,7 @@ async def test_columns_that_the_reward_ignores_are_no_difference(tasks: list[Tas
         await R.execute_tool(*same, db=fork)
         assert len(fork.changes()) == 1
     failure = await failed(task, base, [same, *writes(task)])
-    assert (failure.kind, failure.rows) == ("missing_output", ())
+    assert (failure.kind, failure.rows) == ("missing_output", [])
 
 
 async def test_too_few_steps_name_the_fault_before(tasks: list[Task], base: Any) -> None:

@@ -17,9 +17,8 @@ from reward_kit.agent.comparison.row_pairs import (
 )
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.scoring.metrics import passes_of, reward_of, shown_ks
 from reward_kit.agent.scoring.results import asked_model
-from reward_kit.agent.scoring.rows import passes_of, reward_of
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -244,7 +243,8 @@ def standings(comparisons: Sequence[EvaluationComparison]) -> list[Standing]:
 
 def shared_ks(lines: Sequence[Standing]) -> list[int]:
     """Return the values of k that a table shows, of those that all lines have."""
-    return shown_ks(min(len(line.passes.pass_power) for line in lines))
+    ks = shown_ks(min(max(line.passes.pass_power) for line in lines))
+    return [k for k in ks if all(k in line.passes.pass_power for line in lines)]
 
 
 def _standing(stored: StoredEvaluation, success: PairedDifference | None) -> Standing:

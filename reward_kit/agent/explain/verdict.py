@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.lenient_json import read_object
 from reward_kit.agent.explain.explanation import AUTHORS, Author
-from reward_kit.agent.scoring.failures import FAILURE_KINDS
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

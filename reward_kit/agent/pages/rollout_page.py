@@ -9,7 +9,7 @@ from reward_kit.agent.base.history import shown_text
 from reward_kit.agent.base.text import call_line
 from reward_kit.agent.pages.rendering import pretty, readable, render
 from reward_kit.agent.records.outcome import is_success, total_usage
-from reward_kit.agent.scoring.failures import row_line
+from reward_kit.agent.scoring.failures.row_differences import row_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -52,8 +52,8 @@ _PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
 
 def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     """Two evaluations: what differs between them, the numbers, the verdict, then the rows that changed."""
-    yield from _head("A", comparison.a)
-    yield from _head("B", comparison.b)
+    for side, stored in (("A", comparison.a), ("B", comparison.b)):
+        yield from _head(side, stored)
     yield ""
     yield from _settings(comparison)
     yield ""
@@ -69,8 +69,8 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _metric_notes({"B": comparison})
     yield ""
     yield from verdict_lines(comparison.success)
-    yield from _rows("worse", comparison.worse, comparison)
-    yield from _rows("better", comparison.better, comparison)
+    yield from _changed_rows("worse", comparison.worse, "B", comparison.b)
+    yield from _changed_rows("better", comparison.better, "A", comparison.a)
 
 
 def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
@@ -188,38 +188,26 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
 
 def _settings(comparison: EvaluationComparison) -> Iterator[str]:
     """The settings, modules, rows and tools that differ; long values have lines of their own."""
-    found = [*_setting_lines(comparison), *_changed(comparison)]
-    if not comparison.a.fingerprints or not comparison.b.fingerprints:
-        yield "It is not known if rows, tools or code have changed: the log is missing."
-    yield "different:" if found else "Nothing that is recorded of the two is different."
-    yield from found
-
-
-def _setting_lines(comparison: EvaluationComparison) -> Iterator[str]:
+    found = []
     width = max((len(setting.name) for setting in comparison.settings), default=0)
     for setting in comparison.settings:
         a, b = (one_line(value, LONGEST_VALUE) for value in (setting.a, setting.b))
         line = f"  {setting.name:{width}}  {a} -> {b}"
-        if len(line) <= WIDTH:
-            yield line
-        else:
-            yield from (f"  {setting.name}", f"    A  {a}", f"    B  {b}")
-
-
-def _changed(comparison: EvaluationComparison) -> Iterator[str]:
+        found += [line] if len(line) <= WIDTH else [f"  {setting.name}", f"    A  {a}", f"    B  {b}"]
     modules: dict[str, list[str]] = {}
     for name, (before, now) in comparison.code.items():
-        what = "only in B" if before is None else "only in A" if now is None else "changed"
-        modules.setdefault(what, []).append(name)
-    for what, names in modules.items():
-        yield _listed(f"  code {what}: ", names)
+        change = "only in B" if before is None else "only in A" if now is None else "changed"
+        modules.setdefault(change, []).append(name)
+    found += [_listed(f"  code {change}: ", names) for change, names in modules.items()]
     changed, tools = comparison.changed, comparison.tools
     if changed:
         fields = one_line(", ".join(comparison.changed_fields), LONGEST_VALUE)
         where = f" ({changed[0]}: {fields})" if fields else ""
-        yield f"  content of {count(len(changed), 'row')}{where}"
+        found.append(f"  content of {count(len(changed), 'row')}{where}")
     if tools:
-        yield f"  tools of {count(len(tools), 'row')}: their names, descriptions or parameters"
+        found.append(f"  tools of {count(len(tools), 'row')}: their names, descriptions or parameters")
+    yield "different:" if found else "Nothing that is recorded of the two is different."
+    yield from found
 
 
 def _listed(head: str, names: Sequence[str]) -> str:
@@ -241,8 +229,7 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
         lines += [_listed(f"  {len(ids)} {reason}: ", ids) for reason, ids in left_out.items()]
         if CHANGED in left_out:
             lines.append("  (--changed-rows compares those that have changed, too)")
-    sides = {"A": [pair.a for pair in comparison.rows], "B": [pair.b for pair in comparison.rows]}
-    for side, rows in sides.items():
+    for side, rows in (("A", [pair.a for pair in comparison.rows]), ("B", [pair.b for pair in comparison.rows])):
         fewer = sum(row.judged < row.planned for row in rows)
         if fewer:
             lines.append(f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side}")
@@ -252,20 +239,17 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
 
 def _table(comparisons: Sequence[EvaluationComparison]) -> dict[str, list[Measure | None]]:
     """By label the measure of each comparison (None: it has none); metrics follow the reward."""
-    measures = [{one.name: one for one in _chosen(each.measures)} for each in comparisons]
+    measures = [{one.name: one for one in each.measures} for each in comparisons]
     metrics = [_shared_metrics(each) for each in comparisons]
+    ks = [int(name.removeprefix("Pass^")) for found in measures for name in found if name.startswith("Pass^")]
+    shown = {f"Pass^{k}" for k in shown_ks(max(ks))}
     table: dict[str, list[Measure | None]] = {}
     for name in dict.fromkeys(name for found in measures for name in found):
-        table[name] = [found.get(name) for found in measures]
+        if name in shown or not name.startswith("Pass^"):
+            table[name] = [found.get(name) for found in measures]
         if name == "reward":
-            table.update((label, [found.get(label) for found in metrics]) for label in _clearest(metrics))
+            table |= {label: [found.get(label) for found in metrics] for label in _clearest(metrics)}
     return table
-
-
-def _chosen(measures: Sequence[Measure]) -> list[Measure]:
-    """All measures, but only ``shown_ks`` of the Pass^k."""
-    ks = [measure for measure in measures if measure.name.startswith("Pass^")]
-    return [*(ks[k - 1] for k in shown_ks(len(ks))), *measures[len(ks) :]]
 
 
 def _shared_metrics(comparison: EvaluationComparison) -> dict[str, Measure]:
@@ -295,19 +279,14 @@ def _metric_notes(comparisons: Mapping[str, EvaluationComparison]) -> Iterator[s
         yield f"Not shown, as less clear or the same: {others} (--json has all)."
         yield f"Of {total} metrics that are the same, about {round(total / 20)} would seem to differ by luck."
     for side, each in comparisons.items():
-        reasons = {
-            (True, False): f"in A, not in {side}",
-            (False, True): f"in {side}, not in A",
-            (True, True): f"of no row in both A and {side}",
-        }
-        names: dict[tuple[bool, bool], list[str]] = {}
-        for metric in each.metrics:
-            if not metric.difference:
-                present = metric.a is not None, metric.b is not None
-                names.setdefault(present, []).append(one_line(metric.name))
-        for present, reason in reasons.items():
-            if present in names:
-                yield _listed(f"Metrics {reason}: ", names[present])
+        alone = [metric for metric in each.metrics if not metric.difference]
+        for reason, found in (
+            (f"in A, not in {side}", [one for one in alone if one.a is not None and one.b is None]),
+            (f"in {side}, not in A", [one for one in alone if one.a is None and one.b is not None]),
+            (f"of no row in both A and {side}", [one for one in alone if None not in (one.a, one.b)]),
+        ):
+            if found:
+                yield _listed(f"Metrics {reason}: ", [one_line(metric.name) for metric in found])
 
 
 def _labelled(label: str, width: int, rest: str) -> Iterator[str]:
@@ -366,15 +345,17 @@ def _signed(value: float, unit: Unit) -> str:
     return f"{'-' if value < 0 else '+'}{text}"
 
 
-def _rows(what: str, pairs: Sequence[RowPair], comparison: EvaluationComparison) -> Iterator[str]:
+def _changed_rows(
+    change: str, pairs: Sequence[RowPair], side: str, stored: StoredEvaluation
+) -> Iterator[str]:
+    """The rows that got ``change`` in B, with the failures of the ``side`` that failed more often."""
     if not pairs:
         return
     shown = pairs[:SHOWN_ROWS]
-    width = min(LONGEST_NAME, max(len(pair.row_id) for pair in shown))
-    side, stored = ("A", comparison.a) if what == "better" else ("B", comparison.b)
     yield ""
-    yield f"{what} in B: {count(len(pairs), 'row')}"
+    yield f"{change} in B: {count(len(pairs), 'row')}"
     passed = [f"{pair.a.passed}/{pair.a.judged} -> {pair.b.passed}/{pair.b.judged}" for pair in shown]
+    width = min(LONGEST_NAME, max(len(pair.row_id) for pair in shown))
     wide = max(12, *map(len, passed))
     yield f"  {'row':{width}}  {'A -> B':{wide}}  failures in {side}"
     for pair, counts in zip(shown, passed, strict=True):

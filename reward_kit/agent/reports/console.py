@@ -114,7 +114,7 @@ def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
 def _passes_table(result: EvaluationResult) -> Table:
     has_intervals = any(one.interval for one in result.pass_power.values())
     table = text_table("k", right=("Pass^k", "Pass@k"), caption=INTERVALS if has_intervals else None)
-    for k in shown_ks(len(result.pass_power)):
+    for k in shown_ks(max(result.pass_power, default=0)):
         table.add_row(str(k), estimate(result.pass_power[k]), estimate(result.pass_at[k]))
     table.add_row("score", score(result.score), "")
     return table

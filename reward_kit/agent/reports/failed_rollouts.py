@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import call_line, count, one_line
-from reward_kit.agent.scoring.failures import row_line
+from reward_kit.agent.scoring.failures.row_differences import row_line
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
 
 def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Headings, a line for each group, and one for all rows of the evaluation."""
-    ks = shown_ks(max((len(group.pass_power) for group in groups), default=0))
+    ks = shown_ks(max((k for group in groups for k in group.pass_power), default=0))
     return [
         (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward"),
         *(_group_cells(_label(group), group.rows, group.passes, group.reward, ks) for group in groups),

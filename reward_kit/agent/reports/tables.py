@@ -52,17 +52,10 @@ def facts_table(facts: Iterable[tuple[str, str]], min_width: int | None = None) 
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table without trailing blanks."""
-    from rich.segment import Segment, Segments
-
-    segments: list[Segment] = []
-    for line in console.render_lines(table, pad=False):
-        while line and not line[-1].text.strip():
-            line.pop()
-        if line:
-            last = line.pop()
-            line.append(Segment(last.text.rstrip(), last.style))
-        segments += [*line, Segment.line()]
-    console.print(Segments(segments), end="")
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 def table_lines(

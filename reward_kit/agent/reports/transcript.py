@@ -16,7 +16,7 @@ from reward_kit.agent.base.text import (
     tokens,
 )
 from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.scoring.failures import row_line
+from reward_kit.agent.scoring.failures.row_differences import row_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

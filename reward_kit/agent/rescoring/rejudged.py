@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.scoring.metrics import mean
-from reward_kit.agent.scoring.rows import passes_of, row_results
+from reward_kit.agent.scoring.metrics import mean, passes_of
+from reward_kit.agent.scoring.rows import row_results
 
 if TYPE_CHECKING:
     from pathlib import Path

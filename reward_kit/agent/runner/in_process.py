@@ -26,14 +26,8 @@ from reward_kit.agent.runner.rejudging import judge_again
 from reward_kit.agent.runner.row_states import RowStates
 from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.runner.signals import completed
-from reward_kit.agent.scoring.record_keeping import (
-    FinalData,
-    classify,
-    not_compared,
-    outcome_of,
-    record_of,
-    tool_faults_of,
-)
+from reward_kit.agent.scoring.failures.classify import classify
+from reward_kit.agent.scoring.record_keeping import outcome_of, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.tau_bench.replay import recorded_run
@@ -247,13 +241,7 @@ class InProcess:
         state: bytes | None = None
         gold_state: bytes | None = None
         with finished.database as database:
-            data = FinalData(
-                changes=database.changes(),
-                gold=finished.gold,
-                expected=gold.expected if gold else (),
-                gold_fault=gold.fault if gold else None,
-                ignored=not_compared(task.reward),
-            )
+            changes = database.changes()
             if row.keep == "full":
                 file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
             elif row.keep == "delta":
@@ -270,7 +258,14 @@ class InProcess:
             database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
             gold_database="delta" if gold is not None and row.keep is not None else None,
         )
-        classify(record, data)
+        classify(
+            record,
+            task.reward,
+            changes=changes,
+            gold=finished.gold,
+            expected=gold.expected if gold else (),
+            gold_fault=gold.fault if gold else None,
+        )
         if self._config.debug:
             await asyncio.to_thread(_write_transcript, record, self._folder.root)
         if self._telemetry is not None:

@@ -13,13 +13,8 @@ from reward_kit.agent.records.played import PlayedRollout
 from reward_kit.agent.records.rollout_record import load_rollout
 from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
 from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.scoring.record_keeping import (
-    FinalData,
-    classify,
-    not_compared,
-    outcome_of,
-    plain_result,
-)
+from reward_kit.agent.scoring.failures.classify import classify
+from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
@@ -77,11 +72,11 @@ async def _classify(record: RolloutRecord, task: Task, row: RowState) -> None:
         gold = await row.gold_for(task, record.seed)
         if gold is not None and gold is not row.gold:
             opened.callback(gold.database.close)
-        data = FinalData(
+        classify(
+            record,
+            task.reward,
             changes=final.changes(),
             gold=gold.database.changes() if gold else None,
             expected=gold.expected if gold else (),
             gold_fault=gold.fault if gold else None,
-            ignored=not_compared(task.reward),
         )
-        classify(record, data)

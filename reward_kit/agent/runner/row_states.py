@@ -11,7 +11,7 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.records.played import RowGold
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.runner.schedule import rollout_seed
-from reward_kit.agent.scoring.failures import ExpectedCall
+from reward_kit.agent.scoring.failures.alignment import ExpectedCall
 from reward_kit.agent.storage.layout import keep_of
 
 if TYPE_CHECKING:

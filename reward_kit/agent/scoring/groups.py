@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.scoring.rows import passes_of, reward_of
+from reward_kit.agent.scoring.metrics import passes_of, reward_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +53,15 @@ def groups_of(
     ``field`` is a field, or the path of a value within one: ``metadata.domain``. A row whose value is a list
     is in the group of each member. Raises ``UsageError`` if no row has the field.
     """
-    if not isinstance(field, str):
-        raise UsageError(f"rows are grouped by the name of a field, not by {field!r}")
     groups = _groups(rows, field, seed)
-    if all(group.value is None for group in groups):
-        raise _no_such_field(field, [fields for _, fields in rows])
-    return groups
+    if any(group.value is not None for group in groups):
+        return groups
+    if not rows:
+        raise UsageError("no rollout is finished yet, so the fields of the rows are not known")
+    known = list(dict.fromkeys(path for _, fields in rows for path in _paths(fields)))
+    raise UsageError(
+        f"no row has a field {field!r}{did_you_mean(field, known)}", remedy=f"There are: {', '.join(known)}."
+    )
 
 
 def metadata_groups(
@@ -74,12 +77,11 @@ def metadata_groups(
     return {
         f"{METADATA}.{path}": _groups(rows, f"{METADATA}.{path}", seed)
         for path in paths
-        if _are_groups([_values(fields, path) for fields in metadata])
+        if _are_groups([value for fields in metadata for value in _values(fields, path)])
     }
 
 
-def _are_groups(values_of_rows: Sequence[Sequence[Any]]) -> bool:
-    values = [value for values in values_of_rows for value in values]
+def _are_groups(values: Sequence[Any]) -> bool:
     if any(isinstance(value, list | Mapping) for value in values):
         return False
     different = len(set(map(_key, values)))
@@ -126,15 +128,6 @@ def _order(value: Any) -> tuple[int, float, str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return 0, value, ""
     return 1, 0.0, value if isinstance(value, str) else _key(value)
-
-
-def _no_such_field(field: str, rows: Sequence[Mapping[str, Any]]) -> UsageError:
-    if not rows:
-        return UsageError("no rollout is finished yet, so the fields of the rows are not known")
-    known = list(dict.fromkeys(path for fields in rows for path in _paths(fields)))
-    return UsageError(
-        f"no row has a field {field!r}{did_you_mean(field, known)}", remedy=f"There are: {', '.join(known)}."
-    )
 
 
 def _paths(fields: Mapping[str, Any], before: str = "") -> Iterator[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +48,17 @@ class Estimate:
         """Plain JSON values; ``low`` and ``high`` are null if there is no interval."""
         low, high = self.interval or (None, None)
         return {"value": self.value, "low": low, "high": high, "tasks": self.tasks, "left_out": self.left_out}
+
+
+class Counted(Protocol):
+    """A task: its judged rollouts (n), the successful ones (c), and their mean reward."""
+
+    @property
+    def judged(self) -> int: ...
+    @property
+    def passed(self) -> int: ...
+    @property
+    def reward(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,17 @@ class _Estimates(Mapping[int, Estimate]):
         return repr(dict(self))
 
 
+def passes_of(rows: Sequence[Counted], *, seed: int) -> PassTable:
+    """Pass^k and Pass@k over rows."""
+    return pass_table([(row.judged, row.passed) for row in rows], seed=seed)
+
+
+def reward_of(rows: Sequence[Counted], *, seed: int) -> Estimate | None:
+    """The mean over rows of their mean reward; None if nothing is judged."""
+    rewards = [(row.reward,) for row in rows if row.reward is not None]
+    return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)
+
+
 def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
     """The share of rollouts that had succeeded within k turns, for k from 1 to the latest turn of success.
 
@@ -163,17 +185,14 @@ def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int
     succeeded.
     """
     counted = [(n, Counter(turns)) for n, turns in tasks if n > 0]
-    latest = max((turn for _, turns in counted for turn in turns), default=0)
+    successful = {turn for _, turns in counted for turn in turns}
     shares: dict[int, float] = {}
     within = [0] * len(counted)
-    share = 0.0
-    successful_turns = {turn for _, turns in counted for turn in turns}
-    for k in range(1, latest + 1):
-        if k in successful_turns:
+    for k in range(1, max(successful, default=0) + 1):
+        if k in successful:
             within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
-            total = math.fsum(number / n for number, (n, _) in zip(within, counted, strict=True))
-            share = total / len(counted)
-        shares[k] = share
+        rates = (number / n for number, (n, _) in zip(within, counted, strict=True))
+        shares[k] = math.fsum(rates) / len(counted)
     return shares
 
 
@@ -231,12 +250,7 @@ class _Means:
         if len(values) == 1:
             return Estimate(values[0], Interval(values[0], values[0]), tasks, self._left_out)
         mean = average([vector[column] for vector in self._vectors])
-        resampled = []
-        for counts in self._drawn:
-            value = sum(map(mul, values, counts)) / tasks
-            if not math.isfinite(value):  # a reward is any finite number: their sum may overflow
-                value = _exact_mean(zip(values, counts, strict=True))
-            resampled.append(value)
+        resampled = [sum(map(mul, values, counts)) / tasks for counts in self._drawn]
         interval = Interval(percentile(resampled, 2.5), percentile(resampled, 97.5))
         return Estimate(mean, interval, tasks, self._left_out)
 
@@ -294,15 +308,7 @@ def average(values: Sequence[float]) -> float:
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
-        return _exact_mean((value, 1) for value in values)
-
-
-def _exact_mean(values: Iterable[tuple[float, int]]) -> float:
-    """The mean of values with counts whose sum overflows."""
-    from fractions import Fraction
-
-    counted = [(Fraction(value), count) for value, count in values]
-    return float(sum(value * count for value, count in counted) / sum(count for _, count in counted))
+        return math.fsum(value / len(values) for value in values)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -313,11 +319,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     position = (len(ordered) - 1) * percent / 100
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    share = position - below
-    spread = ordered[above] - ordered[below]
-    if math.isinf(spread):
-        return ordered[below] * (1 - share) + ordered[above] * share
-    return ordered[below] + spread * share
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def _check_counts(n: int, c: int, k: int) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from reward_kit.agent.records.broken_off import BrokenOff
 from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.outcome import total_usage, usage_to_json
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.rollout_record import as_json, load_rollout
 from reward_kit.agent.scoring.groups import groups_of
-from reward_kit.agent.scoring.metrics import mean, success_within_turns
-from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, passes_of, unjudged
+from reward_kit.agent.scoring.metrics import mean, passes_of, success_within_turns
+from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, unjudged
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,12 +34,8 @@ Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
 StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
-_TABLE_FIELDS = (
-    *("stop_reason", "stop_detail", "error", "failure", "failure_detail", "failure_step", "steps", "turns"),
-    *("turn_of_success", "attempt", "seed", "started", "seconds", "model_seconds", "waited_seconds"),
-    *("id", "file"),
-)
-"""Fields of an outcome that ``to_table`` copies."""
+_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database"})
+"""Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
 
 
 @dataclass(frozen=True)
@@ -208,14 +204,20 @@ class EvaluationResult:
         model = asked_model(self.configuration, self.usage, self.outcomes)
         common = {"eval_id": self.eval_id, "agent": self.configuration.get("agent"), "model": model}
         nested = [_nested(outcome) for outcome in self.outcomes]
-        names = dict.fromkeys(name for values in nested for name in values)
+        absent = dict.fromkeys(name for values in nested for name in values)
         return [
-            {**common, **_flat(outcome), **{name: values.get(name) for name in names}}
+            {**common, **_flat(outcome), **absent, **values}
             for outcome, values in zip(self.outcomes, nested, strict=True)
         ]
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``evals/<eval_id>.json``."""
+        optional = {
+            "explanations": self.explanations,
+            "broken_off": self.broken_off if self.broken_off.rollouts else None,
+            "agreement": self.agreement,
+            "compared_with": self.compared_with,
+        }
         return {
             "format": FORMAT,
             "eval_id": self.eval_id,
@@ -224,8 +226,8 @@ class EvaluationResult:
             "configuration": dict(self.configuration),
             "versions": dict(self.versions),
             "score": self.score,
-            "pass_power": {str(k): estimate.to_json() for k, estimate in self.pass_power.items()},
-            "pass_at": {str(k): estimate.to_json() for k, estimate in self.pass_at.items()},
+            "pass_power": {str(k): one.to_json() for k, one in self.pass_power.items()},
+            "pass_at": {str(k): one.to_json() for k, one in self.pass_at.items()},
             "planned": self.planned,
             "finished": len(self.outcomes),
             "judged": self.judged,
@@ -235,25 +237,23 @@ class EvaluationResult:
             "user_faults": self.user_faults.to_json(),
             "unjudged": dict(self.unjudged.most_common()),
             "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
-            **({"explanations": self.explanations.to_json()} if self.explanations is not None else {}),
             "averages": self.averages.to_json(),
             "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
-            **({"broken_off": self.broken_off.to_json()} if self.broken_off.rollouts else {}),
             "seconds": self.seconds,
-            **({"agreement": self.agreement.to_json()} if self.agreement is not None else {}),
-            **({"compared_with": self.compared_with.to_json()} if self.compared_with is not None else {}),
+            **{name: part.to_json() for name, part in optional.items() if part is not None},
             "rows": [row.to_json() for row in self.rows],
         }
 
 
 def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
     unpriced = any(usage.unpriced_calls for usage in outcome.usage.values())
+    copied = {name: value for name, value in as_json(outcome).items() if name not in _NOT_COPIED}
     return {
         "row_id": outcome.row_id,
         "rollout": outcome.index,
         "reward": outcome.reward,
         "success": outcome.success if outcome.judged else None,
-        **{name: getattr(outcome, name) for name in _TABLE_FIELDS},
+        **copied,
         "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
         "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
         "cost": None if unpriced else outcome.cost,

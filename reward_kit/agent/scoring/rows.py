@@ -1,21 +1,21 @@
-"""The rollouts of each row, counted; and means and Pass^k over rows."""
+"""The rollouts of each row, counted; and means over all rows."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, fields
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.records.rollout_record import as_json
 from reward_kit.agent.scoring.metrics import (
     Estimate,
     average,
     mean,
-    mean_estimates,
     pass_curves,
     pass_power_k,
-    pass_table,
     percentile,
+    reward_of,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.metrics import PassTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,7 @@ class UserFaults:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        kinds = dict(self.kinds.most_common())
-        return {"simulated": self.simulated, "faulty": self.faulty, "kinds": kinds}
+        return {**as_json(self), "kinds": dict(self.kinds.most_common())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +79,9 @@ class RowResult:
         return failures(self.outcomes)
 
     @property
-    def user_faults(self) -> UserFaults:
-        """Faults of the simulated user in these rollouts."""
-        return UserFaults.of(self.outcomes)
-
-    @property
     def turns_of_success(self) -> list[int]:
         """The turn in which each successful rollout succeeded."""
-        return [
-            outcome.turns if outcome.turn_of_success is None else outcome.turn_of_success
-            for outcome in self.outcomes
-            if outcome.success
-        ]
+        return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
 
     @property
     def reward(self) -> float | None:
@@ -116,7 +105,7 @@ class RowResult:
             "reward": self.reward,
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
-            "user_faults": self.user_faults.to_json(),
+            "user_faults": UserFaults.of(self.outcomes).to_json(),
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
             "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),
@@ -163,23 +152,12 @@ def row_results(
     )
 
 
-def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:
-    """Pass^k and Pass@k over rows."""
-    return pass_table([(row.judged, row.passed) for row in rows], seed=seed)
-
-
-def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
-    """The mean over rows of their mean reward; None if nothing is judged."""
-    rewards = [(row.reward,) for row in rows if row.reward is not None]
-    return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)
-
-
 def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
     """Tokens and cost of agent and user, and of rewards that counted theirs (``judge``)."""
-    judged = any("judge" in outcome.usage for outcome in outcomes)
+    roles = dict.fromkeys(("agent", "user", *(role for outcome in outcomes for role in outcome.usage)))
     return {
         role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
-        for role in ("agent", "user", *(["judge"] if judged else []))
+        for role in roles
     }
 
 
@@ -201,23 +179,22 @@ class Averages:
     model_call_seconds: float | None
     model_call_waited_seconds: float | None
     waiting: float | None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        plain["reward"] = self.reward.to_json() if self.reward else None
-        plain["seconds"] = {f"p{percent}": value for percent, value in self.seconds.items()}
-        return plain
+        seconds = {f"p{percent}": value for percent, value in self.seconds.items()}
+        reward = self.reward.to_json() if self.reward else None
+        return {**as_json(self), "reward": reward, "seconds": seconds}
 
 
 def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     """The means over all rollouts of ``rows``."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     durations = [outcome.seconds for outcome in outcomes]
-    calls = sum(_timed_calls(outcome) for outcome in outcomes)
     model_seconds = sum(outcome.model_seconds for outcome in outcomes)
-    timed = calls if model_seconds else 0  # an agent with its own model need not report times
+    # An agent with its own model need not report times.
+    timed = sum(map(_timed_calls, outcomes)) if model_seconds else 0
     waited = sum(outcome.waited_seconds for outcome in outcomes)
     # Calls that one rollout makes side by side wait at the same time.
     waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
@@ -236,14 +213,14 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
 
 
 def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:
-    by_row: dict[str, list[float]] = {}
+    by_row: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
-        scores: dict[str, list[float]] = {}
+        scores: defaultdict[str, list[float]] = defaultdict(list)
         for outcome in row.outcomes:
             for name, score in (outcome.metrics or {}).items():
-                scores.setdefault(name, []).append(score)
+                scores[name].append(score)
         for name, found in scores.items():
-            by_row.setdefault(name, []).append(average(found))
+            by_row[name].append(average(found))
     return {name: average(means) for name, means in by_row.items()}
 
 

@@ -1,4 +1,4 @@
-"""Faults of the simulated user, found without a model in what was said.
+"""Faults of the simulated user, found without a model in what was said. Only English phrases are known.
 
 Tuned for precision: anything that a real user might plausibly say is not flagged. ``decisive`` faults may
 explain by themselves why the task failed.
@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.base.types import STOP_TOKEN
-from reward_kit.agent.scoring.phrases import (
-    is_agents_line,
-    is_answer,
-    is_goodbye,
-    is_refusal,
-    is_request,
-    is_thought,
-    is_waiting,
-    normalize,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import ToolCall
 
 UserFaultKind = Literal[
@@ -44,15 +34,86 @@ REPEATED = 3
 """The same line this often is a fault."""
 FEW_LINES = 2
 """A user that stops with one of its first lines has hardly said its request."""
+SHORTEST_SENTENCE = 4
+"""Lines with fewer words are answers and courtesies, which may be repeated."""
+LONGEST_GOODBYE = 40
+"""Lines with more words say something besides goodbye."""
 FEWEST_DIGITS = 4
 """Shorter numbers are counts, sizes and times, which a user may choose freely."""
 LONGEST_QUOTE = 120
-_WORD = re.compile(
+
+
+def _any_of(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE | re.MULTILINE)
+
+
+_DETAIL = re.compile(
     r"(?P<email>[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8})|[$€£]\s?\d[\d,.]*"
     r"|(?P<word>(?<![\w-])\w+(?:[_-]\w+)*)",
     re.ASCII,
 )
+"""Email addresses, words that may be ids, and amounts, which are passed over."""
 _ID = re.compile(r"\d+|[a-z_][a-z0-9]*(?:[_-][a-z0-9]+)*")
+_DONE = r"(?:cancell?ed|processed|refunded|modified|updated|exchanged|returned|booked|confirmed|verified)"
+_AGENT = _any_of(
+    r"\b(?:how|what) (?:can|may|else can) I (?:help|assist|do for)\b",
+    r"\banything else (?:that )?I can (?:help|assist|do)\b",
+    r"\bI(?:'d| would|'ll|'m| am| can) (?:be )?(?:happy to |glad to |here to )?(?:help|assist) you\b",
+    r"\bthank you for (?:contacting|reaching out|calling|choosing)\b",
+    r"\bapologi\w+ for (?:the|any) (?:inconvenience|trouble|delay)",
+    rf"\b(?:I|we)(?: have|'ve| was able to| just)? (?:now |successfully |just |already )*{_DONE} your\b",
+    rf"\byour (?:[\w#-]+ ){{1,4}}(?:has|have) (?:now |been |successfully )*been {_DONE}\b(?!\?)",
+    r"\b(?:provide|share|confirm|tell|give) (?:me )?(?:with )?your (?:(?:full|order|user|zip|email) )*"
+    r"(?:order|e-?mail|zip|user ?id|account|name|number|code|address|identity)",
+    r"\blet me (?:check|look up|pull up|look into|verify|cancel|process|update|modify) your\b",
+    r"\A\s*(?:agent|assistant|representative)\s*:",
+    # tool calls
+    r'\{\s*"(?:name|action|tool|function)"\s*:\s*"[^"]{1,100}"\s*,\s*"(?:arguments|parameters|args|kwargs)"\s*:',
+    r"^[ \t*]*(?:action|tool call|observation)\**\s*:",
+    r"</?(?:tool_call|function_call)s?\b",
+    r"\A\s*[a-z]+(?:_[a-z]+)+\([^()]*\)\s*\Z",
+)
+"""Phrases that only an agent says: an offer of help, a report of work, a question for data, a tool call."""
+_REQUEST = _any_of(
+    r"\?",
+    r"\b(?:please|kindly) (?:provide|share|confirm|tell|give|let|reply|specify|choose|verify"
+    r"|cancel|return|exchange|change|help|check|add|remove|update|book)\b",
+    r"\b(?:can|could|may|would) you\b",
+    r"\bI(?:'d| would) (?:also |still )?(?:like|want|need)\b",
+    r"\bI (?:also |still )?(?:want|need) (?:to|you|my|a|an|the)\b",
+    r"\b(?:one moment|a moment|hold on|let me (?:check|look|see|find))\b",
+)
+_ALL = _any_of(r"\b(?:all|everything|the (?:only|last) thing) (?:that )?I(?:'d)? (?:want|need|like|came)")
+_OFFER = _any_of(
+    r"\b(?:anything|something|what|any|nothing) (?:else|more|other|further)\b",
+    r"\b(?:else|further|other) (?:I can|you need|questions)\b",
+    r"\b(?:more|further|additional) (?:help|assistance|questions|requests)\b",
+    r"\bneed (?:any |some )?(?:help|assistance|anything)\b",
+)
+_REFUSAL = _any_of(
+    r"\b(?:can(?:not| not|'t)|could(?: not|n't)|unable to|won't|will not|not able to)\b",
+    r"\b(?:do|does)(?: not|n't) (?:allow|permit|support|offer|qualify)\b",
+    r"\bnot (?:possible|allowed|permitted|eligible)\b|\bunfortunately\b",
+    r"\btransfer(?:red|ring)?\b[^\n]{0,60}\b(?:human|agent|representative|colleague)\b",
+)
+_CONDITION = _any_of(r"\b(?:without|unless|until|before|otherwise)\b")
+_ANSWER = _any_of(
+    r"\A\W*(?:yes|yeah|sure|ok|okay|no|correct|right|exactly|confirmed|I (?:confirm|do|am)"
+    r"|please (?:do|proceed|go|continue)|go ahead|that(?:'s| is) (?:right|correct|fine|all|it)"
+    r"|thanks|thank you|great|perfect|sounds good|fine)\b",
+    r"\b(?:don't|do not|can't|cannot|didn't) (?:\w+ )?(?:know|remember|recall|have|think of)\b",
+    r"\ball (?:that )?I (?:know|have|remember|can say)\b",
+    r"\b(?:not sure|no idea|forgot)",
+)
+"""Answers that fit more than one question."""
+_GOODBYE = _any_of(
+    r"\b(?:thanks|thank you|appreciate|(?:good)?bye|take care|see you)\b",
+    r"\bhave a (?:\w+ )?(?:day|evening|night|weekend|one)\b",
+    r"\b(?:that|this)(?:'s| is| was| will be) (?:all|everything|it)\b",
+)
+_THOUGHT = _any_of(
+    r"^[ \t>*_#`]*(?:thoughts?|reasoning|user\s+response)[*_`]*\s*:|</?think(?:ing)?>|\bmy instructions?\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +125,13 @@ class UserFault:
     detail: str
     decisive: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, as in a trajectory."""
-        return asdict(self)
-
 
 class _Spoken(NamedTuple):
-    """A user's line: the turn that it answers, and the agent's line before it (None: none)."""
+    """A user's line: the turn that it answers, and the agent's line before it (empty: none)."""
 
     turn: int
     text: str
-    heard: str | None
+    heard: str
 
 
 def find_user_faults(
@@ -83,91 +140,62 @@ def find_user_faults(
     instruction: str | None,
     tool_calls: Sequence[ToolCall],
     stop_reason: str | None,
-    expected: Sequence[Any] = (),
+    missing: bool = False,
     given: int = 0,
 ) -> list[UserFault]:
     """The faults of a simulated user, in the order of the conversation.
 
     ``lines`` are pairs (``"user"`` or ``"agent"``, text); the first ``given`` of them come from the row and
     are not checked. ``instruction`` is the row's ``sim_user_prompt`` (None: ids are not checked).
-    ``expected`` is what is missing at the end, changes or outputs; only whether it is empty counts.
+    ``missing`` says if a change or an output is missing at the end.
     """
-    spoken = _spoken(lines, given)
+    # Models write either apostrophe.
+    straight = [(speaker, text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")) for speaker, text in lines]
+    spoken = list(_spoken(straight, given))
     faults = [
-        *_stopped_early(spoken, tool_calls, stop_reason, missing=bool(expected)),
-        *_wrong_details(lines, given, instruction, tool_calls),
+        *_wrong_details(straight, given, instruction, tool_calls),
         *_repeated(spoken),
         *(fault for each in spoken for fault in _faults_of_line(each)),
     ]
+    if missing and stop_reason == "user_stop" and spoken:
+        faults += _stopped_early(spoken, tool_calls)
     return sorted(faults, key=lambda fault: (fault.turn, USER_FAULT_KINDS.index(fault.kind)))
 
 
-def lines_of(messages: Sequence[dict[str, Any]]) -> list[Line]:
-    """The lines that are said aloud in a list of messages."""
-    return History(messages).lines
-
-
-def _spoken(lines: Sequence[Line | tuple[str, str]], given: int) -> list[_Spoken]:
-    spoken = []
-    turn = 0
-    heard: str | None = None
+def _spoken(lines: Sequence[tuple[str, str]], given: int) -> Iterator[_Spoken]:
+    turn, heard = 0, ""
     for position, (speaker, text) in enumerate(lines):
         if speaker != "user":
             turn += position >= given
             heard = text
         elif position >= given:
-            spoken.append(_Spoken(turn, text, heard))
-    return spoken
+            yield _Spoken(turn, text, heard)
 
 
-def _stopped_early(
-    spoken: list[_Spoken], tool_calls: Sequence[ToolCall], stop_reason: str | None, *, missing: bool
-) -> Iterator[UserFault]:
+def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) -> Iterator[UserFault]:
     """The user stopped while its request was open and the agent was still working on it.
 
     If the agent refused, or said that it was done, the failure is the agent's.
     """
-    if not missing or stop_reason != "user_stop" or not spoken:
+    turn, text, heard = spoken[-1]
+    if any(_REFUSAL.search(sentence) and not _CONDITION.search(sentence) for sentence in _sentences(heard)):
         return
-    last = spoken[-1]
-    if last.heard is not None and is_refusal(last.heard):
-        return
+    # An offer of more help needs no answer.
+    asked = any(_is_request(sentence) and not _OFFER.search(sentence) for sentence in _sentences(heard))
     hardly_begun = not tool_calls and len(spoken) <= FEW_LINES
-    if len(spoken) == 1 and not last.turn:
+    if len(spoken) == 1 and not turn:
         why = "left before the agent had said a word"
-    elif is_request(last.text.replace(STOP_TOKEN, "")):
+    elif _is_request(text.replace(STOP_TOKEN, "")):
         why = "left while it was asking for something"
-    elif last.heard is not None and (is_waiting(last.heard) or (hardly_begun and is_request(last.heard))):
+    elif asked or (hardly_begun and _is_request(heard)):
         why = "left instead of answering the agent"
     else:
         return
-    yield UserFault("stopped_early", last.turn, f"{why}, and its request was not done", decisive=True)
-
-
-def _details(text: str) -> Iterator[tuple[str, str]]:
-    """The email addresses, ids and long numbers of a text, as (normal form, text)."""
-    for found in _WORD.finditer(text):
-        word = found[0]
-        form = word.casefold().rstrip(".")
-        digits = sum(character.isdigit() for character in form)
-        if found["email"] or (found["word"] and digits >= FEWEST_DIGITS and _ID.fullmatch(form)):
-            yield form, word
-
-
-def _shape(form: str) -> str:
-    """The same for details of one role: ``w12`` and ``w34``; words of three letters in an id are names."""
-    return "email" if "@" in form else re.sub(r"[a-z]{3,}", "a", re.sub(r"\d", "9", form))
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text.casefold())
+    yield UserFault("stopped_early", turn, f"{why}, and its request was not done", decisive=True)
 
 
 def _wrong_details(
-    lines: Sequence[Line | tuple[str, str]],
-    given: int,
-    instruction: str | None,
-    tool_calls: Sequence[ToolCall],
+    lines: Sequence[tuple[str, str]], given: int, instruction: str | None, tool_calls: Sequence[ToolCall]
 ) -> Iterator[UserFault]:
     """Details that the user has neither from its instruction nor from the conversation."""
     if not instruction:
@@ -191,26 +219,58 @@ def _wrong_details(
         known += _squeezed(text)
 
 
+def _details(text: str) -> Iterator[tuple[str, str]]:
+    """The email addresses, ids and long numbers of a text, as (normal form, text)."""
+    for found in _DETAIL.finditer(text):
+        form = found[0].casefold().rstrip(".")
+        digits = sum(character.isdigit() for character in form)
+        if found["email"] or (found["word"] and digits >= FEWEST_DIGITS and _ID.fullmatch(form)):
+            yield form, found[0]
+
+
+def _shape(form: str) -> str:
+    """The same for details of one role: ``w12`` and ``w34``; words of three letters in an id are names."""
+    return "email" if "@" in form else re.sub(r"[a-z]{3,}", "a", re.sub(r"\d", "9", form))
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
 def _repeated(spoken: Iterable[_Spoken]) -> Iterator[UserFault]:
     """The same line again and again, except answers, which an agent may ask for again."""
     counts: Counter[str] = Counter()
-    for each in spoken:
-        line = normalize(each.text)
+    for turn, text, _ in spoken:
+        line = " ".join(re.findall(r"\w+", text.casefold()))
         counts[line] += 1
-        if line and counts[line] == REPEATED and not is_answer(each.text):
-            detail = f"said {REPEATED} times: {excerpt(each.text, LONGEST_QUOTE)}"
-            yield UserFault("repeats_itself", each.turn, detail, decisive=not any(_details(each.text)))
+        is_answer = len(text.split()) < SHORTEST_SENTENCE or _ANSWER.search(text)
+        if line and counts[line] == REPEATED and not is_answer:
+            detail = f"said {REPEATED} times: {excerpt(text, LONGEST_QUOTE)}"
+            yield UserFault("repeats_itself", turn, detail, decisive=not any(_details(text)))
 
 
 def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
     said = each.text.replace(STOP_TOKEN, " ").strip(" \t\n\"'`*.!")
     stops = STOP_TOKEN in each.text
     quote = excerpt(said, LONGEST_QUOTE)
-    if is_agents_line(said):
+    if _AGENT.search(said):
         # In its last line a polite model takes over the agent's phrases, which does no harm.
         yield UserFault("speaks_as_agent", each.turn, quote, decisive=not stops)
-    if stops and said and not (is_goodbye(said) and each.text.rstrip().endswith(STOP_TOKEN)):
+    if stops and said and not (_is_goodbye(said) and each.text.rstrip().endswith(STOP_TOKEN)):
         whole = excerpt(each.text, LONGEST_QUOTE)
         yield UserFault("stop_token_in_text", each.turn, whole, decisive=False)
-    if is_thought(said):
+    if _THOUGHT.search(said):
         yield UserFault("thought_aloud", each.turn, quote, decisive=False)
+
+
+def _is_request(text: str) -> bool:
+    return bool(_REQUEST.search(text)) and not _ALL.search(text)
+
+
+def _is_goodbye(text: str) -> bool:
+    short = len(text.split()) <= LONGEST_GOODBYE
+    return short and bool(_GOODBYE.search(text)) and not _is_request(text)
+
+
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?\n])", text)

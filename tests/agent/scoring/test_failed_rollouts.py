@@ -13,7 +13,7 @@ from scripted_agent import failure_of
 from small_task import BOOKED, GOAL, ScriptedUser, airline, seeded, small_task
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.scoring.failures import Failure
+from reward_kit.agent.scoring.failures.classify import Failure
 
 SEARCH = ("search_flights", {"origin": "SFO", "dest": "JFK"})
 BOOK = ("create_booking", {"flight_id": 1, "passenger": "Alice"})
@@ -161,7 +161,7 @@ class RaisingUser:
 
 async def test_a_user_that_raises_is_not_judged(base: Database, tmp_path: Path) -> None:
     failure = await failed(base, tmp_path, Books(BOOK[1]), user=RaisingUser(), outputs=["x"])
-    assert (failure.kind, failure.rows, failure.unsaid) == ("user_error", (), ())
+    assert (failure.kind, failure.rows, failure.unsaid) == ("user_error", [], [])
     assert "no line" in failure.detail
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 import pytest
@@ -12,14 +13,9 @@ from hypothesis import strategies as st
 
 from reward_kit.agent.base.types import StopReason, ToolCall
 from reward_kit.agent.database import Database
-from reward_kit.agent.scoring.failures import (
-    FAILURE_KINDS,
-    ExpectedCall,
-    Failure,
-    RowDifference,
-    classify_failure,
-    row_differences,
-)
+from reward_kit.agent.scoring.failures.alignment import ExpectedCall
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure, classify_failure
+from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences
 from reward_kit.agent.scoring.outputs import missing_outputs
 from reward_kit.agent.scoring.user_faults import UserFault
 
@@ -40,12 +36,14 @@ def made(
     )  # fmt: skip
 
 
+STATUS = RowDifference("orders", {"id": "#W1"}, "status", "cancelled", "pending")
 DONE = made(CANCEL.name, dict(CANCEL.arguments))
 
 
 def failed(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> Failure:
-    given: dict[str, Any] = {"stop_reason": "agent_done", "differences": ["orders #W1 status"], **more}
-    return classify_failure(tool_calls=calls, expected=expected, **given)
+    given: dict[str, Any] = {"stop_reason": "agent_done", "differences": [STATUS], **more}
+    numbered = [replace(call, index=index) for index, call in enumerate(calls)]
+    return classify_failure(tool_calls=numbered, expected=expected, **given)
 
 
 @pytest.mark.parametrize("reason", ["user_error", "infrastructure_error", "agent_error", "max_steps"])
@@ -104,7 +102,7 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             "other",
             "all expected calls were made, but refund before cancel_order",
         ),
-        ([DONE], [CANCEL], "other", "orders #W1 status"),
+        ([DONE], [CANCEL], "other", 'orders #W1 status: expected "cancelled", got "pending"'),
         (  # the first fault decides
             [made("refund", {}), made("cancel_order", {"order_id": "#W2"})],
             [CANCEL],
@@ -170,7 +168,7 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
     refund = ExpectedCall("refund", {}, writes=True, changes=[{"table": "refunds", "key": {"id": 1}}])
     missing = RowDifference("refunds", {"id": 1}, None, {"order_id": "#W1"}, None)
     failure = failed([detour], refund, differences=[missing])
-    assert (failure.kind, failure.call, failure.rows) == ("partially_completed", None, (missing.to_json(),))
+    assert (failure.kind, failure.call, failure.rows) == ("partially_completed", None, [missing.to_json()])
     cancel = ExpectedCall("cancel", {}, writes=True, changes=[{"table": "orders", "key": {"id": "#W1"}}])
     both = made("cancel_all", {})
     both.changes = [{"table": "orders", "op": "update", "key": {"id": name}} for name in ("#W1", "#W2")]
@@ -247,8 +245,6 @@ _CALLS = st.lists(
 def test_every_failure_has_a_class_and_a_place(
     calls: list[ToolCall], gold: list[ToolCall], stop_reason: str, judged: bool
 ) -> None:
-    for index, call in enumerate(calls):
-        call.index = index
     expected = [
         ExpectedCall(call.name, call.arguments, bool(call.changes), call.changes)
         for call in gold
@@ -258,7 +254,7 @@ def test_every_failure_has_a_class_and_a_place(
     failure = failed(calls, *expected, stop_reason=stop_reason, differences=differences, steps=7, turns=3)
     assert failure.kind in FAILURE_KINDS
     assert failure.detail
-    json.dumps(failure.to_json())
+    json.dumps(asdict(failure))
     if failure.call is None:
         assert (failure.step, failure.turn, failure.made) == (7, 3, None)
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from itertools import combinations, product
 
 import pytest
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 
 from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD, is_success
 from reward_kit.agent.scoring.metrics import (
-    Estimate,
     Interval,
     mean,
     mean_estimates,
     pass_at_k,
+    pass_curves,
     pass_power_k,
     pass_table,
     percentile,
@@ -134,18 +133,6 @@ def test_percentiles_and_means_are_those_of_the_standard_library(values: list[fl
         percentile([], 50)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_numbers_whose_sum_overflows_have_a_mean(sign: int) -> None:
-    most = sign * sys.float_info.max
-    assert mean([most] * 3) == most
-    assert mean([most, -most]) == 0
-    (estimate,) = mean_estimates([(most,)] * 3 + [(-most,)])
-    assert estimate.value == pytest.approx(most / 2)
-    assert estimate.interval is not None
-    assert -abs(most) <= estimate.interval.low < estimate.value < estimate.interval.high <= abs(most)
-    assert mean_estimates([(most,)] * 3)[0] == Estimate(most, Interval(most, most), 3)
-
-
 @given(st.lists(st.lists(st.none() | st.integers(1, 9), max_size=6), max_size=5))
 @settings(deadline=None)
 def test_success_within_turns_equals_counting_rollout_by_rollout(tasks: list[list[int | None]]) -> None:
@@ -160,6 +147,12 @@ def test_success_within_turns_equals_counting_rollout_by_rollout(tasks: list[lis
     if shares:
         table = pass_table([(len(task), sum(turn is not None for turn in task)) for task in tasks])
         assert shares[latest] == pytest.approx(table.pass_power[1].value, abs=1e-12)
+
+
+def test_the_curves_of_a_task_are_its_pass_k() -> None:
+    for n, c in [(7, 3), (5, 5), (4, 0), (60, 59)]:
+        assert pass_curves(n, c) == [(pass_power_k(n, c, k), pass_at_k(n, c, k)) for k in range(1, n + 1)]
+    assert pass_curves(0, 0) == []
 
 
 def test_tables_show_the_first_ks_the_powers_of_two_and_the_last() -> None:

@@ -110,7 +110,6 @@ def test_groups_without_judged_or_finished_rollouts(result: EvaluationResult) ->
         ),
         ("weather", r"There are: .*metadata\.domain, metadata\.level, metadata\.tags"),
         ("metadata.domain.name", "no row has a field"),
-        (5, "by the name of a field, not by 5"),
     ],
 )
 def test_unknown_fields_are_refused(result: EvaluationResult, field: Any, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def faults_of(*texts: str, missing: bool = True, calls: Any = (), **more: Any) -
     lines = [Line(("user", "agent")[place % 2], text) for place, text in enumerate(texts)]
     stopped = "###STOP###" in texts[-1]
     options = {"stop_reason": "user_stop" if stopped else "max_steps", "instruction": INSTRUCTION, **more}
-    return find_user_faults(lines=lines, tool_calls=calls, expected=["row"] if missing else [], **options)
+    return find_user_faults(lines=lines, tool_calls=calls, missing=missing, **options)
 
 
 def kinds(*texts: str, **more: Any) -> list[str]:
@@ -265,12 +266,12 @@ def test_no_conversation_raises(
         instruction=instruction,
         tool_calls=[tool_call(text=str(lines))],
         stop_reason=stop_reason,
-        expected=["row"],
+        missing=True,
         given=given_lines,
     )
     assert {fault.kind for fault in faults} <= set(USER_FAULT_KINDS)
     assert [fault.turn for fault in faults] == sorted(fault.turn for fault in faults)
-    assert json.dumps([fault.to_json() for fault in faults])
+    assert json.dumps([asdict(fault) for fault in faults])
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
         wrote = bool(call.changes)
         for place, want in remaining.items():
             if (want.name, want.writes) == (call.name, wrote) and arguments_match(
-                resolved_arguments(want.arguments, answers), call.arguments
+                _resolved(want.arguments, answers), call.arguments
             ):
                 del remaining[place]
                 answers[place] = call.content
@@ -87,32 +87,28 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
                 if want.writes and want.name == call.name:
                     answers[place] = call.content
     aligned.missing = {
-        place: replace(want, arguments=resolved_arguments(want.arguments, answers))
+        place: replace(want, arguments=_resolved(want.arguments, answers))
         for place, want in remaining.items()
         if want.writes
     }
     return aligned
 
 
-def resolved_arguments(arguments: Mapping[str, Any], answers: Mapping[int, str | None]) -> dict[str, Any]:
-    """The arguments with references to ``answers`` replaced (by gold position; None: not done)."""
-    return {name: _resolved(value, answers) for name, value in arguments.items()}
-
-
 def _resolved(value: Any, answers: Mapping[int, str | None]) -> Any:
+    """The value with references to ``answers`` replaced (by gold position; None: not done)."""
     if is_reference(value):
-        path = value[REFERENCE]
-        if not isinstance(path, list) or not path or path[0] not in answers:
+        position = value[REFERENCE][0]
+        if position not in answers:
             return value
-        if answers[path[0]] is None:
+        if answers[position] is None:
             return ToNothing(value)
-        texts = [answers.get(place) or "" for place in range(path[0] + 1)]
+        texts = [answers.get(place) or "" for place in range(position + 1)]
         try:
             return resolve_references({"value": value}, texts)["value"]
         except BundleError:  # the answer has another form than in the replay: any value will do
             return value
     if isinstance(value, dict):
-        return resolved_arguments(value, answers)
+        return {name: _resolved(inner, answers) for name, inner in value.items()}
     if isinstance(value, list):
         return [_resolved(inner, answers) for inner in value]
     return value

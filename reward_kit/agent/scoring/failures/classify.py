@@ -13,18 +13,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import inspect
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from reward_kit.agent.scoring.failures.alignment import align, argument_differences
+from reward_kit.agent.base.history import History
+from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.records.outcome import is_success
+from reward_kit.agent.scoring.failures.alignment import argument_differences
 from reward_kit.agent.scoring.failures.first_fault import Fault, first_fault
-from reward_kit.agent.scoring.failures.rows import RowDifference
-from reward_kit.agent.scoring.outputs import missing_outputs
+from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences
+from reward_kit.agent.scoring.outputs import missing_outputs, replies
+from reward_kit.agent.scoring.user_faults import find_user_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.database import Changes
+    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.failures.alignment import ExpectedCall
     from reward_kit.agent.scoring.user_faults import UserFault
 
@@ -45,6 +52,10 @@ SHOWN_ROWS = 20
 """Differing values that a failure holds; the rest is counted."""
 LONGEST_ANSWER = 300
 """Characters of a refusing tool's answer that a failure holds."""
+NOT_COMPARED = "NOT_COMPARED"
+"""Name of a reward's module for what its reward does not compare: ``("orders.note", ...)``."""
+NO_SIMULATION = frozenset({"none", "human"})
+"""Users that no model simulates."""
 _BY_STOP: dict[str, FailureKind] = {
     "user_error": "user_error",
     "infrastructure_error": "infrastructure_error",
@@ -53,7 +64,7 @@ _BY_STOP: dict[str, FailureKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failure:
     """The class of a failure, one line of detail, and the first wrong step.
 
@@ -69,17 +80,77 @@ class Failure:
     step: int | None = None
     turn: int | None = None
     call: int | None = None
-    expected: Mapping[str, Any] | None = None
-    made: Mapping[str, Any] | None = None
-    arguments: Sequence[Mapping[str, Any]] = ()
-    rows: Sequence[Mapping[str, Any]] = ()
+    expected: dict[str, Any] | None = None
+    made: dict[str, Any] | None = None
+    arguments: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     more_rows: int = 0
-    unsaid: Sequence[str] = ()
+    unsaid: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, one for each field."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+def classify(
+    record: RolloutRecord,
+    reward: Callable[..., Any],
+    *,
+    changes: Changes,
+    gold: Changes | None,
+    expected: Sequence[ExpectedCall] = (),
+    gold_fault: str | None = None,
+) -> None:
+    """Set the ``user_faults`` and the ``failure`` of a finished rollout's record.
+
+    ``changes`` and ``gold`` (None without gold actions) are those of the final and of the expected data since
+    the base; ``expected`` are the gold actions in order, ``gold_fault`` the first that could not be done.
+    What the module of ``reward`` names as ``NOT_COMPARED`` is ignored.
+    """
+    ignored = _not_compared(reward)
+    made = changes.ignoring(ignored)
+    wanted = None if gold is None else gold.ignoring(ignored)
+    faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
+    record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
+    record.failure = None
+    judged = record.reward is not None
+    passed = record.reward is not None and is_success(record.reward)
+    if passed or (not judged and record.stop_reason not in UNJUDGED_STOPS):
+        return
+    decisive = next((fault for fault in faults or () if fault.decisive), None)
+    failure = classify_failure(
+        stop_reason=record.stop_reason,
+        stop_detail=record.stop_detail,
+        tool_calls=record.tool_calls,
+        expected=expected,
+        differences=row_differences(made, wanted) if judged and wanted is not None else None,
+        outputs=record.outputs if judged else (),
+        said=replies(record.messages, record.opening),
+        steps=record.steps,
+        turns=record.turns,
+        user_fault=decisive if judged else None,
+        gold_fault=gold_fault,
+    )
+    record.failure = asdict(failure)
+
+
+def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -> list[UserFault]:
+    said = [line.text for line in record.lines if line.speaker == "agent"]
+    missing = bool(missing_outputs(record.outputs, said))
+    if wanted is not None:
+        missing |= not set(wanted) <= set(made)
+    elif record.reward is not None:
+        missing |= not is_success(record.reward)  # only the reward knows what is missing
+    return find_user_faults(
+        lines=record.lines,
+        instruction=record.fields.get("sim_user_prompt"),
+        tool_calls=record.tool_calls,
+        stop_reason=record.stop_reason,
+        missing=missing,
+        given=len(History(record.fields.get("initial_messages") or ()).lines),
+    )
+
+
+def _not_compared(reward: Callable[..., Any]) -> Collection[str]:
+    """The tables and columns that a reward's module says it does not compare (``Database.equals``)."""
+    named = getattr(inspect.unwrap(reward), "__globals__", {}).get(NOT_COMPARED, ())
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
 def classify_failure(
@@ -88,7 +159,7 @@ def classify_failure(
     stop_detail: str | None = None,
     tool_calls: Sequence[ToolCall] = (),
     expected: Sequence[ExpectedCall] = (),
-    differences: Sequence[RowDifference | str] | None = None,
+    differences: Sequence[RowDifference] | None = None,
     outputs: Sequence[str] = (),
     said: Sequence[str] = (),
     steps: int = 0,
@@ -99,52 +170,38 @@ def classify_failure(
     """The failure of a rollout that has a reward below 1, or none.
 
     ``differences`` compare the final data with those after the gold actions: empty if they agree, None if the
-    row has no gold actions or nothing is known, a line of text if only the fact is known. ``expected`` are
-    all gold actions in order. ``said`` are the agent's replies; ``outputs`` must occur in them. ``steps`` and
-    ``turns`` is how far the rollout went. ``user_fault`` is a fault of the simulated user that decided the
-    rollout; ``gold_fault`` the first gold action that could not be done.
+    row has no gold actions or nothing is known. ``expected`` are all gold actions in order. ``said`` are the
+    agent's replies; ``outputs`` must occur in them. ``steps`` and ``turns`` is how far the rollout went.
+    ``user_fault`` is a fault of the simulated user that decided the rollout; ``gold_fault`` the first gold
+    action that could not be done.
     """
-    rows = [difference for difference in differences or () if isinstance(difference, RowDifference)]
     fault = None
     if differences:
-        fault = first_fault(tool_calls, expected, align(tool_calls, expected), rows, stop_reason)
-        first = differences[0]
-        fault = fault or Fault("other", first.line() if isinstance(first, RowDifference) else first)
+        found = first_fault(tool_calls, expected, differences, stop_reason)
+        fault = found or Fault("other", differences[0].line())
     unsaid = missing_outputs(outputs, said)
-    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid, differences)
-    if kind == "other" and not detail:
-        detail = _as_expected(tool_calls, expected, gold_fault)
-    made = fault.made if fault is not None else None
+    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid)
     if user_fault is not None and kind != "infrastructure_error":
         kind, detail = "user_error", f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
-    elif fault is not None and fault.kind == kind == "other" and made is not None and rows:
-        detail = f"{detail}; {rows[0].line()}"
-    wanted = fault.expected if fault is not None else None
-    same_tool = made is not None and wanted is not None and made.name == wanted.name
-    return Failure(
-        kind,
-        detail,
-        step=made.step if made is not None else steps or None,
-        turn=made.turn if made is not None else turns or None,
-        call=made.index if made is not None else None,
-        expected=None if wanted is None else {"name": wanted.name, "arguments": dict(wanted.arguments)},
-        made=None if made is None else _made(made),
-        arguments=tuple(argument_differences(wanted.arguments, made.arguments))
-        if same_tool and made is not None and wanted is not None
-        else (),
-        rows=tuple(row.to_json() for row in rows[:SHOWN_ROWS]),
-        more_rows=max(0, len(rows) - SHOWN_ROWS),
-        unsaid=tuple(unsaid),
-    )
+    elif not detail and differences is None:
+        detail = "the row has no gold actions to compare with"
+    elif not detail:
+        detail = _as_expected(tool_calls, expected, gold_fault)
+    elif differences and fault is not None and fault.kind == kind == "other" and fault.made is not None:
+        detail = f"{detail}; {differences[0].line()}"
+    failure = Failure(kind, detail, steps or None, turns or None, unsaid=unsaid)
+    rows = differences or ()
+    failure.rows = [row.to_json() for row in rows[:SHOWN_ROWS]]
+    failure.more_rows = max(0, len(rows) - SHOWN_ROWS)
+    if fault is not None:
+        _add_calls(failure, fault.made, fault.expected)
+    return failure
 
 
 def _kind(
-    stop_reason: str,
-    stop_detail: str | None,
-    fault: Fault | None,
-    unsaid: Sequence[str],
-    differences: Sequence[RowDifference | str] | None,
+    stop_reason: str, stop_detail: str | None, fault: Fault | None, unsaid: Sequence[str]
 ) -> tuple[FailureKind, str]:
+    """Class and detail; without a detail if nothing is known to be wrong."""
     if stop_reason in _BY_STOP:
         return _BY_STOP[stop_reason], stop_detail or stop_reason
     cut_short = stop_reason in ("timeout", "budget")
@@ -154,8 +211,6 @@ def _kind(
         return fault.kind, fault.detail
     if unsaid:
         return "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
-    if differences is None:
-        return "other", "the row has no gold actions to compare with"
     return "other", ""
 
 
@@ -171,8 +226,14 @@ def _as_expected(
     return f"data and outputs are as expected, but the reward is not{never}"
 
 
-def _made(call: ToolCall) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": call.name, "arguments": call.arguments, "status": call.status}
-    if call.status != "ok":
-        made["answer"] = call.content[:LONGEST_ANSWER]
-    return made
+def _add_calls(failure: Failure, made: ToolCall | None, wanted: ExpectedCall | None) -> None:
+    """Add the first wrong call, and the one that was expected."""
+    if made is not None:
+        failure.step, failure.turn, failure.call = made.step, made.turn, made.index
+        failure.made = {"name": made.name, "arguments": made.arguments, "status": made.status}
+        if made.status != "ok":
+            failure.made["answer"] = made.content[:LONGEST_ANSWER]
+    if wanted is not None:
+        failure.expected = {"name": wanted.name, "arguments": dict(wanted.arguments)}
+        if made is not None and made.name == wanted.name:
+            failure.arguments = argument_differences(wanted.arguments, made.arguments)

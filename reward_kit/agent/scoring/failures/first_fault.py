@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import json
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import call_line, cut, json_text
-from reward_kit.agent.scoring.failures.alignment import argument_differences, distance
-from reward_kit.agent.scoring.failures.rows import DifferingRows
+from reward_kit.agent.scoring.failures.alignment import align, argument_differences, distance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.scoring.failures.alignment import Alignment, ExpectedCall
     from reward_kit.agent.scoring.failures.classify import FailureKind
-    from reward_kit.agent.scoring.failures.rows import RowDifference
+    from reward_kit.agent.scoring.failures.row_differences import RowDifference
 
-INFINITE = (sys.maxsize, 0.0)
+    Pairs = Mapping[int, tuple[ExpectedCall, ToolCall]]
+
 SHOWN_ARGUMENTS = 3
 """Differing arguments that a line names."""
 LONGEST_JSON = 120
@@ -38,7 +40,6 @@ class Fault:
 def first_fault(
     tool_calls: Sequence[ToolCall],
     expected: Sequence[ExpectedCall],
-    aligned: Alignment,
     rows: Sequence[RowDifference],
     stop_reason: str,
 ) -> Fault | None:
@@ -47,17 +48,17 @@ def first_fault(
     What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
     call does. Changes that were never made come last.
     """
-    order = {id(call): number for number, call in enumerate(tool_calls)}
+    aligned = align(tool_calls, expected)
     missing, surplus = _relevant(aligned, rows)
-    pairs = _pairs(missing, surplus, aligned, order)
-    paired = {id(call) for _, call in pairs.values()}
+    pairs = _pairs(missing, surplus, aligned)
+    paired = {call.index for _, call in pairs.values()}
     unpaired = [want for place, want in missing.items() if place not in pairs]
     faults = [
-        *_of_pairs(pairs, aligned, expected, order),
-        *_of_surplus([call for call in surplus if id(call) not in paired], unpaired),
+        *_of_pairs(pairs, aligned, expected),
+        *_of_surplus([call for call in surplus if call.index not in paired], unpaired),
     ]
     if faults:
-        return min(faults, key=lambda fault: order[id(fault.made)])
+        return min(faults, key=lambda fault: fault.made.index if fault.made else 0)
     if unpaired:
         return _never_done(unpaired[0], len(missing), tool_calls, expected, stop_reason)
     return _of_order(aligned, expected)
@@ -67,22 +68,25 @@ def _relevant(
     aligned: Alignment, rows: Sequence[RowDifference]
 ) -> tuple[dict[int, ExpectedCall], list[ToolCall]]:
     """The missing and surplus calls that touch differing rows; all of them if none is known to."""
-    differing = DifferingRows(rows)
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        keys[row.table].add(json.dumps(row.key, sort_keys=True))
+
+    def touches(change: Mapping[str, Any]) -> bool:
+        differing = keys.get(change["table"], set())
+        key = json.dumps(change.get("key"), sort_keys=True)
+        # A row without a key ("null") may be any row of its table.
+        return key in differing or "null" in differing or (key == "null" and bool(differing))
 
     def counts(changes: Sequence[Mapping[str, Any]]) -> bool:
-        return not changes or not differing or any(map(differing.touched_by, changes))
+        return not changes or not rows or any(map(touches, changes))
 
     missing = {place: want for place, want in aligned.missing.items() if counts(want.changes)}
     surplus = [call for call in aligned.surplus if counts(call.changes)]
     return (missing, surplus) if missing or surplus else (aligned.missing, aligned.surplus)
 
 
-def _pairs(
-    missing: Mapping[int, ExpectedCall],
-    surplus: Sequence[ToolCall],
-    aligned: Alignment,
-    order: Mapping[int, int],
-) -> dict[int, tuple[ExpectedCall, ToolCall]]:
+def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], aligned: Alignment) -> Pairs:
     """For each missing call, by position, the closest call of the same tool.
 
     A call that changed rows is preferred to a refused one: it did the harm. A failed attempt that is closer
@@ -90,52 +94,43 @@ def _pairs(
     """
     pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
     names = {want.name for want in missing.values()}
-    attempts = [call for call in aligned.attempts if call.name in names]
-    nearest = {id(call): _nearest_later(call, aligned, order) for call in attempts}
-    free = [*(call for call in surplus if call.name in names), *attempts]
+    # Surplus calls have no bound.
+    free = [(False, (math.inf, 0.0), call) for call in surplus]
+    free += [(True, _nearest_later(call, aligned), call) for call in aligned.attempts if call.name in names]
     for place, want in missing.items():
         ranked = [
-            (id(call) in nearest, far, number)
-            for number, call in enumerate(free)
-            if call.name == want.name
-            and (far := distance(want.arguments, call.arguments)) < nearest.get(id(call), INFINITE)
+            (is_attempt, far, number)
+            for number, (is_attempt, bound, call) in enumerate(free)
+            if call.name == want.name and (far := distance(want.arguments, call.arguments)) < bound
         ]
         if ranked:
-            pairs[place] = want, free.pop(min(ranked)[-1])
+            pairs[place] = want, free.pop(min(ranked)[-1])[-1]
     return pairs
 
 
-def _nearest_later(attempt: ToolCall, aligned: Alignment, order: Mapping[int, int]) -> tuple[int, float]:
+def _nearest_later(attempt: ToolCall, aligned: Alignment) -> tuple[float, float]:
     """The distance of an attempt to the nearest right call after it."""
     return min(
         (
             distance(call.arguments, attempt.arguments)
             for _, call in aligned.matched
-            if call.name == attempt.name
-            and order[id(call)] > order[id(attempt)]
-            and not isinstance(call.arguments, str)
+            if call.name == attempt.name and call.index > attempt.index and isinstance(call.arguments, dict)
         ),
-        default=INFINITE,
+        default=(math.inf, 0.0),
     )
 
 
-def _of_pairs(
-    pairs: Mapping[int, tuple[ExpectedCall, ToolCall]],
-    aligned: Alignment,
-    expected: Sequence[ExpectedCall],
-    order: Mapping[int, int],
-) -> Iterator[Fault]:
+def _of_pairs(pairs: Pairs, aligned: Alignment, expected: Sequence[ExpectedCall]) -> Iterator[Fault]:
     """Wrong arguments; or the right call, which the tool refused or which had no effect."""
     for place, (want, made) in pairs.items():
         differences = argument_differences(want.arguments, made.arguments)
         if differences:
-            detail = f"{want.name}: {_differences(differences)}"
-            yield Fault("wrong_arguments", detail, made, want)
+            yield Fault("wrong_arguments", f"{want.name}: {_differences(differences)}", made, want)
             continue
-        what = "refused" if made.status != "ok" else "without effect"
-        answer = cut(f"{want.name} was {what}: {made.content}", LONGEST_ANSWER)
+        outcome = "refused" if made.status != "ok" else "without effect"
+        answer = cut(f"{want.name} was {outcome}: {made.content}", LONGEST_ANSWER)
         for position, call in aligned.matched:
-            if position > place and expected[position].writes and order[id(call)] < order[id(made)]:
+            if position > place and expected[position].writes and call.index < made.index:
                 detail = f"{call.name} came before {want.name}; {answer}"
                 yield Fault("partially_completed", detail, call, want)
                 break
@@ -145,12 +140,10 @@ def _of_pairs(
 
 def _of_surplus(surplus: Sequence[ToolCall], unpaired: Sequence[ExpectedCall]) -> Iterator[Fault]:
     """Calls that nobody asked for: in place of missing ones, then on top of what was expected."""
-    for number, call in enumerate(surplus):
-        if number < len(unpaired):
-            want = unpaired[number]
-            yield Fault("wrong_tool", f"expected {_line(want)}, got {_line(call)}", call, want)
-        else:
-            yield Fault("unintended_action", f"nobody asked for {_line(call)}", call)
+    for call, want in zip(surplus, unpaired, strict=False):
+        yield Fault("wrong_tool", f"expected {_line(want)}, got {_line(call)}", call, want)
+    for call in surplus[len(unpaired) :]:
+        yield Fault("unintended_action", f"nobody asked for {_line(call)}", call)
 
 
 def _never_done(
@@ -189,8 +182,9 @@ def _line(call: ExpectedCall | ToolCall) -> str:
 
 def _differences(differences: Sequence[Mapping[str, Any]]) -> str:
     lines = [_difference(each) for each in differences[:SHOWN_ARGUMENTS]]
-    more = len(differences) - SHOWN_ARGUMENTS
-    return "; ".join([*lines, *([f"and {more} more"] if more > 0 else [])])
+    if len(differences) > SHOWN_ARGUMENTS:
+        lines.append(f"and {len(differences) - SHOWN_ARGUMENTS} more")
+    return "; ".join(lines)
 
 
 def _difference(difference: Mapping[str, Any]) -> str:

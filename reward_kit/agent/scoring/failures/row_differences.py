@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,31 +59,6 @@ def row_line(row: Mapping[str, Any]) -> str:
     return f"{name}: expected {expected}, got {got}"
 
 
-class DifferingRows:
-    """The rows in which data differ, to find the changes that touch one of them."""
-
-    def __init__(self, differences: Iterable[RowDifference]) -> None:
-        self._keys: dict[str, set[str | None]] = {}
-        for one in differences:
-            self._keys.setdefault(one.table, set()).add(_key(one.key))
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
-    def touched_by(self, change: Mapping[str, Any]) -> bool:
-        """Return True if a change (as in ``ToolCall.changes``) may be of one of the rows.
-
-        A row without a key may be any row of its table.
-        """
-        keys = self._keys.get(change["table"], ())
-        key = _key(change.get("key"))
-        return bool(keys) and (key is None or key in keys or None in keys)
-
-
-def _key(key: Mapping[str, Any] | None) -> str | None:
-    return None if key is None else json.dumps(key, sort_keys=True, default=str)
-
-
 def row_differences(actual: Iterable[RowChange], expected: Iterable[RowChange]) -> list[RowDifference]:
     """The differences between two states of one base, given by their changes.
 
@@ -93,66 +67,56 @@ def row_differences(actual: Iterable[RowChange], expected: Iterable[RowChange]) 
     actual, expected = list(actual), list(expected)
     have = {change.row_identity(): change for change in actual if change.key is not None}
     want = {change.row_identity(): change for change in expected if change.key is not None}
-    named = {**have, **want}
-    ordered = sorted(named, key=lambda identity: named[identity].sort_key())
+    both = {**have, **want}
+    ordered = sorted(both, key=lambda identity: both[identity].sort_key())
     return [
-        *(one for each in ordered for one in _of_row(named[each], want.get(each), have.get(each))),
+        *(one for each in ordered for one in _of_row(want.get(each), have.get(each))),
         *_without_keys(actual, expected),
     ]
 
 
-def _of_row(named: RowChange, want: RowChange | None, have: RowChange | None) -> Iterator[RowDifference]:
+def _of_row(want: RowChange | None, have: RowChange | None) -> Iterator[RowDifference]:
     """The differences of one row; a side that is None left it as the base has it."""
     if want == have:
         return
-    in_base = any(change is not None and change.op != "insert" for change in (want, have))
-    wanted = in_base if want is None else want.op != "delete"
-    exists = in_base if have is None else have.op != "delete"
-    want_after, have_after = (dict(side.after or {}) if side else {} for side in (want, have))
-    base = {name: value for side in (want, have) if side for name, value in (side.before or {}).items()}
-    wanted_row, got_row = {**base, **want_after}, {**base, **have_after}
-    key = _plain_row(named.key)
-    if wanted and exists:
-        for column in want_after | have_after:
-            expected, got = wanted_row.get(column), got_row.get(column)
-            if (type(expected), repr(expected)) != (type(got), repr(got)):
-                yield RowDifference(named.table, key, column, _plain(expected), _plain(got))
-    elif wanted:
-        yield RowDifference(named.table, key, None, _plain_row(wanted_row), None)
-    elif exists:
-        yield RowDifference(named.table, key, None, None, _plain_row(got_row))
+    wanted, made = (side.to_json() if side else {} for side in (want, have))
+    named = wanted or made
+    table, key = named["table"], named["key"]
+    in_base = any(side and side["op"] != "insert" for side in (wanted, made))
+    base = {**wanted.get("before", {}), **made.get("before", {})}
+    expected, got = (
+        {**base, **side.get("after", {})} if (side["op"] != "delete" if side else in_base) else None
+        for side in (wanted, made)
+    )
+    if expected is None or got is None:
+        if expected != got:
+            yield RowDifference(table, key, None, expected, got)
+        return
+    for column in wanted.get("after", {}) | made.get("after", {}):
+        one, other = expected.get(column), got.get(column)
+        if repr(one) != repr(other):  # 1, 1.0 and true differ
+            yield RowDifference(table, key, column, one, other)
 
 
 def _without_keys(actual: Iterable[RowChange], expected: Iterable[RowChange]) -> Iterator[RowDifference]:
     have = Counter(change for change in actual if change.key is None)
     want = Counter(change for change in expected if change.key is None)
     for change in (want - have).elements():
-        yield RowDifference(change.table, None, None, _plain_row(change.after), _plain_row(change.before))
+        plain = change.to_json()
+        yield RowDifference(change.table, None, None, plain.get("after"), plain.get("before"))
     for change in (have - want).elements():
-        yield RowDifference(change.table, None, None, _plain_row(change.before), _plain_row(change.after))
-
-
-def _plain_row(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if values is None else {name: _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    """The value as changes have it in JSON."""
-    if isinstance(value, bytes):
-        return {"$blob": value.hex()}
-    if isinstance(value, float) and value - value != 0.0:  # JSON has no infinity
-        return {"$real": repr(value)}
-    return value
+        plain = change.to_json()
+        yield RowDifference(change.table, None, None, plain.get("before"), plain.get("after"))
 
 
 def _shortened(expected: Any, got: Any) -> tuple[Any, Any]:
     if not isinstance(expected, str) or not isinstance(got, str):
         return _cut_values(expected), _cut_values(got)
-    same = next(
-        (place for place, (one, other) in enumerate(zip(expected, got, strict=False)) if one != other),
-        min(len(expected), len(got)),
-    )
-    begin = max(0, same - LEAD) if max(len(expected), len(got)) > LONGEST_VALUE else 0
+    begin = 0
+    if max(len(expected), len(got)) > LONGEST_VALUE:
+        pairs = enumerate(zip(expected, got, strict=False))
+        same = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(got)))
+        begin = max(0, same - LEAD)
     lead = "…" if begin else ""
     return lead + cut(expected[begin:], LONGEST_VALUE), lead + cut(got[begin:], LONGEST_VALUE)
 
