@@ -12,9 +12,9 @@ from reward_kit.agent.reports.facts import (
     means_line,
     row_cells,
     title_line,
+    tool_faults,
     what_went_wrong,
 )
-from reward_kit.agent.reports.failed_rollouts import tool_faults
 from reward_kit.agent.reports.listings import (
     EVALUATION_HEADINGS,
     EVALUATION_NUMBERS,

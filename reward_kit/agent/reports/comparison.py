@@ -229,7 +229,10 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
         lines += [_listed(f"  {len(ids)} {reason}: ", ids) for reason, ids in left_out.items()]
         if CHANGED in left_out:
             lines.append("  (--changed-rows compares those that have changed, too)")
-    for side, rows in (("A", [pair.a for pair in comparison.rows]), ("B", [pair.b for pair in comparison.rows])):
+    for side, rows in (
+        ("A", [pair.a for pair in comparison.rows]),
+        ("B", [pair.b for pair in comparison.rows]),
+    ):
         fewer = sum(row.judged < row.planned for row in rows)
         if fewer:
             lines.append(f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side}")

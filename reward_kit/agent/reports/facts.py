@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import (
@@ -45,6 +46,8 @@ ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
 FIRST_TURNS = 4
 """Success within k turns is reported for the first turns and the last."""
 LONGEST_PROBLEM, LONGEST_STRATEGY = 220, 80
+MOST_TOOLS = 3
+"""Tools with faults that are named."""
 
 
 def strategy(evaluation: EvaluationResult | StoredEvaluation) -> str:
@@ -103,6 +106,23 @@ def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str
     if all(len(row.outcomes) <= 1 for row in rows):
         return None
     return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
+
+
+def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
+    """A line on each tool that raised or blocked, most calls first, with the first rollout to look at."""
+    met: dict[str, list[RolloutOutcome]] = {}
+    calls: Counter[str] = Counter()
+    for outcome in result.outcomes:
+        for name, fault in (outcome.tool_faults or {}).items():
+            met.setdefault(name, []).append(outcome)
+            calls[name] += fault["calls"]
+    for name, number in calls.most_common(MOST_TOOLS):
+        first = met[name][0]
+        fault = (first.tool_faults or {})[name]
+        where = f"{count(number, 'call')} in {count(len(met[name]), 'rollout')}"
+        yield f"tools with faults: {one_line(name)} ({where}), first {one_line(fault['first'])}", first
+    if len(calls) > MOST_TOOLS:
+        yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
 
 
 def left_out_lines(result: EvaluationResult) -> Iterator[str]:

@@ -51,22 +51,22 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
 
 def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
     """The evaluations in ``evals``, the earliest first, and a line on each that cannot be read."""
-    logs = stored_files(evals)
-    read = [_attempt(load_evaluation, log) for log in logs]
-    found = [one for one in read if not isinstance(one, StorageError)]
-    faults = [
-        f"{log.stem}: {one_line(error.fault)}"
-        for log, error in zip(logs, read, strict=True)
-        if isinstance(error, StorageError)
-    ]
-    return sorted(found, key=lambda stored: stored.created), faults
+    found, faults = _read(evals, load_evaluation)
+    lines = [f"{file.stem}: {one_line(error.fault)}" for file, error in faults]
+    return sorted((stored for _, stored in found), key=lambda stored: stored.created), lines
 
 
-def _attempt(load: Callable[[Path], Loaded], path: Path) -> Loaded | StorageError:
-    try:
-        return load(path)
-    except StorageError as error:
-        return error
+def _read(
+    evals: Path, load: Callable[[Path], Loaded]
+) -> tuple[list[tuple[Path, Loaded]], list[tuple[Path, StorageError]]]:
+    """The files of all evaluations as ``load`` reads them, and those that it cannot read."""
+    found, faults = [], []
+    for file in stored_files(evals):
+        try:
+            found.append((file, load(file)))
+        except StorageError as error:
+            faults.append((file, error))
+    return found, faults
 
 
 def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
@@ -91,17 +91,11 @@ def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
         with closing(connect(file)) as connection:
             return list(read_outcomes(connection, file, "row_id = ?", (row_id,)))
 
-    files = stored_files(evals)
-    read = [_attempt(load, file) for file in files]
-    found = [
-        (outcome, file.stem)
-        for file, outcomes in zip(files, read, strict=True)
-        if not isinstance(outcomes, StorageError)
-        for outcome in outcomes
-    ]
+    read, faults = _read(evals, load)
+    found = [(outcome, file.stem) for file, outcomes in read for outcome in outcomes]
     found.sort(key=lambda each: each[0].started)
     yield from table_lines([ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)])
-    yield from (one_line(str(error)) for error in read if isinstance(error, StorageError))
+    yield from (one_line(str(error)) for _, error in faults)
 
 
 def _rollout_cells(outcome: RolloutOutcome, evaluation: str) -> tuple[str, ...]:
@@ -122,8 +116,7 @@ def stored_rows(evals: Path) -> set[str]:
         with closing(connect(file)) as connection:
             return [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
 
-    read = [_attempt(load, file) for file in stored_files(evals)]
-    return {row for rows in read if not isinstance(rows, StorageError) for row in rows}
+    return {row for _, rows in _read(evals, load)[0] for row in rows}
 
 
 def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
@@ -142,11 +135,26 @@ def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
 def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Headings, a line for each group, and one for all rows of the evaluation."""
     ks = shown_ks(max((k for group in groups for k in group.pass_power), default=0))
+
+    def cells(
+        label: str, rows: Sequence[RowResult], passes: PassTable, reward: Estimate | None
+    ) -> tuple[str, ...]:
+        first, *others = [passes.pass_power.get(k) for k in ks] or [None]
+        judged = f"{sum(row.judged for row in rows)}/{sum(row.planned for row in rows)}"
+        powers = [estimate(first), *(score(power.value if power else None) for power in others)]
+        return label, str(len(rows)), judged, *powers[: len(ks)], score(reward.value if reward else None)
+
     return [
         (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward"),
-        *(_group_cells(_label(group), group.rows, group.passes, group.reward, ks) for group in groups),
-        _group_cells("all", result.rows, result.passes, result.averages.reward, ks),
+        *(cells(_label(group.value), group.rows, group.passes, group.reward) for group in groups),
+        cells("all", result.rows, result.passes, result.averages.reward),
     ]
+
+
+def _label(value: object) -> str:
+    if value is None:
+        return "(none)"
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_VALUE)
 
 
 def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[str]:
@@ -156,24 +164,3 @@ def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[s
         yield "Rows with several values count in each of their groups."
     if begun < len(result.rows):
         yield f"In no group: {count(len(result.rows) - begun, 'row')} without a finished rollout."
-
-
-def _group_cells(
-    label: str, rows: Sequence[RowResult], passes: PassTable, reward: Estimate | None, ks: Sequence[int]
-) -> tuple[str, ...]:
-    powers = [passes.pass_power.get(k) for k in ks]
-    return (
-        label,
-        str(len(rows)),
-        f"{sum(row.judged for row in rows)}/{sum(row.planned for row in rows)}",
-        *(estimate(power) for power in powers[:1]),
-        *(score(power.value if power else None) for power in powers[1:]),
-        score(reward.value if reward else None),
-    )
-
-
-def _label(group: Group) -> str:
-    value = group.value
-    if value is None:
-        return "(none)"
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_VALUE)

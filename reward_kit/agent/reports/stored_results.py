@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.scoring.results import EvaluationResult
 from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reward_kit.agent.comparison.replay import Comparison
-    from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.explain.explanation import Explanations
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
     from reward_kit.agent.tau_bench.replay import Agreement
 
@@ -45,46 +43,34 @@ def result_of(
 def stored_result(stored: StoredEvaluation) -> EvaluationResult:
     """The results of an evaluation that was read back; the rest comes from its results file.
 
-    Raises ``StorageError`` where that file is incomplete.
+    Raises ``StorageError`` if that file is incomplete.
     """
     results = stored.results
+    agreement: Agreement | None = None
+    compared: Comparison | None = None
     try:
-        return result_of(
-            stored,
-            agreement=_agreement(results["agreement"]) if "agreement" in results else None,
-            explanations=_explanations(stored) if "explanations" in results else None,
-            compared_with=_compared(results["compared_with"]) if "compared_with" in results else None,
-        )
+        if "agreement" in results:
+            from pydantic import TypeAdapter
+
+            from reward_kit.agent.tau_bench.replay import Agreement
+
+            agreement = TypeAdapter(Agreement).validate_python(results["agreement"])
+        if "compared_with" in results:
+            from pydantic import TypeAdapter
+
+            from reward_kit.agent.comparison.replay import Comparison
+
+            compared = TypeAdapter(Comparison).validate_python(results["compared_with"])
+        explanations = _explanations(stored) if "explanations" in results else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         place = str(stored.path.with_suffix(".json"))
         raise StorageError(f"is not the results of an evaluation: {error!r}", place=place) from error
-
-
-def _agreement(plain: Mapping[str, Any]) -> Agreement:
-    from reward_kit.agent.tau_bench.replay import Agreement, Disagreement
-
-    return Agreement(
-        compared=plain["compared"],
-        disagreements=tuple(Disagreement(**one) for one in plain["disagreements"]),
-        pass_power={int(k): value for k, value in plain["pass_power"].items()},
-        tool_results=plain["tool_results"],
-        different_results=tuple(plain["different_results"]),
-    )
-
-
-def _compared(plain: Mapping[str, Any]) -> Comparison:
-    from reward_kit.agent.comparison.replay import CallDifference, Comparison, RolloutDifference
-
-    differences = (
-        RolloutDifference(**{**one, "call": CallDifference(**one["call"]) if one["call"] else None})
-        for one in plain["differences"]
-    )
-    return Comparison(plain["source"], plain["compared"], tuple(differences), plain["untold"])
+    return result_of(stored, agreement=agreement, explanations=explanations, compared_with=compared)
 
 
 def _explanations(stored: StoredEvaluation) -> Explanations:
     """The judgements that the results count, from the notes that hold them whole."""
-    from reward_kit.agent.explain import Explanation, Explanations
+    from reward_kit.agent.explain.explanation import Explanation, Explanations
 
     plain = stored.results["explanations"]
     notes = map(Explanation.from_json, read_notes(stored.path, "explanation"))
