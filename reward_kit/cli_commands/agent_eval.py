@@ -6,22 +6,19 @@ import shlex
 import sys
 import traceback
 from contextlib import nullcontext
-from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
 
-from reward_kit.agent.base.printing import say
-from reward_kit.agent.base.redaction import redact, secrets_in
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import reserved_output, say, warn
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.text import count
 from reward_kit.agent.config import DEFAULTS, EvaluationConfig
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
-from reward_kit.cli_commands.report_output import (
-    output_for_the_report,
-    print_result,
-    write_asked,
-)
-from reward_kit.errors import BundleError, RewardKitError, UsageError
+from reward_kit.cli_commands.report_output import print_result, write_asked
+from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
     from reward_kit.agent.runner.evaluation import Evaluation
@@ -47,26 +44,17 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
       reward-kit agent-eval -d my_task/task.jsonl --agent gold
       reward-kit agent-eval --resume
     """
-    given = given_options(context)
+    from reward_kit.agent.runner.options import make_config
+
+    config = make_config(given_options(context))
+    check_target("--json", config.json)
     try:
-        return _run(given)
+        with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:
+            return _validate(config, output) if config.validate_only else _evaluate(config, output)
     except RewardKitError:
-        if given.get("debug"):
-            say(redact(traceback.format_exc(), _secrets(given)), err=True)
+        if config.debug:
+            say(redact(traceback.format_exc(), config.secrets()), err=True)
         raise
-    except KeyboardInterrupt:
-        say("Interrupted.", err=True)
-        return INTERRUPTED
-
-
-def _secrets(given: dict[str, Any]) -> frozenset[str]:
-    """The secrets among the options, as far as these can be read."""
-    try:
-        return EvaluationConfig(
-            **{name: given[name] for name in ("model_args", "user_model_args", "agent") if name in given}
-        ).secrets()
-    except UsageError:
-        return secrets_in(list(given.values()))
 
 
 def given_options(context: click.Context) -> dict[str, Any]:
@@ -78,72 +66,51 @@ def given_options(context: click.Context) -> dict[str, Any]:
     }
 
 
-def _run(given: dict[str, Any]) -> int:
-    from reward_kit.agent.base.files import check_target
+def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     from reward_kit.agent.models.local import shown_on
     from reward_kit.agent.runner.evaluation import Evaluation
-    from reward_kit.agent.runner.options import make_config
     from reward_kit.agent.runner.signals import run_in_loop
 
-    config = make_config(given)
-    check_target("--json", config.json)
-    if config.validate_only:
-        return _validate(config)
-    evaluation = Evaluation(config, progress=_progress(config), warn=_warn)
-    with output_for_the_report(config) as output:
-        try:
-            shown = nullcontext() if config.quiet else shown_on(sys.stderr)
-            with shown:
-                result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
-        except (RewardKitError, KeyboardInterrupt):
-            if evaluation.result is not None and evaluation.result.outcomes:
-                say(_resume_hint(evaluation), err=True)
-            raise
-        except SystemExit as error:
-            raise BundleError(
-                f"code of the bundle or of the agent called sys.exit({error.code!r})",
-                remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
-            ) from error
-        if result.status in ("interrupted", "budget"):
+    evaluation = Evaluation(config, progress=_progress(config), warn=warn)
+    try:
+        with nullcontext() if config.quiet else shown_on(sys.stderr):
+            result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
+    except (RewardKitError, KeyboardInterrupt):
+        if evaluation.result is not None and evaluation.result.outcomes:
             say(_resume_hint(evaluation), err=True)
-        print_result(result, config)
-        if not write_asked(result, config, evaluation.task_numbers, output):
-            return FAULT
-        return _exit_code(result, config)
+        raise
+    except SystemExit as error:
+        raise BundleError(
+            f"code of the bundle or of the agent called sys.exit({error.code!r})",
+            remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
+        ) from error
+    if result.status in ("interrupted", "budget"):
+        say(_resume_hint(evaluation), err=True)
+    print_result(result, config)
+    write_asked(result, config, evaluation.task_numbers, output)
+    return _exit_code(result, config)
 
 
-def _warn(warning: str) -> None:
-    say(f"warning: {warning}", err=True)
-
-
-def _validate(config: EvaluationConfig) -> int:
+def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
+    from reward_kit.agent.base.strict_json import json_bytes
     from reward_kit.agent.runner.evaluation import open_bundle
     from reward_kit.agent.runner.schedule import chosen_tasks
     from reward_kit.agent.runner.signals import run_in_loop
     from reward_kit.agent.validation import validate
 
-    with output_for_the_report(config) as output:
-        with open_bundle(config) as bundle:
-            tell = partial(_tell_finding, sys.stdout, config.quiet)
-            report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=tell))
-        if config.json is not None:
-            from reward_kit.agent.base.files import write_output
-            from reward_kit.agent.base.strict_json import json_bytes
+    def show(finding: Finding) -> None:
+        if not config.quiet or finding.level == "error":
+            say(str(finding))
 
-            write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
-        if not report.ok:
-            from reward_kit.agent.base.text import count
-
-            say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
-            return FAULT
-        say("Task bundle successfully validated.")
+    with open_bundle(config) as bundle:
+        report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=show))
+    if config.json is not None:
+        write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
+    if not report.ok:
+        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
+        return FAULT
+    say("Task bundle successfully validated.")
     return DONE
-
-
-def _tell_finding(output: IO[str], quiet: bool, finding: Finding) -> None:
-    """Print a finding to ``output``, or to stdout if that was closed."""
-    if not quiet or finding.level == "error":
-        say(str(finding), file=sys.stdout if output.closed else output)
 
 
 def _progress(config: EvaluationConfig) -> Progress:
@@ -161,11 +128,11 @@ def _resume_hint(evaluation: Evaluation) -> str:
     command = ["reward-kit", "agent-eval", "--resume", str(config.eval_id)]
     if config.output_dir != DEFAULTS["output_dir"]:
         command += ["--output-dir", str(config.output_dir)]
-    line = shlex.join(command)
+    line, why = shlex.join(command), ""
     if result is not None and result.status == "budget":
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
+        why = f"{result.reason}. " if config.quiet else ""
     planned = result.planned if result is not None else tally.planned if tally is not None else 0
-    why = f"{result.reason}. " if config.quiet and result is not None and result.status == "budget" else ""
     return f"{why}{evaluation.finished} of {planned} rollouts are done and saved. Continue with:\n  {line}"
 
 

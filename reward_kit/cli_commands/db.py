@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.printing import say
+from reward_kit.cli_commands.runs_option import runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.overlay import Overlay
 
-
 _name = click.argument("name")
-_output_dir = click.option(
-    "--output-dir", "-o", default="runs", show_default=True, help="Folder of the evaluations."
-)
 
 
 class _Commands(click.Group):
-    """Turns the package's errors, and those of faulty database files, into one line on stderr and exit
-    code 2.
-    """
+    """Shows the errors of faulty database files like the package's own: one line, exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         import apsw
@@ -53,14 +48,14 @@ def db() -> None:
     "--readonly/--writable",
     default=True,
     show_default=True,
-    help="With --writable, changes are kept in memory and are gone at the end.",
+    help="With --writable, changes are kept in memory until the end; the file is never written.",
 )
-@_output_dir
+@runs_option
 def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: str) -> None:
-    """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and leave.
+    """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and exit.
 
-    The file itself is never written.  `.help` lists the shell's commands.
-    The exit code is 1 after an error in SQL, or in a script on standard input (the rest of it still runs).
+    `.help` lists the shell's commands. The exit code is 1 after an error in SQL, or in a script on standard
+    input (the rest of the script still runs).
     """
     import apsw.shell
 
@@ -71,7 +66,7 @@ def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: s
 
     class Shell(apsw.shell.Shell):
         def handle_exception(self) -> None:
-            """Called by ``cmdloop``, which goes on with the next statement."""
+            """Called by ``cmdloop``, which continues with the next statement."""
             nonlocal failed
             super().handle_exception()  # type: ignore[no-untyped-call]  # apsw's shell has no types
             failed = failed or not self.interactive
@@ -85,18 +80,17 @@ def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: s
     except (apsw.Error, shell.Error, OSError) as error:
         if not getattr(error, "_handle_exception_saw_this", False):  # else the shell has printed it
             say(f"Error: {error}", err=True)
-        sys.exit(1)
-    except SystemExit as leave:  # .exit, .quit
-        sys.exit(leave.code or int(failed))
-    if failed:
-        sys.exit(1)
+        failed = True
+    except SystemExit as stop:  # .exit, .quit
+        sys.exit(stop.code or int(failed))
+    sys.exit(int(failed))
 
 
 @db.command()
 @_name
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@_output_dir
+@runs_option
 def export(name: str, out: Path, force: bool, output_dir: str) -> None:
     """Write the database NAME to OUT as a complete SQLite file."""
     from reward_kit.agent.database.delta import export
@@ -111,10 +105,10 @@ def export(name: str, out: Path, force: bool, output_dir: str) -> None:
 
 @db.command()
 @_name
-@click.option("--base", help="Compare with this database; default: the base of the rollout.")
+@click.option("--base", help="Compare with this database. Default: the base of the rollout.")
 @click.option("--full", is_flag=True, help="Show long values whole.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes, with whole values.")
-@_output_dir
+@runs_option
 def changes(name: str, base: str | None, full: bool, as_json: bool, output_dir: str) -> None:
     """Show the rows in which the database NAME differs from its base."""
     found = _changes(name, base, output_dir)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.option_values import OTHER_NAMES
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.printing import warn
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class GroupedCommand(click.Command):
         for parameter, times in Counter(order).items():
             option = OPTIONS.get(parameter.name or "")
             if times > 1 and option is not None and option.kind not in (bool, dict):
-                say(f"warning: {option.flag} is given {times} times; only the last counts", err=True)
+                warn(f"{option.flag} is given {times} times; only the last counts")
 
 
 def as_click_parses(args: list[str]) -> list[str]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.files import TO_OUTPUT, check_target
+from reward_kit.agent.base.printing import print_lines
+from reward_kit.agent.base.text import count
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -53,9 +55,9 @@ def export(
 
     EVALUATION is the name of an evaluation (latest: the last), or the path of its file. Each line has
     the conversation, the tools and the reward of a rollout. With --format rollouts DIR, each rollout
-    is written whole to a file in DIR instead. Exit code 1 if there was none to export, 2 for a fault.
+    is written whole to a file in DIR instead. The exit code is 1 if there was none to export, and 2 after
+    an error.
     """
-    from reward_kit.agent.base.files import check_target
     from reward_kit.agent.exporting.export import export as chosen
     from reward_kit.agent.exporting.output import write_lines, write_rollouts
 
@@ -63,7 +65,7 @@ def export(
     if as_files != (folder is not None):
         raise click.UsageError("--format rollouts takes a folder DIR, other formats do not")
     if as_files and (out is not None or columns is not None):
-        raise click.UsageError("--format rollouts does not go with --out or --columns")
+        raise click.UsageError("--format rollouts cannot be combined with --out or --columns")
     found = chosen(
         evaluation,
         output_dir,
@@ -74,7 +76,7 @@ def export(
         rows=rows,
         unjudged=unjudged,
     )
-    path = None if out in (None, "-") else Path(str(out))
+    path = None if out in (None, TO_OUTPUT) else Path(str(out))
     if path is not None:
         check_target("--out", path)
         if path.resolve().parent == (found.evaluation.folder / "evals").resolve():
@@ -84,26 +86,22 @@ def export(
         number = write_rollouts(found, path)
     else:
         number = write_lines(found, path)
-    for line in report_lines(found, number, path):
-        say(line, err=True)
+    print_lines(_report_lines(found, number, path), err=True)
     return DONE if number else EMPTY
 
 
-def report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:
-    """What was exported, what was not and why."""
-    from reward_kit.agent.base.text import count
-
+def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:
+    """The numbers of exported rollouts and of others, with the reasons."""
     rows = len({outcome.row_id for outcome in found.outcomes})
-    target = f" to {path}" if path is not None else ""
-    silent = len(found.outcomes) - number
     reasons = {
         "in other rows": found.left_out.get("row", 0),
         "not run yet": found.left_out.get("not run", 0),
         "not judged (--unjudged includes them)": found.left_out.get("not judged", 0),
         "for their reward": found.left_out.get("reward", 0),
-        "in which the agent said and called nothing": silent,
+        "in which the agent said and called nothing": len(found.outcomes) - number,
     }
     left_out = ", ".join(f"{left} {reason}" for reason, left in reasons.items() if left)
+    target = f" to {path}" if path is not None else ""
     exported = f"{count(number, 'rollout')} of {count(rows, 'row')} exported{target}"
     yield f"{exported}; left out: {left_out}" if left_out else exported
     if found.evaluation.status == "running":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from reward_kit.agent.agents.fastworkflow.home import DEFAULT_WORKFLOW, HOME_VARIABLE, FastWorkflowHome
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.printing import say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ def train(folder: Path | None) -> None:
     faults = preflight.faults_of_home(home)
     preflight.check([*faults, *preflight.faults_of_settings(base_environment(), (TRAINING_ROLE,))])
     workflow = home.workflow()
-    assert workflow is not None, "checked by the preflight"
+    assert workflow is not None  # checked above
     run_training(home, workflow)
 
 
@@ -90,27 +91,19 @@ def train(folder: Path | None) -> None:
 def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
     """List everything that is missing before a run; starts one worker."""
     from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
+    from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.config import EvaluationConfig
 
     config = EvaluationConfig(dataset=dataset, model=model, agent="fastworkflow")
     home = FastWorkflowHome.find(folder)
 
-    async def look(tasks: Sequence[Task]) -> None:
-        factory = FastWorkflow(config, tasks, home=home, warn=_warn)
+    async def start_one(tasks: Sequence[Task]) -> None:
+        factory = FastWorkflow(config, tasks, home=home, warn=warn)
         try:
             await factory.open()
         finally:
             await factory.close()
 
-    if dataset is None:
-        asyncio.run(look([]))
-    else:
-        from reward_kit.agent.bundles.bundle import TaskBundle
-
-        with TaskBundle.load(dataset) as bundle:
-            asyncio.run(look(bundle.tasks))
+    with nullcontext() if dataset is None else TaskBundle.load(dataset) as bundle:
+        asyncio.run(start_one(bundle.tasks if bundle is not None else ()))
     say(f"FastWorkflow {home.version} is ready: {home.workflow()}")
-
-
-def _warn(warning: str) -> None:
-    say(f"warning: {warning}", err=True)

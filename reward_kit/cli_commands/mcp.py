@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import importlib.util
 import os
 import signal
-import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.printing import reserved_output, say
 from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
 
     from mcp.server.lowlevel import Server
 
@@ -35,18 +34,18 @@ MAX_BODY = 4 * 1024 * 1024
 @click.command()
 @click.argument("target")
 @click.option("--http", is_flag=True, help="Streamable HTTP at /mcp, instead of standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen, with --http.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --http.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="On which port, with --http; 0: a free one.",
+    help="The port to listen on, with --http; 0: a free one.",
 )
 def mcp(target: str, http: bool, host: str, port: int) -> None:
     """Serve a bundle's tools to MCP clients.
 
-    TARGET is the import path of a tools module (my_task.tools) or a bundle's folder.  Each session has its
+    TARGET is the import path of a tools module (my_task.tools) or a bundle's folder. Each session has its
     own database: it begins with the bundle's seed, and its changes are dropped when it ends.
 
     With --http, clients must send the bearer token of the environment variable REWARD_KIT_MCP_TOKEN if it is
@@ -55,44 +54,25 @@ def mcp(target: str, http: bool, host: str, port: int) -> None:
     if http:
         _over_http(target, host, port)
         return
-    import asyncio
-
-    with _protocol_streams() as (reader, writer):
+    with reserved_output() as output:
+        incoming = os.fdopen(os.dup(0), "rb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)  # tools that read must not take the client's requests
+        os.close(nothing)
         server = _server(target)
         _end_on_signals(server)
-        asyncio.run(_serve_stdio(server.server, reader, writer))
+        asyncio.run(_serve_stdio(server.server, incoming, output))
 
 
-@contextlib.contextmanager
-def _protocol_streams() -> Iterator[tuple[TextIOWrapper, TextIOWrapper]]:
-    """Standard input and output for the protocol alone; anything else that is printed goes to stderr.
-
-    This holds for ``print``, C code and child processes, and from before the bundle is imported.
-    """
-    sys.stdout.flush()
-    given = os.dup(0), os.dup(1)
-    reader = TextIOWrapper(os.fdopen(os.dup(0), "rb"), encoding="utf-8", errors="replace")
-    writer = TextIOWrapper(os.fdopen(os.dup(1), "wb"), encoding="utf-8", newline="\n")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    os.close(nothing)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield reader, writer
-    finally:
-        for number, descriptor in enumerate(given):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-
-
-async def _serve_stdio(server: Server[Any], reader: TextIOWrapper, writer: TextIOWrapper) -> None:
+async def _serve_stdio(server: Server[Any], incoming: BinaryIO, outgoing: BinaryIO) -> None:
     """Serve one client until it closes its end."""
     import anyio
     from mcp.server.stdio import stdio_server
 
-    async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    reader = anyio.wrap_file(TextIOWrapper(incoming, encoding="utf-8", errors="replace"))
+    writer = anyio.wrap_file(TextIOWrapper(outgoing, encoding="utf-8", newline="\n"))
+    async with stdio_server(reader, writer) as (requests, answers):
+        await server.run(requests, answers, server.create_initialization_options())
 
 
 def _end_on_signals(server: McpServer) -> None:
@@ -107,14 +87,13 @@ def _end_on_signals(server: McpServer) -> None:
 
 
 def _over_http(target: str, host: str, port: int) -> None:
-    from reward_kit.agent.base.network import listen
     from reward_kit.agent.servers.access import is_loopback, token_of
 
     if token_of(TOKEN) is None and not is_loopback(host):
         raise RewardKitError(
             f"anybody who reaches {host} could call the tools",
             place="--host",
-            remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on 127.0.0.1.",
+            remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on {LOOPBACK}.",
         )
     server = _server(target)
     with listen(host, port) as listener:

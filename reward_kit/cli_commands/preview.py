@@ -1,4 +1,4 @@
-"""``reward-kit preview``: try an evaluator on a few samples."""
+"""``reward-kit preview``: try an evaluator on a few samples; and ``deploy``, which says that it is gone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import click
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.printing import say
-from reward_kit.compat.evaluation import preview_evaluation
+from reward_kit.compat.evaluation import create_evaluation, preview_evaluation
 from reward_kit.compat.evaluation_inputs import Sample, samples_from_hugging_face, samples_from_jsonl
 from reward_kit.errors import RewardKitError
 
 FOLDER_FLAGS = ("-m", "--metrics-folders")
 
 
-class FolderListCommand(click.Command):
+class _FolderListCommand(click.Command):
     """A command whose ``-m`` takes several folders, ``-m a=./a b=./b``, as well as one each time."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -35,20 +35,18 @@ class FolderListCommand(click.Command):
         return super().parse_args(ctx, repeated)
 
 
-def folders_option(function: Any) -> Any:
-    """The option ``--metrics-folders``: a list of ``name=path``, ``None`` where none is given."""
-    return click.option(
-        *FOLDER_FLAGS,
-        "metrics_folders",
-        multiple=True,
-        metavar="NAME=PATH...",
-        callback=lambda _context, _option, folders: list(folders) or None,
-        help="Metric folders, each with a main.py that has an evaluate function.",
-    )(function)
+_folders_option = click.option(
+    *FOLDER_FLAGS,
+    "metrics_folders",
+    multiple=True,
+    metavar="NAME=PATH...",
+    callback=lambda _context, _option, folders: list(folders) or None,
+    help="Metric folders, each with a main.py that has an evaluate function.",
+)
 
 
-@click.command(cls=FolderListCommand)
-@folders_option
+@click.command(cls=_FolderListCommand)
+@_folders_option
 @click.option("--samples", "-s", metavar="FILE", help="JSONL file of samples with 'messages'.")
 @click.option(
     "--max-samples", type=click.IntRange(min=1), default=5, show_default=True, help="Samples to judge."
@@ -68,8 +66,8 @@ def folders_option(function: Any) -> Any:
 def preview(**options: Any) -> int:
     """Try an evaluator on a few samples.
 
-    Runs `evaluate` of each metric folder here, or asks a running reward server (--remote-url). Exits with 1
-    where a sample could not be judged.
+    Runs `evaluate` of each metric folder here, or asks a running reward server (--remote-url). The exit code
+    is 1 if a sample could not be judged.
     """
     try:
         return _preview(argparse.Namespace(**options))
@@ -77,7 +75,7 @@ def preview(**options: Any) -> int:
         raise RewardKitError(str(error)) from error
     except RecursionError as error:
         raise RewardKitError(f"{options['samples']} is nested too deeply") from error
-    except (SystemExit, GeneratorExit) as error:
+    except SystemExit as error:
         raise RewardKitError(f"an evaluator raised {fault_line(error)}") from error
 
 
@@ -88,6 +86,32 @@ def preview_command(args: argparse.Namespace) -> int:
     except (ValueError, ImportError, RewardKitError) as error:
         say(f"Error: {error}", err=True)
         return 1
+
+
+@click.command(
+    cls=_FolderListCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+@click.option("--id", required=True)
+@_folders_option
+@click.option("--display-name")
+@click.option("--description")
+@click.option("--force", "-f", is_flag=True)
+@click.option("--remote-url")
+def deploy(**options: Any) -> None:
+    """Not part of this package: evaluators are deployed by the platform's own tools.
+
+    Reads the options of earlier releases, so that scripts get this answer.
+    """
+    create_evaluation(**options)
+
+
+def deploy_command(args: argparse.Namespace) -> int:
+    """The same for arguments that ``reward_kit.cli.parse_args`` read: prints the error, returns 1."""
+    try:
+        create_evaluation(args)
+    except RewardKitError as error:
+        say(f"Error: {error}", err=True)
+    return 1
 
 
 def _preview(args: argparse.Namespace) -> int:
@@ -149,27 +173,21 @@ def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) ->
 
 
 def _show_remote_result(endpoint: str, sample: Sample) -> bool:
-    """Print what the server at ``endpoint`` says of the sample; whether it could say anything."""
+    """Print the answer of the server at ``endpoint``; returns False if there is none."""
     import requests
 
     from reward_kit.models import EvaluateResult
 
-    others = {name: value for name, value in sample.items() if name not in ("messages", "ground_truth")}
-    request = {
-        "messages": sample.get("messages"),
-        "ground_truth": sample.get("ground_truth"),
-        "kwargs": others,
-    }
+    given = {name: sample.get(name) for name in ("messages", "ground_truth")}
+    others = {name: value for name, value in sample.items() if name not in given}
     try:
-        response = requests.post(endpoint, json=request, timeout=600)
+        response = requests.post(endpoint, json={**given, "kwargs": others}, timeout=600)
         response.raise_for_status()
         result = EvaluateResult.model_validate(response.json())
     except (requests.RequestException, ValueError) as error:
         say(f"  Error: {endpoint}: {error}")
         return False
-    say(f"  Score: {result.score}")
-    say(f"  Reason: {result.reason or 'N/A'}")
-    say(f"  Is Valid: {result.is_score_valid}")
+    say(f"  Score: {result.score}\n  Reason: {result.reason or 'N/A'}\n  Is Valid: {result.is_score_valid}")
     for name, metric in result.metrics.items():
         say(f"  Metric '{name}': Score={metric.score}, Valid={metric.is_score_valid}, Reason={metric.reason}")
     return True

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.text import count, from_here, one_line, score
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ DONE, INCOMPLETE = 0, 1
 @click.option(
     "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
 )
-@click.option("--task-dir", metavar="DIR", help="The bundle's folder, where the dataset lies elsewhere.")
-@click.option("--eval-id", metavar="NAME", help="Write the results as an evaluation of this name, too.")
+@click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
+@click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
 @click.option(
     "--json",
     "json_path",
@@ -52,9 +54,8 @@ def rescore(
     EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
     reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is
     run; the old evaluation stays as it is.
-    The exit code is 1 if a rollout could not be judged, 2 for a fault that hinders all.
+    The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
-    from reward_kit.agent.base.files import check_target, write_output
     from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.rescoring.judging import REWARD_TIMEOUT
     from reward_kit.agent.rescoring.judging import rescore as judge_again
@@ -69,20 +70,17 @@ def rescore(
             task_dir=task_dir,
             eval_id=eval_id,
             timeout=REWARD_TIMEOUT if timeout is None else timeout,
-            warn=lambda warning: say(f"warning: {warning}", err=True),
+            warn=warn,
         )
     )
-    for line in report_lines(done):
-        say(line, err=json_path == "-")
+    for line in _report_lines(done):
+        say(line, err=json_path == TO_OUTPUT)
     if json_path is not None:
         write_output([readable_json(done.to_json())], json_path)
     return INCOMPLETE if done.failed else DONE
 
 
-def report_lines(done: Rescoring) -> Iterator[str]:
-    """The report for a person."""
-    from reward_kit.agent.base.text import count, from_here, score
-
+def _report_lines(done: Rescoring) -> Iterator[str]:
     judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
     yield f"{done.log.stem}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
     yield f"{'':8}{'before':>8}{'now':>8}"
@@ -95,21 +93,19 @@ def report_lines(done: Rescoring) -> Iterator[str]:
     yield f"{'reward':8}{was:>8}{is_now:>8}"
     changed = [rollout for rollout in done.changed if rollout not in done.failed]
     yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
-    yield from _shown(changed)
+    yield from _rollout_lines(changed)
     if done.failed:
         yield f"{count(len(done.failed), 'rollout')} could not be judged:"
-        yield from _shown(done.failed)
+        yield from _rollout_lines(done.failed)
     if done.written is not None:
         yield f"results   {from_here(done.written.results_path)}"
 
 
-def _shown(rollouts: list[Rejudged]) -> Iterator[str]:
-    from reward_kit.agent.base.text import one_line
-
+def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
     for rollout in rollouts[:SHOWN]:
-        now, before = rollout.now, rollout.before
-        rewards = f"{_number(before.reward)} -> {_number(now.reward)}"
-        yield f"  {now.row_id} #{now.index + 1}: {rewards}  {one_line(rollout.reason, 160)}".rstrip()
+        place = f"  {rollout.now.row_id} #{rollout.now.index + 1}"
+        rewards = f"{_number(rollout.before.reward)} -> {_number(rollout.now.reward)}"
+        yield f"{place}: {rewards}  {one_line(rollout.reason, 160)}".rstrip()
     if len(rollouts) > SHOWN:
         yield f"  and {len(rollouts) - SHOWN} more"
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from reward_kit.agent.base.printing import print_lines, terminal_width
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.scoring.results import EvaluationResult
-
-DONE = 0
 
 
 @click.command("show")
@@ -25,44 +26,47 @@ DONE = 0
     "--by",
     "field",
     metavar="FIELD",
-    help="Print the scores of groups of rows instead, by a field of theirs, such as metadata.domain.",
+    help="Print scores by groups of rows instead: those with the same value of a field (metadata.domain).",
 )
-def show(what: str | None, output_dir: str, field: str | None) -> int:
+def show(what: str | None, output_dir: str, field: str | None) -> None:
     """List evaluations; print the report of one again, or a rollout to read.
 
-    WHAT is the name of an evaluation (latest: the last) or the path of its file: its report is printed
-    again. Or it is a rollout, as "EVALUATION ROW#1", by its id or its roll_ID.json: its conversation is
-    printed. Or it is the id of a row: its rollouts are listed. Without WHAT, or with a runs folder, the
-    evaluations there are listed. With --by, the scores of an evaluation are printed by group.
+    \b
+    WHAT is one of these:
+      nothing, or a runs folder               list the evaluations there
+      an evaluation: its name, latest, a path print its report again
+      a rollout: "EVALUATION ROW#1", its id   print its conversation
+        or its roll_ID.json
+      the id of a row                         list its rollouts
+
+    With --by, WHAT is an evaluation, and its scores are printed by group.
     """
+    folder = Path(output_dir)
     if field is not None:
         if what is None:
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
         _print_groups(what, output_dir, field)
-        return DONE
-    if what is None or _is_runs_folder(what):
-        _list_evaluations(Path(output_dir if what is None else what))
-        return DONE
-    rollout = _rollout(what, output_dir)
-    if rollout is not None:
+    elif what is None or _is_runs_folder(what):
+        _list_evaluations(folder if what is None else Path(what))
+    elif (rollout := _rollout(what, output_dir)) is not None:
         _print_rollout(rollout)
-    elif _is_row(what, Path(output_dir)):
-        _list_rollouts(what, Path(output_dir))
+    elif _is_row(what, folder):
+        from reward_kit.agent.reports.listings import rollout_lines
+
+        print_lines(rollout_lines(folder / "evals", what))
     else:
         _print_report(what, output_dir)
-    return DONE
 
 
 def _is_runs_folder(name: str) -> bool:
     try:
         return (Path(name) / "evals").is_dir()
-    except OSError:  # no path at all: too long
+    except OSError:  # too long for a path
         return False
 
 
 def _list_evaluations(folder: Path) -> None:
     from reward_kit.agent.reports.listings import evaluation_lines
-    from reward_kit.errors import UsageError
 
     if not (folder / "evals").is_dir():
         raise UsageError(
@@ -83,24 +87,18 @@ def _is_row(what: str, folder: Path) -> bool:
     return not is_name and "/" not in what and what in stored_rows(folder / "evals")
 
 
-def _list_rollouts(row_id: str, folder: Path) -> None:
-    from reward_kit.agent.reports.listings import rollout_lines
-
-    print_lines(_tame(line) for line in rollout_lines(folder / "evals", row_id))
-
-
 def _print_report(name: str, output_dir: str) -> None:
-    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.reports.listings import stored_rows
     from reward_kit.cli_commands.report_output import print_result
-    from reward_kit.errors import UsageError
 
     try:
         result = _result(name, output_dir)
     except UsageError as error:
-        row = _near_row(name, Path(output_dir))
-        if row is None:
+        rows = sorted(stored_rows(Path(output_dir) / "evals"))
+        near = get_close_matches(name, rows, n=1)
+        if not near:
             raise
-        remedy = f"Did you mean the row {row!r}? {error.remedy or ''}".rstrip()
+        remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
         raise UsageError(error.fault, place=error.place, remedy=remedy) from None
     print_result(result, EvaluationConfig())
 
@@ -116,35 +114,6 @@ def _result(name: str, output_dir: str) -> EvaluationResult:
     from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
     return stored_result(load_evaluation(name, output_dir))
-
-
-def _near_row(what: str, folder: Path) -> str | None:
-    """The row of almost this id that has rollouts; None where there is none."""
-    from difflib import get_close_matches
-
-    from reward_kit.agent.reports.listings import stored_rows
-
-    return next(iter(get_close_matches(what, sorted(stored_rows(folder / "evals")), n=1)), None)
-
-
-def _print_rollout(name: str | Path) -> None:
-    from reward_kit.agent.records.rollout_record import load_rollout
-    from reward_kit.agent.reports.transcript import transcript
-    from reward_kit.errors import StorageError
-
-    record = load_rollout(name)
-    try:
-        text = transcript(record)
-    except (KeyError, TypeError, AttributeError) as error:  # written by other hands
-        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(name)) from error
-    print_lines(_tame(line) for line in text.splitlines())
-    print_lines([f"file: {record.path}"])
-
-
-def _tame(line: str) -> str:
-    """Text of models and tools for a terminal: nothing that moves its cursor or sets its title."""
-    spaced = line.replace("\t", "    ")
-    return "".join(character for character in spaced if character.isprintable())
 
 
 def _rollout(what: str, output_dir: str) -> Path | None:
@@ -163,3 +132,15 @@ def _rollout(what: str, output_dir: str) -> Path | None:
     except (OSError, ValueError):
         return None  # the search for an evaluation of this name reports it
     return None if found is None else found.address
+
+
+def _print_rollout(name: Path) -> None:
+    from reward_kit.agent.records.rollout_record import load_rollout
+    from reward_kit.agent.reports.transcript import transcript
+
+    record = load_rollout(name)
+    try:
+        text = transcript(record)
+    except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
+        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(name)) from error
+    print_lines([*text.splitlines(), f"file: {record.path}"])

@@ -8,9 +8,11 @@ from urllib.parse import quote
 
 import click
 
+from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import say
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
 def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | None) -> int:
     """Read evaluations and their rollouts in a browser.
 
-    Serves the pages of all evaluations in the runs folder on this machine until Ctrl-C, running ones as they
-    are then, and prints the address: that of EVALUATION, if one is named (latest: the last).
+    Serves pages of all evaluations in the runs folder on this machine until Ctrl-C, and prints the address:
+    that of EVALUATION, if one is named (latest: the last). A running evaluation is shown as it is then.
 
-    With --out the pages of the named evaluations, or of all, are written as files that need no server.
+    With --out, the pages of the named evaluations, or of all, are written as files that need no server.
     """
-    from reward_kit.agent.base.network import LOOPBACK, listen
     from reward_kit.agent.pages.site import INDEX, Site, serve
     from reward_kit.agent.reports.listings import read_evaluations
     from reward_kit.agent.storage.stored_evaluation import load_evaluation
@@ -38,9 +39,7 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     folder = _folder(named, Path(output_dir))
     site = Site(folder)
     if out is not None:
-        faults: list[str] = []
-        if not named:
-            named, faults = read_evaluations(folder / "evals")
+        named, faults = (named, []) if named else read_evaluations(folder / "evals")
         for fault in faults:
             say(f"left out: {fault}", err=True)
         number = sum(1 for _ in site.write(named, Path(out)))
@@ -57,8 +56,6 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
 
 def _folder(named: list[StoredEvaluation], default: Path) -> Path:
     """The runs folder of the named evaluations; raises ``UsageError`` if there is none, or several."""
-    from reward_kit.errors import UsageError
-
     folders = {stored.folder.resolve() for stored in named} or {default.resolve()}
     if len(folders) > 1:
         raise UsageError(

@@ -106,7 +106,9 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
     with pytest.raises(StorageError, match="Load it from its evaluation"):
         records[0].reward_arguments()
     assert "--format rollouts takes a folder DIR" in command("first", "--format", "rollouts").error
-    assert "does not go with --out" in command("first", "d", "--format", "rollouts", "--out", "f").error
+    assert (
+        "cannot be combined with --out" in command("first", "d", "--format", "rollouts", "--out", "f").error
+    )
 
 
 @pytest.mark.parametrize(("arguments", "told"), [

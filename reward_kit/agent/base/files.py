@@ -86,7 +86,7 @@ def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | 
         with path.open("wb") as file:
             file.writelines(parts)
     else:
-        with publish(os.path.realpath(path)) as file:  # a link stays one
+        with publish(path.resolve() if path.is_symlink() else path) as file:  # a link stays one
             file.writelines(parts)
 
 
