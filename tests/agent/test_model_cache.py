@@ -19,7 +19,7 @@ from stub_server import Answer, StubServer, call
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.cache import AnswerStore, CachedModel, RequestKeys, public_identity
-from reward_kit.agent.models.caller import Caller
+from reward_kit.agent.models.calls import Caller
 from reward_kit.agent.models.litellm import LiteLLMModel
 from reward_kit.errors import ModelError
 

@@ -12,8 +12,7 @@ from typing import Any
 from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion, Usage
-from reward_kit.agent.models.attempts import ask
-from reward_kit.agent.models.caller import Caller
+from reward_kit.agent.models.calls import Caller, ask
 from reward_kit.agent.models.limiter import Limiter
 from reward_kit.errors import ModelError
 

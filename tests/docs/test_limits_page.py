@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.models import concurrency, headers, limiter, outage
+from reward_kit.agent.models import concurrency, limiter, outage, rate_limits
 
 TEXT = " ".join((Path(__file__).parents[2] / "docs" / "limits.md").read_text().split())
 
@@ -24,7 +24,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
 
 
 def test_each_header_that_is_followed_is_named() -> None:
-    for remaining, reset, _ in headers.QUOTAS:
+    for remaining, reset, _ in rate_limits.QUOTAS:
         for name in (remaining, reset):
             family, _, rest = name.partition("ratelimit-")
             assert f"`{name}`" in TEXT or f"`{family}ratelimit-" in TEXT

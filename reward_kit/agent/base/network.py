@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import email.utils
+import math
 import random
+import re
 import socket
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
 
@@ -26,6 +36,13 @@ CONNECTION_LOST = frozenset(
 )
 """Names of the exceptions of aiohttp and httpx for a server that hangs up."""
 
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|d|h|m|s))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
+_UNIX_SECONDS = 1e9
+"""From here on a bare number is a point in time (2001 and later), not a number of seconds."""
+_UNIX_MILLISECONDS = 1e12
+
 _random = random.SystemRandom()
 
 
@@ -37,6 +54,44 @@ def backoff(attempt: int, *, first: float = 1.0, jitter: float = 0.5, asked: flo
     """
     seconds = min(LONGEST_WAIT, first * 2.0 ** min(attempt - 1, 30)) * _random.uniform(1.0 - jitter, 1.0)
     return min(LONGEST_WAIT, max(seconds, asked))
+
+
+def retry_after(headers: Mapping[str, Any]) -> float | None:
+    """Seconds that a server asks to wait; looking up a name in ``headers`` must ignore its case.
+
+    ``retry-after-ms`` is more precise than ``retry-after``, which is a number or an HTTP date; some write
+    Unix time or a duration there.
+    """
+    with suppress(TypeError, ValueError):
+        seconds = float(headers.get("retry-after-ms", "")) / 1000.0
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    value = headers.get("retry-after")
+    return None if value is None else seconds_until(str(value))
+
+
+def seconds_until(text: str) -> float | None:
+    """Seconds until a reset: ``6m0s``, ``7.66s``, a number, Unix time, an RFC 3339 or HTTP date."""
+    text = text.strip()
+    if _DURATION.fullmatch(text):
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _date(text) - time.time()
+    if seconds >= _UNIX_MILLISECONDS:
+        seconds = seconds / 1000.0 - time.time()
+    elif seconds >= _UNIX_SECONDS:
+        seconds -= time.time()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _date(text: str) -> float:
+    """Unix time of a date; NaN for any other text."""
+    for read in (datetime.fromisoformat, email.utils.parsedate_to_datetime):
+        with suppress(TypeError, ValueError):
+            return read(text).timestamp()
+    return math.nan
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from reward_kit.agent.base.redaction import is_secret_name
 from reward_kit.agent.base.types import Completion, Usage
-from reward_kit.agent.models.caller import model_of_rollout
+from reward_kit.agent.models.calls import model_of_rollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Model, Role
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.models.caller import Caller
+    from reward_kit.agent.models.calls import Caller
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reward_kit.agent.models.limiter import Call
+    from reward_kit.agent.models.calls import Call
 
 START = 16.0
 """Calls at once before anything is known; doubled in the time of an answer until the first refusal."""
@@ -20,19 +20,18 @@ RESTART = 2.0
 """Calls at once after an outage."""
 LONGEST_SPACING = 10.0
 """Seconds; fewer calls than one in this time are left to the pauses that refusals bring."""
-TOLERATED = 0.17
+TOLERATED, MOST_TOLERATED = 0.17, 0.8
 """Share of refused calls without a named time that is taken for chance: no fewer calls are made for it."""
-MOST_TOLERATED = 0.8
 LEAST_KEPT, MOST_KEPT = 0.5, 0.9
 """Bounds of the factor by which the number shrinks; between them it is the share of calls that were taken."""
-EVIDENCE = 8
-"""Calls since the last decrease before the next one."""
 MEMORY = 64
 """Calls after which what was counted is halved."""
 GROWTH = 0.05
-"""Share of the number that was refused last, by which it grows in the time of an answer,"""
+"""Share of the number that was refused last, by which it grows in the time of an answer."""
 LEAST_ANSWERS = 24
-"""and the least number of answers in which it grows by a fifth."""
+"""Least number of answers in which it grows by a fifth."""
+PAUSES_BETWEEN = 10.0
+"""Times of a named pause in which the number grows by a fifth, so that probing costs a tenth of the time."""
 SILENCE = 2.0
 """Times of an answer, or between two calls, without a good one: the calls of the second are used up."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
@@ -41,14 +40,12 @@ SPREAD = 0.95
 """Share of an answer's time over which the calls at once are spread once one has been refused."""
 SMOOTHING = 8
 """Answers over which their time is averaged."""
-PAUSES_BETWEEN = 10.0
-"""Times of a named pause in which the number grows by a fifth, so that probing costs a tenth of the time."""
 FELL = 0.6
 """Share to which the number has to fall before it is judged if that has helped."""
 PROPORTIONAL = 1.25
-"""Factor by which the answers per second may exceed that share and still count as proportional to it,"""
+"""Factor by which the answers per second may exceed that share and still count as proportional to it."""
 ENOUGH = 5
-"""answers that it takes to tell."""
+"""Answers that it takes to judge."""
 
 _random = random.SystemRandom()
 
@@ -71,10 +68,9 @@ class Concurrency:
         self._last_answer = -math.inf
         self._pauses = 0
         self._named = 0.0
-        self._past_refused = 0.0
         self._fall: tuple[float, float] | None = None
         self._since: float | None = None
-        self._sent = self._refused = 0.0
+        self._sent = self._refused = self._growth = 0.0
         self._answers = 0
 
     @property
@@ -96,8 +92,6 @@ class Concurrency:
         if self._sent >= MEMORY:
             self._sent /= 2
             self._refused /= 2
-            if self._refused < 0.5 * self._tolerated * self._sent:
-                self._fall = None
 
     def forget(self, call: Call) -> None:
         """Take back ``sent`` for a call whose failure says nothing about the number."""
@@ -106,53 +100,42 @@ class Concurrency:
 
     def answered(self, call: Call, now: float, *, full: bool) -> None:
         """Count a good answer; ``full``: there was no room for more calls."""
-        seconds = now - call.sent
-        self.latency += (seconds - self.latency) / (SMOOTHING if self.latency else 1)
+        self.latency += (now - call.sent - self.latency) / (SMOOTHING if self.latency else 1)
         self._last_answer = now
         self._answers += 1
         self._pauses = 0
-        if not full or call.generation != self.generation or self.limit >= self.ceiling:
-            return
-        step = 1.0
-        if self._refused_at < math.inf:
-            answers = max(LEAST_ANSWERS, PAUSES_BETWEEN * self._named * self.limit / self.latency)
-            step = min(GROWTH * self._refused_at / self.limit, 0.2 * self._refused_at / answers)
-            if self.limit >= self._refused_at:  # the provider takes more than it did: grow ever faster
-                self._past_refused += 1 / max(1.0, self.limit)
-                step *= 1 + self._past_refused
-        self.limit = min(self.ceiling, self.limit + step)
+        if full and call.generation == self.generation:
+            step = 1.0
+            if self._refused_at < math.inf:
+                answers = max(LEAST_ANSWERS, PAUSES_BETWEEN * self._named * self.limit / self.latency)
+                step = self._refused_at * min(GROWTH / self.limit, 0.2 / answers)
+                if self.limit >= self._refused_at:  # the provider takes more than it did: grow ever faster
+                    self._growth += 1 / max(1.0, self.limit)
+                    step *= 1 + self._growth
+            self.limit = min(self.ceiling, self.limit + step)
 
     def refused(self, call: Call, now: float, *, named: float = 0.0, doubt: float = 1.0) -> float:
-        """Count a refused call; gives the seconds of a pause for all calls.
+        """Count a refused call; returns the seconds of a pause for all calls.
 
-        ``named`` is the pause that the provider asks for, if any. ``doubt`` is a factor of the tolerated
-        share, for failures that may have other reasons than too many calls.
+        ``named`` is the pause that the provider asks for, if any; such a refusal always counts. ``doubt``
+        is a factor of the tolerated share, for failures that may have other reasons than too many calls.
         """
         self._paced = True
         if call.generation != self.generation or self._since is None:
             return 0.0
         self._refused += 1
         share = self._refused / max(1.0, self._sent)
-        seconds = now - self._since
         if not named:
-            known = self._refused_at < math.inf
+            seconds = now - self._since
             if share < doubt * self._tolerated or self._refused < 2 or seconds < self.latency:
                 return 0.0
-            if known and self._answers and self._sent < EVIDENCE * doubt:
-                return 0.0
             if self.latency and now - self._last_answer > SILENCE * max(self.latency, self.spacing):
-                self._begin(now)
-                self._tolerated, self._fall = TOLERATED, None
-                self._pauses += 1
-                longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._pauses - 1, 10))
-                return longest * _random.uniform(0.5, 1.0)
-            if known and not self._answers:
-                return 0.0
-            if self._is_chance(self._answers / max(1e-3, seconds)):
+                return self._pause(now)
+            if self._answers and self._undo(self._answers / max(1e-3, seconds)):
                 self._tolerated = min(MOST_TOLERATED, 2.0 * share)
                 self._begin(now)
                 return 0.0
-        elif self._refused_at < math.inf and not self._answers:
+        if self._refused_at < math.inf and not self._answers:
             return 0.0  # no call has got through since the last decrease: the same reason still holds
         self._named = named
         self._refused_at = self.limit
@@ -161,17 +144,24 @@ class Concurrency:
         self._begin(now)
         return 0.0
 
-    def restart(self) -> None:
+    def restart(self, now: float) -> None:
         """Begin with few calls again."""
         self.limit = min(self.limit, RESTART)
+        self._begin(now)
 
-    def _is_chance(self, rate: float) -> bool:
+    def _pause(self, now: float) -> float:
+        self._begin(now)
+        self._tolerated, self._fall = TOLERATED, None
+        self._pauses += 1
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._pauses - 1, 10))
+        return longest * _random.uniform(0.5, 1.0)
+
+    def _undo(self, rate: float) -> bool:
         """Undo a fall that has not helped: with fewer calls, proportionally fewer were answered.
 
-        Below a limit the answers per second, ``rate``, would be as many as before.
+        Below a limit the answers per second, ``rate``, would be as many as before: calls are refused by
+        chance.
         """
-        if not self._answers:
-            return False
         limit, rate_then = self._fall or (self.limit, rate)
         fell = self.limit / limit
         if self._fall is None or rate >= PROPORTIONAL * fell * rate_then:
@@ -185,6 +175,6 @@ class Concurrency:
     def _begin(self, now: float) -> None:
         """Begin a new generation."""
         self.generation += 1
-        self._sent = self._refused = self._past_refused = 0.0
+        self._sent = self._refused = self._growth = 0.0
         self._answers = 0
         self._since = now

@@ -9,10 +9,9 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS
+from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, retry_after, seconds_until
 from reward_kit.agent.base.redaction import redact, without_password
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.models.headers import retry_after, seconds_until
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import secrets_in
 from reward_kit.agent.models.addresses import base_from_environment, check_address, needs_no_key
-from reward_kit.agent.models.attempts import ask
-from reward_kit.agent.models.caller import BoundModel
+from reward_kit.agent.models.calls import BoundModel, ask
 from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.agent.models.litellm_answer import read_answer, without_secrets
 from reward_kit.agent.models.own_fields import sent_messages
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.base.types import Completion, Message, Model
-    from reward_kit.agent.models.caller import Caller
+    from reward_kit.agent.models.calls import Caller
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
 
@@ -86,7 +85,7 @@ class LiteLLMModel:
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,
-            size=_size(request) if limiter is not None and limiter.wants_size else 0,
+            size=_size(request) if limiter is not None else 0,
             caller=caller,
         )
 

@@ -1,14 +1,18 @@
-"""Requests and tokens per minute that calls to one provider never exceed (``--rpm``, ``--tpm``)."""
+"""Limits per minute: those of a person (``--rpm``, ``--tpm``), and those in a provider's headers."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.agent.base.network import seconds_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.models.calls import Call
 
 MINUTE = 60.0
 SLACK = 1.01
@@ -21,18 +25,16 @@ TOKENS_PER_CHARACTER = 0.25
 
 
 class Bucket:
-    """At most ``limit`` in any ``window`` seconds, spread over it. All times are seconds of one clock.
+    """At most ``limit`` in any minute, spread over it. All times are seconds of one clock.
 
-    An amount that is taken counts from the moment it is taken until a window after it was settled.
+    An amount that is taken counts from the moment it is taken until a minute after it was settled.
     """
 
-    def __init__(self, limit: float, *, window: float = MINUTE) -> None:
+    def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._window = window * SLACK
-        self._burst = window * BURST
+        self._window = MINUTE * SLACK
         self._settled: deque[tuple[float, float]] = deque()
-        self._settled_sum = 0.0
-        self._open_sum = 0.0
+        self._open = 0.0
         self._next = -math.inf
 
     def delay(self, amount: float, now: float) -> float:
@@ -41,119 +43,121 @@ class Bucket:
         An amount above the limit may be taken when nothing else counts.
         """
         while self._settled and self._settled[0][0] <= now - self._window:
-            self._settled_sum -= self._settled.popleft()[1]
-        if not self._settled:
-            self._settled_sum = 0.0  # clears rounding errors
-        return max(0.0, self._next - self._burst - now, self._until_room(amount, now))
+            self._settled.popleft()
+        spread = max(0.0, self._next - BURST * MINUTE - now)
+        counted = self._open + sum(settled for _, settled in self._settled)
+        excess = counted + min(amount, self.limit) - self.limit
+        if excess <= 1e-9:
+            return spread
+        for time, settled in self._settled:
+            excess -= settled
+            if excess <= 1e-9:
+                return max(spread, time + self._window - now)
+        return math.inf
 
     def take(self, amount: float, now: float) -> None:
         """Count ``amount``; ``settle`` has to follow."""
-        self._open_sum += amount
+        self._open += amount
         self._next = max(self._next, now) + amount * self._window / self.limit
 
     def settle(self, amount: float, actual: float, now: float) -> None:
         """Replace an ``amount`` that was taken by the ``actual`` one."""
-        self._open_sum = max(0.0, self._open_sum - amount)
+        self._open -= amount
         if actual > 0:
             self._settled.append((now, actual))
-            self._settled_sum += actual
         self._next += (actual - amount) * self._window / self.limit
-
-    def _until_room(self, amount: float, now: float) -> float:
-        excess = self._open_sum + self._settled_sum + amount - self.limit
-        if excess <= 0 or not (self._settled or self._open_sum):
-            return 0.0
-        if amount >= self.limit:
-            excess = self._open_sum + self._settled_sum
-        for time, settled in self._settled:
-            excess -= settled
-            if excess <= 1e-9:
-                return time + self._window - now
-        return math.inf
-
-
-class TokenEstimate:
-    """An estimate of the tokens of a call, from the size of its request and the use of earlier ones."""
-
-    def __init__(self) -> None:
-        self._per_character: deque[float] = deque(maxlen=REMEMBERED)
-        self._outputs: deque[int] = deque(maxlen=REMEMBERED)
-
-    @property
-    def known(self) -> bool:
-        """True once a call has reported its tokens; until then one call at a time is made."""
-        return bool(self._outputs)
-
-    def tokens(self, size: int) -> int:
-        """Tokens of a call whose request has ``size`` characters: rather too many than too few."""
-        per_character = max(self._per_character, default=TOKENS_PER_CHARACTER)
-        return max(1, math.ceil(size * per_character) + max(self._outputs, default=0))
-
-    def learn(self, size: int, usage: Usage) -> None:
-        """Take in the use of an answered call."""
-        self._per_character.append(usage.input_tokens / max(1, size))
-        self._outputs.append(usage.output_tokens)
-
-
-@dataclass(slots=True)
-class Reservation:
-    """The share of the limits that one call holds; ``size`` is the number of characters of its request."""
-
-    size: int
-    tokens: int = 0
-    sent: bool = False
 
 
 class RateLimits:
-    """``rpm`` requests and ``tpm`` tokens in any minute; None: no limit. Used in one event loop."""
+    """``rpm`` requests and ``tpm`` tokens in any minute; None: no limit. Used in one event loop.
+
+    The tokens of a call are estimated until it is answered: the characters of its request, times the most
+    tokens that a character has come to in recent calls, plus the longest of their answers.
+    """
 
     def __init__(self, rpm: float | None, tpm: float | None) -> None:
-        self._requests = Bucket(rpm, window=MINUTE) if rpm else None
-        self._tokens = Bucket(tpm, window=MINUTE) if tpm else None
-        self._estimate = TokenEstimate()
+        self._requests = Bucket(rpm) if rpm else None
+        self._tokens = Bucket(tpm) if tpm else None
+        self._per_character: deque[float] = deque(maxlen=REMEMBERED)
+        self._outputs: deque[int] = deque(maxlen=REMEMBERED)
         self._open = 0
 
-    @property
-    def wants_size(self) -> bool:
-        """True if the length of requests matters."""
-        return self._tokens is not None
-
-    def delay(self, size: int, now: float) -> float:
-        """Seconds until a call of ``size`` may be made; infinite if another has to end first."""
-        wait = 0.0
-        if self._requests is not None:
-            wait = self._requests.delay(1, now)
+    def delay(self, call: Call, now: float) -> float:
+        """Seconds until the call may be made; infinite if another has to end first."""
+        wait = 0.0 if self._requests is None else self._requests.delay(1, now)
         if self._tokens is not None:
-            if self._open and not self._estimate.known:
+            if self._open and not self._outputs:
                 return math.inf
-            wait = max(wait, self._tokens.delay(self._estimate.tokens(size), now))
+            wait = max(wait, self._tokens.delay(self._estimate(call), now))
         return wait
 
-    def take(self, size: int, now: float) -> Reservation:
-        """Count a call; ``sent`` and ``settle`` have to follow."""
-        reservation = Reservation(size)
+    def take(self, call: Call, now: float, *, sent: bool) -> None:
+        """Count a call; ``settle`` has to follow. Unless it is ``sent`` now its minute begins at its end."""
         self._open += 1
+        call.is_sent = sent
         if self._requests is not None:
             self._requests.take(1, now)
+            if sent:
+                self._requests.settle(1, 1, now)
         if self._tokens is not None:
-            reservation.tokens = self._estimate.tokens(size)
-            self._tokens.take(reservation.tokens, now)
-        return reservation
+            call.reserved = self._estimate(call)
+            self._tokens.take(call.reserved, now)
 
-    def sent(self, reservation: Reservation, now: float) -> None:
-        """Begin the minute of a call's request, which is being sent."""
-        if not reservation.sent and self._requests is not None:
-            self._requests.settle(1, 1, now)
-        reservation.sent = True
-
-    def settle(self, reservation: Reservation, usage: Usage | None, now: float, *, spent: bool) -> None:
+    def settle(self, call: Call, usage: Usage | None, now: float, *, spent: bool) -> None:
         """Count the end of a call; without ``usage`` it used the estimate, or nothing if not ``spent``."""
-        self.sent(reservation, now)
         self._open -= 1
+        if self._requests is not None and not call.is_sent:
+            self._requests.settle(1, 1, now)
         if self._tokens is None:
             return
-        actual = reservation.tokens if spent else 0
+        actual = call.reserved if spent else 0
         if usage is not None:
             actual = usage.input_tokens + usage.output_tokens
-            self._estimate.learn(reservation.size, usage)
-        self._tokens.settle(reservation.tokens, actual, now)
+            self._per_character.append(usage.input_tokens / max(1, call.size))
+            self._outputs.append(usage.output_tokens)
+        self._tokens.settle(call.reserved, actual, now)
+
+    def _estimate(self, call: Call) -> int:
+        per_character = max(self._per_character, default=TOKENS_PER_CHARACTER)
+        return max(1, math.ceil(call.size * per_character) + max(self._outputs, default=0))
+
+
+# -- headers
+
+QUOTAS = (
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "requests"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset", "requests"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "all"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset", "all"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset", "input"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset", "output"),
+)
+LONGEST_RESET = 60.0
+"""Seconds; a quota that is reset later is ignored, since some gateways repeat fixed numbers."""
+
+
+class Quota(NamedTuple):
+    """``left`` requests, or tokens of the ``kind`` all, input or output, until a reset in ``seconds``."""
+
+    left: int
+    seconds: float
+    kind: str = "requests"
+
+    def suffices(self, usage: Usage | None) -> bool:
+        """True if as many are left as the last call used; at least one."""
+        if usage is None:
+            return self.left >= 1
+        counts = {"requests": 1, "input": usage.input_tokens, "output": usage.output_tokens}
+        return self.left >= max(1, counts.get(self.kind, usage.input_tokens + usage.output_tokens))
+
+
+def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
+    """The quotas of which the headers say both how much is left and until when."""
+    for remaining, reset, kind in QUOTAS:
+        try:
+            left = int(float(headers[remaining]))
+            seconds = seconds_until(str(headers[reset]))
+        except (LookupError, ValueError, OverflowError):
+            continue
+        if seconds is not None and seconds <= LONGEST_RESET:
+            yield Quota(left, seconds, kind)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from reward_kit.agent.base.types import Model, Role, Usage
-    from reward_kit.agent.models.caller import Caller
+    from reward_kit.agent.models.calls import Caller
     from reward_kit.agent.models.function import CallTimeout
 
 BROKEN = 3

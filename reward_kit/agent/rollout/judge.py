@@ -17,14 +17,13 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reward_kit.agent.base.deadline import CANCELLATION_GRACE
-from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff
+from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line, place_of
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage, check_number
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.models.headers import retry_after
 from reward_kit.agent.rollout.reward_result import checked_result, is_result_error, result_fault
 from reward_kit.errors import RewardError
 

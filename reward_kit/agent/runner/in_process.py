@@ -11,7 +11,7 @@ from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.models.cache import cached_models
-from reward_kit.agent.models.caller import Caller, models_of_rollout
+from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import check_user_option
 from reward_kit.agent.players.participants import find_participants

@@ -36,7 +36,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     made = flight_bundle(tmp_path)
     made.rows({"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reward_kit.agent.models.attempts.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("reward_kit.agent.models.calls.LONGEST_WAIT", 0.0)
     name = f"explained_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(AGENT)
     made.players = f"{name}:BooksTheWrongOne"

@@ -19,7 +19,9 @@ from stub_server import Answer, StubServer
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.explain import make_explainer
 from reward_kit.agent.models import rate_limits
-from reward_kit.agent.models.limiter import Call, Limiters
+from reward_kit.agent.models.calls import Call
+from reward_kit.agent.models.limiter import Limiters
+from reward_kit.errors import ModelError
 
 AGENT = """
 class BooksNothing:
@@ -106,9 +108,9 @@ def test_what_rollouts_have_used_of_a_limit_counts_for_the_judge(stub_llm: StubS
         explainer = make_explainer(config, limiters)
         assert explainer is not None
         shared = limiters.of("openai", stub_llm.url)
-        first = Call()
-        await shared.enter(first)
-        shared.cancelled(first)
+        async with shared.turn(first := Call()):
+            pass
+        shared.failed(first, ModelError("bad", status=400))
         asked = asyncio.ensure_future(explainer.model.complete([{"role": "user", "content": "Why?"}]))
         await asyncio.wait({asked}, timeout=0.3)
         assert not asked.done()

@@ -10,7 +10,7 @@ from virtual_provider import answer, now, refused, unreachable
 from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models.attempts import ask as ask_model
+from reward_kit.agent.models.calls import ask as ask_model
 from reward_kit.agent.models.limiter import Limiter
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 

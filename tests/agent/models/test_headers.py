@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from reward_kit.agent.models.headers import Quota, quotas, retry_after, seconds_until
+from reward_kit.agent.base.network import retry_after, seconds_until
 from reward_kit.agent.models.litellm import response_headers
+from reward_kit.agent.models.rate_limits import Quota, quotas
 
 
 @pytest.mark.parametrize(
@@ -85,27 +86,35 @@ def test_resets_at_points_in_time() -> None:
         assert 37 <= seconds <= 41
 
 
-def test_what_is_left_is_read_where_it_is_whole() -> None:
-    assert quotas({}) == []
-    assert quotas({"x-ratelimit-remaining-requests": "3"}) == []  # until when?
-    assert quotas({"x-ratelimit-remaining-requests": "many", "x-ratelimit-reset-requests": "1s"}) == []
-    assert quotas(
-        {
-            "x-ratelimit-remaining-requests": "3",
-            "x-ratelimit-reset-requests": "20s",
-            "x-ratelimit-remaining-tokens": "1500",
-            "x-ratelimit-reset-tokens": "1m30s",
-        }
-    ) == [Quota(3, 20.0), Quota(1500, 90.0, "all")]
-    found = quotas(
-        {
-            "anthropic-ratelimit-requests-remaining": "0",
-            "anthropic-ratelimit-requests-reset": "2001-01-01T00:00:00Z",
-            "anthropic-ratelimit-output-tokens-remaining": "8000",
-            "anthropic-ratelimit-output-tokens-reset": "2001-01-01T00:00:00Z",
-        }
-    )
-    assert found == [Quota(0, 0.0), Quota(8000, 0.0, "output")]
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({}, []),
+        ({"x-ratelimit-remaining-requests": "3"}, []),  # until when?
+        ({"x-ratelimit-remaining-requests": "many", "x-ratelimit-reset-requests": "1s"}, []),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "24h"}, []),
+        (
+            {
+                "x-ratelimit-remaining-requests": "3",
+                "x-ratelimit-reset-requests": "20s",
+                "x-ratelimit-remaining-tokens": "1500",
+                "x-ratelimit-reset-tokens": "1m",
+            },
+            [Quota(3, 20.0), Quota(1500, 60.0, "all")],
+        ),
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": "2001-01-01T00:00:00Z",
+                "anthropic-ratelimit-output-tokens-remaining": "8000",
+                "anthropic-ratelimit-output-tokens-reset": "2001-01-01T00:00:00Z",
+            },
+            [Quota(0, 0.0), Quota(8000, 0.0, "output")],
+        ),
+    ],
+)
+def test_what_is_left_is_read_where_it_is_whole(headers: dict[str, str], found: list[Quota]) -> None:
+    assert list(quotas(headers)) == found
 
 
 def test_litellm_puts_a_word_before_them() -> None:

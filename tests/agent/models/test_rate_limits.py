@@ -1,4 +1,4 @@
-"""Requests and tokens per minute: never exceeded, evenly spread; in virtual time."""
+"""Requests and tokens per minute: not exceeded, evenly spread; in virtual time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from virtual_provider import Provider, now, rollouts
 from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion, Usage
-from reward_kit.agent.models.limiter import Call, Limiter
-from reward_kit.agent.models.rate_limits import Bucket, TokenEstimate
+from reward_kit.agent.models.calls import Call
+from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.rate_limits import Bucket, RateLimits
 
 
 @pytest.mark.parametrize("rpm", [1, 3, 10, 59, 60, 200, 3000])
@@ -94,9 +95,9 @@ def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwa
             size = 800
             for _ in range(5):
                 call = Call(size)
-                await limiter.enter(call)
-                begin = now()
-                await asyncio.sleep(chance.uniform(0.5, 3.0))
+                async with limiter.turn(call):
+                    begin = now()
+                    await asyncio.sleep(chance.uniform(0.5, 3.0))
                 tokens = 300 if constant else size // 4
                 limiter.answered(call, Completion({}, Usage(calls=1, input_tokens=tokens, output_tokens=40)))
                 spent.append((begin, now(), tokens + 40))
@@ -118,7 +119,10 @@ def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwa
 
 
 def test_a_guess_is_a_quarter_of_the_characters_until_more_is_known() -> None:
-    estimate = TokenEstimate()
-    assert estimate.tokens(400) == 100
-    estimate.learn(400, Usage(input_tokens=200, output_tokens=30))
-    assert estimate.tokens(1000) == 530
+    limits = RateLimits(None, 600)
+    first, second = Call(400), Call(1000)
+    limits.take(first, 0.0, sent=True)
+    assert first.reserved == 100
+    limits.settle(first, Usage(input_tokens=200, output_tokens=30), 0.0, spent=True)
+    limits.take(second, 0.0, sent=True)
+    assert second.reserved == 530

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import secrets_in
 from reward_kit.agent.models.addresses import base_from_environment
-from reward_kit.agent.models.attempts import ask
-from reward_kit.agent.models.caller import BoundModel
+from reward_kit.agent.models.calls import BoundModel, ask
 from reward_kit.agent.models.errors import model_error
 from reward_kit.agent.models.litellm_answer import without_secrets
 from reward_kit.agent.models.openai_http.answer import read_answer
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from reward_kit.agent.base.types import Completion, Message, Model
-    from reward_kit.agent.models.caller import Caller
+    from reward_kit.agent.models.calls import Caller
     from reward_kit.agent.models.limiter import Limiters
     from reward_kit.errors import ModelError
 

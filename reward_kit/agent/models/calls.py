@@ -1,0 +1,189 @@
+"""Model calls: the rollout that makes one, and the retry loop around its attempts.
+
+A model that has ``for_rollout(caller)`` is asked through what that returns, for each attempt at a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reward_kit.agent.base.network import LONGEST_WAIT
+from reward_kit.errors import ModelError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+
+    from reward_kit.agent.base.types import Completion, Message, Model, Role
+    from reward_kit.agent.models.limiter import Limiter
+
+    Attempt = Callable[[], Awaitable[Completion | ModelError]]
+
+BAD_REQUEST = frozenset({400, 422})
+
+_random = random.SystemRandom()
+
+
+class Clock(Protocol):
+    """The time limit of a rollout, which can be paused."""
+
+    def hold(self) -> None:
+        """Stop, until ``go_on`` has been called as often as this."""
+
+    def go_on(self) -> None:
+        """Run again."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """One attempt at a rollout.
+
+    ``conversation`` is the same in all attempts. Callers of the same ``task`` may share a fault that makes
+    their calls fail. ``index`` and ``attempt`` are numbers from 0. Playing the rollout sets ``clock``.
+    """
+
+    conversation: Hashable = field(default_factory=object)
+    task: Hashable = field(default_factory=object)
+    index: int = 0
+    attempt: int = 0
+    clock: Clock | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A model call with all its attempts.
+
+    ``size`` is the number of characters of its request, ``waited`` the seconds for which the limiter held it
+    back, ``not_before`` the earliest time of its next attempt, ``sent`` the time of the last one. The limiter
+    keeps the other fields.
+    """
+
+    size: int = 0
+    caller: Caller = field(default_factory=Caller)
+    waited: float = 0.0
+    not_before: float = 0.0
+    sent: float = 0.0
+    generation: int = 0
+    answers_before: int = 0
+    reserved: int = 0
+    is_sent: bool = False
+    is_trial: bool = False
+    deadline: asyncio.Timeout | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Pause the rollout's clock in this block, and count it as waiting."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            with self.unclocked():
+                yield
+        finally:
+            self.waited += loop.time() - began
+
+    @contextmanager
+    def unclocked(self) -> Iterator[None]:
+        """Pause the rollout's clock in this block."""
+        clock = self.caller.clock
+        if clock is None:
+            yield
+            return
+        clock.hold()
+        try:
+            yield
+        finally:
+            clock.go_on()
+
+
+async def ask(
+    attempt: Attempt,
+    *,
+    retries: int,
+    backoff: float,
+    limiter: Limiter | None = None,
+    size: int = 0,
+    caller: Caller | None = None,
+) -> Completion:
+    """The answer of the first successful attempt, with the seconds of all; raises ``ModelError``.
+
+    An attempt returns its error, because this loop decides if it is raised: one that may pass is raised after
+    ``retries`` further attempts. Each attempt goes through the ``limiter``, which knows how other calls fare:
+    one that failed for a limit or an outage is no retry (unless ``retries`` is 0). A bad request is a
+    ``ModelSetupError`` as long as the limiter has seen no answer. ``size`` is the number of characters of the
+    request.
+    """
+    call = Call(size, caller or Caller())
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    made = 0
+    while isinstance(answer := await _attempted(limiter, call, attempt), ModelError):
+        excused = limiter is not None and limiter.failed(call, answer)
+        if not answer.retryable or (made >= retries and not (excused and retries)):
+            raise answer if limiter is None or limiter.proven else _for_all(answer)
+        if not excused:
+            asked = (answer.retry_after or 0.0) if limiter is None else 0.0
+            await asyncio.sleep(min(LONGEST_WAIT, asked + _random.uniform(0.0, backoff * 2**made)))
+            made += 1
+    if limiter is not None:
+        limiter.answered(call, answer)
+    answer.waited = call.waited
+    answer.seconds = loop.time() - began - call.waited
+    return answer
+
+
+async def _attempted(limiter: Limiter | None, call: Call, attempt: Attempt) -> Completion | ModelError:
+    if limiter is None:
+        return await attempt()
+    async with limiter.turn(call):
+        return await attempt()
+
+
+def _for_all(fault: ModelError) -> ModelError:
+    """A bad request before any call has been answered: the set-up is wrong."""
+    if fault.status not in BAD_REQUEST or type(fault) is not ModelError:
+        return fault
+    error = ModelSetupError(
+        fault.fault,
+        place=fault.place,
+        remedy="No call has been answered yet: check --model-arg and what the model takes.",
+        status=fault.status,
+    )
+    error.__cause__ = fault
+    return error
+
+
+class BoundModel:
+    """A model as one caller asks it: ``complete`` passes ``caller`` on."""
+
+    def __init__(self, model: Any, caller: Caller) -> None:
+        self.name: str = model.name
+        self._model = model
+        self._caller = caller
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+    ) -> Completion:
+        """Ask the model; raises what it raises."""
+        completion: Completion = await self._model.complete(
+            messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls, caller=self._caller
+        )
+        return completion
+
+
+def model_of_rollout(model: Model, caller: Caller) -> Model:
+    """The model as ``caller`` asks it; the model itself if it makes no difference between rollouts."""
+    bind = getattr(model, "for_rollout", None)
+    return model if bind is None else bind(caller)
+
+
+def models_of_rollout(models: Mapping[Role, Model], caller: Caller) -> dict[Role, Model]:
+    """The models by role, as ``caller`` asks them."""
+    return {role: model_of_rollout(model, caller) for role, model in models.items()}
