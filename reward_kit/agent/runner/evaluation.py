@@ -33,7 +33,7 @@ from reward_kit.agent.runner.protocol import planned_tasks
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.storage.saver import Saver
-from reward_kit.agent.tau_bench.recorded import task_numbers
+from reward_kit.agent.tau_bench.results_file import task_numbers
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def recorded_participants(run: RecordedRun) -> Participants:
     """Return the recorded agent and users; rows in whose trials no user speaks have none."""
-    spec = f"{PREFIX}{run.results.path}"
-    heard = {row_id for (row_id, _), trial in run.results.trials.items() if trial.conversation.lines}
+    spec = f"{PREFIX}{run.path}"
+    heard = {row_id for (row_id, _), (_, conversation) in run.trials.items() if conversation.lines}
     return Participants(
         agent_spec=spec,
         make_agent=lambda: RecordedAgent(run),
         user_specs={task.row.id: spec if task.row.id in heard else NO_USER for task in run.tasks},
-        make_user={spec: lambda: RecordedUser(run.results), NO_USER: lambda: None},
+        make_user={spec: lambda: RecordedUser(run), NO_USER: lambda: None},
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import text_of
@@ -22,6 +23,7 @@ ACTION = "Action:"
 RESPOND = "respond"
 NOTHING_SAID = "(nothing was said)"
 """Stands for an empty reply, which tau-bench accepts."""
+TOOL_ROLES = ("tool", "function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def conversation_of(traj: Sequence[Message]) -> Conversation:
     """Parse the messages of a trajectory as ``read_results`` returns them."""
     found = Conversation()
     messages = [message for message in traj if message["role"] not in ("system", "developer")]
-    is_text = _is_text(messages)
+    native = any(_calls(message) or message["role"] in TOOL_ROLES for message in messages)
+    is_text = not native and any(_is_output(message) or _action(message) for message in messages)
     for at, message in enumerate(messages):
         if message["role"] == "assistant":
             rest = messages[at + 1 :]
@@ -64,28 +67,15 @@ def conversation_of(traj: Sequence[Message]) -> Conversation:
     return found
 
 
-def _is_text(messages: Sequence[Message]) -> bool:
-    if any(_calls(message) or message["role"] in ("tool", "function") for message in messages):
-        return False
-    return any(
-        _is_output(message) or (message["role"] == "assistant" and _action(message) is not None)
-        for message in messages
-    )
-
-
 def _native_step(message: Message, rest: Sequence[Message]) -> AgentStep:
     calls = _calls(message)
-    if not calls:
-        return _reply(text_of(message.get("content")))
-    observed = []
-    for answer in rest:
-        if answer["role"] not in ("tool", "function"):
-            break
-        observed.append(text_of(answer.get("content")))
-    if rest and not observed:  # no call was run: the text beside the calls went to the user
-        return _reply(text_of(message.get("content")))
-    native = {"role": "assistant", "content": text_of(message.get("content")) or None, "tool_calls": calls}
-    return AgentStep(native, tuple(observed) if rest else None)
+    text = text_of(message.get("content"))
+    answers = takewhile(lambda answer: answer["role"] in TOOL_ROLES, rest)
+    observed = tuple(text_of(answer.get("content")) for answer in answers)
+    if not calls or (rest and not observed):  # if no call was run, the text beside the calls went to the user
+        return _reply(text)
+    native = {"role": "assistant", "content": text or None, "tool_calls": calls}
+    return AgentStep(native, observed if rest else None)
 
 
 def _calls(message: Message) -> list[dict[str, Any]]:
@@ -100,26 +90,29 @@ def _calls(message: Message) -> list[dict[str, Any]]:
 
 
 def _text_step(message: Message, rest: Sequence[Message]) -> AgentStep:
-    text = text_of(message.get("content"))
+    thought, _, said = text_of(message.get("content")).rpartition(ACTION)
     action = _action(message)
     answered = bool(rest) and _is_output(rest[0])
     if action is None:
-        return _reply(text.rpartition(ACTION)[2].strip())
+        return _reply(said.strip())
     name, arguments = action
     if name == RESPOND and not answered:
         content = arguments.get("content") if isinstance(arguments, dict) else arguments
         return _reply(content if isinstance(content, str) else json.dumps(content))
-    thought = text.rpartition(ACTION)[0].strip()
     call = {"id": None, "type": "function", "function": {"name": name, "arguments": arguments}}
-    observed = (_output(rest[0]),) if answered else None if not rest else ()
-    return AgentStep({"role": "assistant", "content": thought or None, "tool_calls": [call]}, observed)
+    output = text_of(rest[0].get("content")).removeprefix(API_OUTPUT).removeprefix(" ") if rest else ""
+    observed = (output,) if answered else () if rest else None
+    return AgentStep(
+        {"role": "assistant", "content": thought.strip() or None, "tool_calls": [call]}, observed
+    )
 
 
 def _action(message: Message) -> tuple[str, Any] | None:
     """Return the action that tau-bench read from an answer: the JSON after the last ``Action:``."""
-    text = text_of(message.get("content")).rpartition(ACTION)[2].strip()
+    if message["role"] != "assistant":
+        return None
     try:
-        action = json.loads(text)
+        action = json.loads(text_of(message.get("content")).rpartition(ACTION)[2])
     except (ValueError, RecursionError):
         return None
     if not isinstance(action, dict) or not isinstance(action.get("name"), str) or "arguments" not in action:
@@ -130,10 +123,6 @@ def _action(message: Message) -> tuple[str, Any] | None:
 
 def _is_output(message: Message) -> bool:
     return message["role"] == "user" and text_of(message.get("content")).startswith(API_OUTPUT)
-
-
-def _output(message: Message) -> str:
-    return text_of(message.get("content")).removeprefix(API_OUTPUT).removeprefix(" ")
 
 
 def _reply(text: str) -> AgentStep:

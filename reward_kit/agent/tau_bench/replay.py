@@ -5,8 +5,9 @@ The recorded calls run again on the row's database, so that the bundle's own rew
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import written_arguments
@@ -14,8 +15,9 @@ from reward_kit.agent.base.text import count, excerpt
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.scoring.metrics import pass_power_k
-from reward_kit.agent.tau_bench.recorded import RecordedResults
-from reward_kit.errors import ModelError
+from reward_kit.agent.tau_bench.conversation import Conversation, conversation_of
+from reward_kit.agent.tau_bench.results_file import Trial, read_results, task_numbers
+from reward_kit.errors import BundleError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.tau_bench.conversation import AgentStep
-    from reward_kit.agent.tau_bench.recorded import RecordedTrial
 
 PREFIX = "tau-bench:"
 """Prefix of the agent's name in such an evaluation: ``tau-bench:PATH``."""
 SHOWN = 20
 """Disagreements that are printed; the JSON report has all of them."""
+_OTHER_DATASET = "Name the dataset that the file was made with."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,45 +90,83 @@ class Agreement:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A results file, ready to be replayed."""
+    """A results file, ready to be replayed.
 
-    results: RecordedResults
+    ``tasks`` are the rows that it covers, with one rollout per trial and enough steps; ``trials`` hold entry
+    and conversation by row id and number of the rollout. ``warnings`` name tasks whose expectations differ
+    between file and dataset.
+    """
+
+    path: str
+    tasks: list[Task] = field(default_factory=list)
+    trials: dict[tuple[str, int], tuple[Trial, Conversation]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     tool_results: int = 0
     different_results: list[str] = field(default_factory=list)
 
-    @property
-    def tasks(self) -> list[Task]:
-        """The chosen rows that the file has results of."""
-        return self.results.tasks
+    @classmethod
+    def load(cls, path: str, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedRun:
+        """Read ``path`` and find the rows of its trials among ``chosen``, which are some of ``tasks``.
 
-    @property
-    def warnings(self) -> list[str]:
-        """Differences between the file's tasks and the rows."""
-        return self.results.warnings
+        Raises ``BundleError`` for a faulty file, and for tasks that the dataset does not have or has with
+        other content.
+        """
+        numbers = task_numbers([task.row for task in tasks])
+        by_number = {numbers[task.row.id]: task for task in tasks}
+        of_row: dict[str, list[Trial]] = {}
+        regraded: set[int] = set()
+        for position, trial in enumerate(read_results(path)):
+            place, number = f"{path}: $[{position}]", trial.task_id
+            task = by_number.get(number)
+            if task is None:
+                fault = f"the dataset has no task {number}"
+                raise BundleError(fault, place=f"{place}.task_id", remedy=_OTHER_DATASET)
+            if trial.info.task and _expects_otherwise(number, trial.info.task, task, place):
+                regraded.add(number)
+            of_row.setdefault(task.row.id, []).append(trial)
+        run = cls(path)
+        if regraded:
+            listed = ", ".join(map(str, sorted(regraded)))
+            run.warnings.append(
+                f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
+            )
+        for task in chosen:
+            if task.row.id in of_row:
+                run._add(task, of_row[task.row.id])
+        if not run.tasks:
+            raise BundleError("has no result of the chosen rows", place=path)
+        return run
 
-    def compare_tools(self, rollout: Rollout, recorded: RecordedTrial) -> None:
+    def _add(self, task: Task, trials: Sequence[Trial]) -> None:
+        """Number the trials by their ``trial``; of a trial that the file holds twice, both count."""
+        steps = 0
+        for index, trial in enumerate(sorted(trials, key=lambda trial: trial.trial)):
+            conversation = conversation_of(trial.messages)
+            self.trials[task.row.id, index] = trial, conversation
+            steps = max(steps, len(conversation.steps))
+        fields = {"n_rollouts": len(trials), "max_steps": max(task.row.max_steps, steps + 1)}
+        self.tasks.append(replace(task, row=task.row.model_copy(update=fields)))
+
+    def compare_tools(self, rollout: Rollout) -> None:
         """Compare the tool results of a finished rollout with the recorded ones."""
-        results = [text for step in recorded.conversation.steps for text in step.observed or ()]
+        trial, conversation = self.trials[rollout.row_id, rollout.index]
+        results = [text for step in conversation.steps for text in step.observed or ()]
         for call, text in zip(episode_of(rollout).tool_calls, results, strict=False):
             self.tool_results += 1
             if call.content != text:
-                trial = recorded.trial
                 before, now = (repr(excerpt(one, 100)) for one in (text, call.content))
-                self.different_results.append(
-                    f"task {trial.task_id}, trial {trial.trial}, {call.name}: "
-                    f"{before} in the file, {now} here"
-                )
+                place = f"task {trial.task_id}, trial {trial.trial}, {call.name}"
+                self.different_results.append(f"{place}: {before} in the file, {now} here")
 
     def agreement(self, outcomes: Iterable[RolloutOutcome]) -> Agreement:
         """Compare the file's rewards with those of the replayed rollouts."""
         compared = 0
         disagreements = []
         for outcome in outcomes:
-            recorded = self.results.trials.get((outcome.row_id, outcome.index))
-            if recorded is None or outcome.reward is None:
+            trial, _ = self.trials.get((outcome.row_id, outcome.index), (None, None))
+            if trial is None or outcome.reward is None:
                 continue
             compared += 1
-            trial = recorded.trial
             if is_success(trial.reward) != is_success(outcome.reward):
                 disagreements.append(
                     Disagreement(
@@ -139,23 +179,42 @@ class RecordedRun:
                         file=outcome.file,
                     )
                 )
+        n = Counter(row_id for row_id, _ in self.trials)
+        c = Counter(row_id for (row_id, _), (trial, _) in self.trials.items() if is_success(trial.reward))
         return Agreement(
             compared=compared,
             disagreements=tuple(disagreements),
-            pass_power=self._pass_power(),
+            pass_power={
+                k: sum(pass_power_k(n[row_id], c[row_id], k) for row_id in n) / len(n)
+                for k in range(1, min(n.values()) + 1)
+            },
             tool_results=self.tool_results,
             different_results=tuple(self.different_results),
         )
 
-    def _pass_power(self) -> dict[int, float]:
-        n = Counter(row_id for row_id, _ in self.results.trials)
-        c = Counter(
-            row_id for (row_id, _), one in self.results.trials.items() if is_success(one.trial.reward)
-        )
-        return {
-            k: sum(pass_power_k(n[row_id], c[row_id], k) for row_id in n) / len(n)
-            for k in range(1, min(n.values()) + 1)
-        }
+
+def _expects_otherwise(number: int, theirs: dict[str, Any], task: Task, place: str) -> bool:
+    """Return True if the file's task has other actions or outputs than the row.
+
+    Raises ``BundleError`` if it is another task: about another user or, if the row names no user, with
+    other actions and another instruction.
+    """
+    actions, outputs = theirs.get("actions"), theirs.get("outputs")
+    ours = [{"name": action.name, "kwargs": action.arguments} for action in task.row.actions or ()]
+    other_actions = isinstance(actions, list) and _canonical(actions) != _canonical(ours)
+    user, their_user = task.row.metadata.get("user_id"), theirs.get("user_id")
+    if isinstance(user, str) and their_user:
+        if their_user != user:
+            fault = f"task {number} is about the user {their_user}, row {task.row.id} about {user}"
+            raise BundleError(fault, place=f"{place}.info.task.user_id", remedy=_OTHER_DATASET)
+    elif other_actions and theirs.get("instruction") != (task.sim_user_prompt or ""):
+        fault = f"task {number} has another instruction and other actions than row {task.row.id}"
+        raise BundleError(fault, place=f"{place}.info.task", remedy=_OTHER_DATASET)
+    return other_actions or (isinstance(outputs, list) and outputs != list(task.row.outputs))
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def recorded_run(
@@ -171,7 +230,7 @@ def recorded_run(
         path = config.agent.removeprefix(PREFIX)
     if path is None:
         return None
-    run = RecordedRun(RecordedResults.load(path, tasks, chosen))
+    run = RecordedRun.load(path, tasks, chosen)
     config.agent = f"{PREFIX}{path}"
     config.retries = config.retry_user_errors = 0  # a replay comes out the same each time
     config.n_rollouts = None  # one per trial
@@ -184,15 +243,15 @@ class RecordedAgent:
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
         self._steps: Iterator[AgentStep] | None = None
-        self._played: tuple[Rollout, RecordedTrial] | None = None
+        self._rollout: Rollout | None = None
 
     async def respond(self, rollout: Rollout) -> str | Message:
         """Return the next recorded reply; the rollout ends with the trajectory."""
-        trial = self._run.results.trials[rollout.row_id, rollout.index]
+        trial, conversation = self._run.trials[rollout.row_id, rollout.index]
         if self._steps is None:
-            self._played = rollout, trial
+            self._rollout = rollout
             given = sum(message["role"] == "assistant" for message in rollout.messages)
-            self._steps = iter(trial.conversation.steps[given:])
+            self._steps = iter(conversation.steps[given:])
         for step in self._steps:
             rollout.step()
             if not step.message.get("tool_calls"):
@@ -209,23 +268,23 @@ class RecordedAgent:
 
     async def close(self) -> None:
         """Compare the tool results of the finished rollout."""
-        if self._played is not None:
-            self._run.compare_tools(*self._played)
+        if self._rollout is not None:
+            self._run.compare_tools(self._rollout)
 
 
 class RecordedUser:
     """Says the recorded lines of the user in order."""
 
-    def __init__(self, results: RecordedResults) -> None:
-        self._results = results
+    def __init__(self, run: RecordedRun) -> None:
+        self._run = run
         self._lines: Iterator[str] | None = None
 
     async def respond(self, rollout: Rollout) -> str:
         """Return the next recorded line; after the last one the rollout ends."""
-        trial = self._results.trials[rollout.row_id, rollout.index]
+        trial, conversation = self._run.trials[rollout.row_id, rollout.index]
         if self._lines is None:
             given = sum(message["role"] == "user" for message in rollout.messages)
-            self._lines = iter(trial.conversation.lines[given:])
+            self._lines = iter(conversation.lines[given:])
         line = next(self._lines, "")
         if not line.strip():
             _end(rollout, trial)
@@ -233,9 +292,8 @@ class RecordedUser:
         return line
 
 
-def _end(rollout: Rollout, recorded: RecordedTrial) -> None:
+def _end(rollout: Rollout, trial: Trial) -> None:
     """End the rollout as the trial ended. Raises ``ModelError`` if the agent was not at fault."""
-    trial = recorded.trial
     reason: StopReason = "agent_done" if trial.judged else "max_steps"
     if trial.error is None:
         rollout.stop(reason, "the recorded trajectory ends here")

@@ -1,22 +1,36 @@
-"""Write an evaluation as a results file in tau-bench's layout.
+"""Results files of tau-bench, read and written: a JSON list of ``{task_id, reward, info, traj, trial}``.
 
-The file is a JSON list with one object per rollout, trial by trial: ``task_id``, ``reward``, ``info``,
-``traj`` and ``trial``. ``info`` holds the task, the source of the last observation, the simulated user's cost
-and the parts of the reward; for a rollout without a reward, which counts as failed there, the error.
+``info`` holds the task, the source of the last observation, the simulated user's cost and the parts of the
+reward; for a rollout without a reward, which counts as failed there, the error.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.records.rollout_record import load_rollout
 from reward_kit.agent.scoring.outputs import missing_outputs, replies
-from reward_kit.errors import StorageError
+from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.results import EvaluationResult
@@ -24,84 +38,165 @@ if TYPE_CHECKING:
 CUT_OFF = frozenset({"max_steps", "timeout", "budget"})
 """Stop reasons after which tau-bench computes no reward."""
 INDENT = 2
+_AGENT_ERROR = re.compile(
+    r"^(?:json\.decoder\.JSONDecodeError|JSONDecodeError|AssertionError|KeyError: 'content')"
+)
+"""Exceptions that tau-bench's own agents raise for an unusable model answer."""
+
+
+class _Open(BaseModel):
+    """Base of the objects of a message, which keep their further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Function(_Open):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(_Open):
+    function: _Function
+
+
+class _Message(_Open):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Any] | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Info(BaseModel):
+    task: dict[str, Any] | None = None
+    error: Any = None
+    traceback: Any = None
+    reward_info: Any = None
+
+
+class Trial(BaseModel):
+    """One entry of the file; only ``task_id`` and ``reward`` are required."""
+
+    task_id: NonNegativeInt
+    trial: NonNegativeInt = 0
+    reward: float = Field(allow_inf_nan=False)
+    info: _Info = _Info()
+    traj: list[_Message] = []
+
+    @field_validator("info", "traj", mode="before")
+    @classmethod
+    def _default_for_null(cls, value: Any, info: Any) -> Any:
+        return value if value is not None else cls.model_fields[info.field_name].default
+
+    @property
+    def messages(self) -> list[Message]:
+        """The trajectory as it stands in the file."""
+        return [message.model_dump(exclude_unset=True) for message in self.traj]
+
+    @property
+    def error(self) -> str | None:
+        """The exception that ended the trial, if one did."""
+        return None if self.info.error is None else str(self.info.error) or "an error without a text"
+
+    @property
+    def is_agents_fault(self) -> bool:
+        """True if an unusable answer of the agent's model caused the error."""
+        text = self.info.traceback
+        lines = text.strip().splitlines() if isinstance(text, str) else []
+        return bool(lines and _AGENT_ERROR.match(lines[-1]))
+
+    @property
+    def judged(self) -> bool:
+        """True if tau-bench computed a reward, which it does not after the last step."""
+        return bool(self.info.reward_info)
+
+
+def read_results(path: str | Path) -> list[Trial]:
+    """Read the entries of a results file, in its order.
+
+    Raises ``BundleError`` with the JSON path of the first fault.
+    """
+    try:
+        trials = TypeAdapter(list[Trial]).validate_json(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise BundleError("there is no such file", place=str(path)) from None
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror or error}", place=str(path)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise BundleError(f"is not JSON: {first['msg']}", place=str(path)) from None
+        steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+        got = "" if first["type"] == "missing" else f", got {cut(repr(first['input']), 60)}"
+        raise BundleError(f"{first['msg']}{got}", place=f"{path}: ${steps}") from None
+    if not trials:
+        raise BundleError("holds no results", place=str(path))
+    return trials
+
+
+def task_numbers(rows: Sequence[TaskRow]) -> dict[str, int]:
+    """Return tau-bench's ``task_id`` of each row, by row id.
+
+    It is ``metadata.index`` if every row has a distinct one, as in the retail bundle; otherwise the row's
+    position in the dataset, from 0.
+    """
+    numbers = [row.metadata.get("index") for row in rows]
+    valid = [number for number in numbers if type(number) is int and number >= 0]
+    if len(set(valid)) < len(rows):
+        valid = list(range(len(rows)))
+    return {row.id: number for row, number in zip(rows, valid, strict=True)}
 
 
 def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Iterator[bytes]:
-    """Yield the file in pieces, with one trajectory in memory at a time.
+    """Yield the file of an evaluation in pieces, trial by trial, with one trajectory in memory at a time.
 
     ``numbers`` are the task ids of the rows (``task_numbers``); rows that the dataset no longer has get the
     following numbers.
     """
-    numbers = _all_numbered(result, numbers)
-    outcomes = sorted(result.outcomes, key=lambda outcome: outcome.index)
+    known = dict(numbers)
+    for row in result.rows:
+        known.setdefault(row.row_id, max(known.values(), default=-1) + 1)
     yield b"["
-    for place, outcome in enumerate(outcomes):
-        entry = json.dumps(_entry(result, outcome, numbers[outcome.row_id]), indent=INDENT, default=str)
-        indented = "\n".join(" " * INDENT + line for line in entry.splitlines())
+    for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
+        try:
+            record = load_rollout(result.folder / outcome.file)
+            info, traj = _info(outcome, record), record.messages
+        except StorageError as error:
+            info, traj = {"error": str(error), "traceback": ""}, []
+        entry = {
+            "task_id": known[outcome.row_id],
+            "reward": outcome.reward or 0.0,
+            "info": info,
+            "traj": traj,
+            "trial": outcome.index,
+        }
+        lines = json.dumps(entry, indent=INDENT, default=str).splitlines()
+        indented = "\n".join(" " * INDENT + line for line in lines)
         yield (",\n" if place else "\n").encode() + indented.encode("utf-8", "replace")
     yield b"\n]\n"
 
 
-def _all_numbered(result: EvaluationResult, numbers: Mapping[str, int]) -> dict[str, int]:
-    known = dict(numbers)
-    for row in result.rows:
-        known.setdefault(row.row_id, max(known.values(), default=-1) + 1)
-    return known
-
-
-def _entry(result: EvaluationResult, outcome: RolloutOutcome, number: int) -> dict[str, Any]:
-    try:
-        record = load_rollout(result.folder / outcome.file)
-    except StorageError as error:
-        return _without_record(outcome, number, str(error))
-    return {
-        "task_id": number,
-        "reward": outcome.reward if outcome.reward is not None else 0.0,
-        "info": _info(outcome, record),
-        "traj": record.messages,
-        "trial": outcome.index,
-    }
-
-
-def _without_record(outcome: RolloutOutcome, number: int, error: str) -> dict[str, Any]:
-    info = {"error": error, "traceback": ""}
-    return {
-        "task_id": number,
-        "reward": outcome.reward or 0.0,
-        "info": info,
-        "traj": [],
-        "trial": outcome.index,
-    }
-
-
 def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
     """Build tau-bench's ``EnvInfo``, with ``error`` and ``traceback`` if it would have met an exception."""
+    user_id = (record.fields.get("metadata") or {}).get("user_id")
     usage = record.usage.get("user")
+    heard = [message for message in record.messages if message["role"] in ("user", "tool")]
     info: dict[str, Any] = {
-        "task": _task(record),
-        "source": _source(record),
+        "task": {
+            "user_id": user_id if isinstance(user_id, str) else "",
+            "actions": _actions(record),
+            "instruction": record.fields.get("sim_user_prompt") or "",
+            "outputs": record.outputs,
+        },
+        "source": None if not heard else "user" if heard[-1]["role"] == "user" else heard[-1].get("name"),
         "user_cost": usage.cost if usage is not None else None,
         "reward_info": None,
     }
-    fault = record.error or record.stop_detail or record.stop_reason
-    if outcome.reward is None:
-        return {"error": fault, "traceback": "", **info}
-    if record.stop_reason not in CUT_OFF:
+    if outcome.reward is not None and record.stop_reason not in CUT_OFF:
         info["reward_info"] = _reward_info(outcome.reward, record)
-    if record.stop_reason == "agent_error":
+    if outcome.reward is None or record.stop_reason == "agent_error":
+        fault = record.error or record.stop_detail or record.stop_reason
         return {"error": fault, "traceback": "", **info}
     return info
-
-
-def _task(record: RolloutRecord) -> dict[str, Any]:
-    metadata = record.fields.get("metadata") or {}
-    user_id = metadata.get("user_id")
-    return {
-        "user_id": user_id if isinstance(user_id, str) else "",
-        "actions": _actions(record),
-        "instruction": record.fields.get("sim_user_prompt") or "",
-        "outputs": record.outputs,
-    }
 
 
 def _actions(record: RolloutRecord) -> list[dict[str, Any]]:
@@ -111,20 +206,11 @@ def _actions(record: RolloutRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _source(record: RolloutRecord) -> str | None:
-    """Return the source of the last observation: the user, or a tool's name."""
-    last = next(
-        (message for message in reversed(record.messages) if message["role"] in ("user", "tool")), None
-    )
-    if last is None:
-        return None
-    return "user" if last["role"] == "user" else last.get("name")
-
-
 def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
     """Build the reward's parts: outputs if the task has any, otherwise the data.
 
-    The hash of the expected data is left empty, since it could not be compared with tau-bench's own.
+    The data's score is the reward's ``database`` metric, as in the retail bundle, or the reward itself. The
+    hash of the expected data is left empty, since it could not be compared with tau-bench's own.
     """
     info: dict[str, Any]
     if record.outputs:
@@ -132,12 +218,6 @@ def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
         said = {output: output not in missing for output in record.outputs}
         info = {"r_outputs": float(all(said.values())), "outputs": said}
     else:
-        info = {"r_actions": _data_score(record, reward), "gt_data_hash": ""}
+        data = (record.metric_scores or {}).get("database", reward)
+        info = {"r_actions": data, "gt_data_hash": ""}
     return {"reward": reward, "info": info, "actions": _actions(record)}
-
-
-def _data_score(record: RolloutRecord, reward: float) -> float:
-    """Return the reward's ``database`` metric, as in the retail bundle, or the reward itself."""
-    metric = ((record.result or {}).get("metrics") or {}).get("database")
-    score = metric.get("score") if isinstance(metric, dict) else None
-    return float(score) if isinstance(score, int | float) else reward

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tau_bench_file import crash, write
 
-from reward_kit.agent.tau_bench.read_results import read_results
+from reward_kit.agent.tau_bench.results_file import read_results
 from reward_kit.errors import BundleError
 
 CALL = {
@@ -26,7 +26,7 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
 def test_an_entry_needs_a_task_and_a_reward_and_nothing_else(tmp_path: Path) -> None:
     (trial,) = read_results(write(tmp_path / "r.json", [{"task_id": "7", "reward": 1}]))
     assert (trial.task_id, trial.trial, trial.reward, trial.traj) == (7, 0, 1.0, [])
-    assert (trial.task, trial.error, trial.judged) == (None, None, False)
+    assert (trial.info.task, trial.error, trial.judged) == (None, None, False)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from tau_bench_file import RETAIL, EnvInfo, RewardResult, RunResult, row_of, the
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.tau_bench.recorded import task_numbers
-from reward_kit.agent.tau_bench.results_file import results_parts
+from reward_kit.agent.tau_bench.results_file import results_parts, task_numbers
 
 MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 
