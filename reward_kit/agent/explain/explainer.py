@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import excerpt
+from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.text import call_line, excerpt, json_text
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.explain.context import context_of, prompt, prompt_version
-from reward_kit.agent.explain.explanation import Explanation, Explanations
-from reward_kit.agent.explain.verdict import Verdict, read_verdict
+from reward_kit.agent.explain.explanation import Explanation, Explanations, Verdict, read_verdict
 from reward_kit.agent.models.answer_parts import text_in
 from reward_kit.agent.records.broken_off import BrokenOff
 from reward_kit.agent.records.rollout_record import load_rollout
@@ -19,8 +21,7 @@ from reward_kit.agent.rollout.budgets import spent_of
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.config import EvaluationConfig
@@ -30,27 +31,39 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage.store import Store
 
 ASKED = 2
-"""So often a model is asked for an answer that can be used."""
+"""Times that a model is asked for an answer that can be used."""
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
 LONGEST_PATIENCE = 120.0
-"""Seconds that a model which does not answer is waited for: ``--resume`` makes up for what is missing."""
+"""Seconds to wait for a model that does not answer: ``--resume`` makes up for what is missing."""
 LONGEST_SAID = 120
-"""Characters of an answer that cannot be used which its problem tells."""
+"""Characters of an unusable answer that its problem quotes."""
 SHORT_RESULT = 1000
-"""Characters of a tool's result where the whole conversation does not fit into the model."""
-
+"""Characters of a tool's result if the whole conversation does not fit into the model."""
 NOTE = "explanation"
 """Kind of the notes in the evaluation's store that hold explanations."""
+PROMPTS = Path(__file__).parent / "prompts"
 
 logger = logging.getLogger(__name__)
 
 
-def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -> Explainer | None:
-    """The explainer that ``--explain`` asks for; ``ModelSetupError`` where its model cannot be called.
+@cache
+def prompt(name: str) -> str:
+    """The text of a prompt file, without the line break at its end."""
+    return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
 
-    Its calls go through ``limiters``, those of the rollouts where these ask models, so that what the rollouts
-    have used of a limit counts; without, through limiters of its own.
+
+@cache
+def prompt_version() -> str:
+    """A fingerprint of the prompts: judgements made with others are not reused."""
+    return hashlib.sha256("\0".join((prompt("judge"), prompt("again"))).encode()).hexdigest()[:12]
+
+
+def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -> Explainer | None:
+    """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called.
+
+    Its calls go through ``limiters``, those of the rollouts if these ask models, so that what the rollouts
+    have used of a limit counts; otherwise through limiters of its own.
     """
     if config.explain is None:
         return None
@@ -72,13 +85,6 @@ def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -
         limiters=limiters,
     )
     return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
-
-
-def _stored(store: Store) -> list[Explanation]:
-    try:
-        return [Explanation.from_json(note) for note in store.notes(NOTE)]
-    except (KeyError, TypeError) as error:
-        raise StorageError("holds a damaged explanation", place=str(store.path)) from error
 
 
 @dataclass(slots=True)
@@ -105,125 +111,89 @@ class Explainer:
         answer is reported in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
-        self._reason = None
-        self._unreachable = 0
-        kept = _stored(store)
+        made: dict[str, Explanation] = {}
         try:
+            kept = _stored(store)
             self._spent = spent + sum(one.usage.cost for one in kept)
-            made = self._known(kept)
+            identity = (self.model.name, prompt_version())
+            made |= {one.rollout: one for one in kept if (one.model, one.prompt) == identity}
             waiting = iter([outcome for outcome in failed if outcome.id not in made])
-            await self._all(self._work(waiting, kept, store) for _ in range(self.concurrency))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.concurrency):
+                    group.create_task(self._work(waiting, made, store))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
-            self.result = self._summary(failed, kept, store.path)
+            found = [made[outcome.id] for outcome in failed if outcome.id in made]
+            missing = len(failed) - len(found)
+            self.result = Explanations(self.model.name, found, missing, self._reason, store.path)
             closing = getattr(self.model, "close", None)
             if closing is not None:
                 await closing()
 
-    async def _all(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Wait for all; the first error, or a cancellation, ends the others."""
-        workers = [asyncio.ensure_future(work) for work in works]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    def _known(self, kept: Sequence[Explanation]) -> dict[str, Explanation]:
-        return {
-            one.rollout: one
-            for one in kept
-            if one.model == self.model.name and one.prompt == prompt_version()
-        }
-
-    def _summary(
-        self, failed: Sequence[RolloutOutcome], kept: Sequence[Explanation], path: Path
-    ) -> Explanations:
-        """What there is on the ``failed`` rollouts."""
-        made = self._known(kept)
-        of_these = [made[outcome.id] for outcome in failed if outcome.id in made]
-        return Explanations(
-            model=self.model.name,
-            made=of_these,
-            missing=len(failed) - len(of_these),
-            reason=self._reason,
-            path=path,
-        )
-
-    async def _work(self, waiting: Iterator[RolloutOutcome], kept: list[Explanation], store: Store) -> None:
+    async def _work(
+        self, waiting: Iterator[RolloutOutcome], made: dict[str, Explanation], store: Store
+    ) -> None:
         for outcome in waiting:
             if not self._may_start():
                 return
             try:
-                record = load_rollout(store.path / outcome.id)
-            except StorageError as error:
-                self._not_judged(str(error))
-                continue
-            try:
-                explanation = await self._judge(record)
-            except ModelSetupError as error:
-                self._not_judged(str(error))
-                self._unreachable = GIVE_UP_AFTER
+                explanation = await self._judge(load_rollout(store.path / outcome.id))
             except ModelError as error:
                 logger.debug("no explanation of %s", outcome.id, exc_info=error)
-                self._not_judged(str(error))
-                self._unreachable += 1
+                self._reason = self._reason or str(error)
+                self._unreachable += GIVE_UP_AFTER if isinstance(error, ModelSetupError) else 1
+            except StorageError as error:
+                self._reason = self._reason or str(error)
             else:
                 self._unreachable = 0
                 # not in a thread: a cancellation must not come in between
                 used = BrokenOff(1, {"explanation": explanation.usage})
                 store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
-                kept.append(explanation)
+                made[outcome.id] = explanation
 
     def _may_start(self) -> bool:
         if self._unreachable >= GIVE_UP_AFTER:
             return False
         if self.max_cost is not None and self._spent >= self.max_cost:
-            self._not_judged(f"{spent_of(self._spent, self.max_cost)} (--max-cost)")
+            self._reason = self._reason or f"{spent_of(self._spent, self.max_cost)} (--max-cost)"
             return False
         return True
-
-    def _not_judged(self, reason: str) -> None:
-        """The first reason is the one to tell."""
-        self._reason = self._reason or reason
 
     async def _judge(self, record: RolloutRecord) -> Explanation:
         usage = Usage()
         clock = asyncio.get_running_loop().time()
         verdict: Verdict | None = None
         problem: str | None = None
-        for longest_result in (None, SHORT_RESULT):
+        try:
             try:
-                verdict = await self._verdict(record, longest_result, usage)
-            except ModelInputError as error:
-                problem = str(error)
-            except ValueError as error:
-                problem = str(error)
-                break
-            else:
-                problem = None
-                break
+                verdict = await self._verdict(context_of(record), usage)
+            except ModelInputError:
+                verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), usage)
+        except (ModelInputError, ValueError) as error:
+            problem = str(error)
+        author, fault, sentence = verdict or (None, None, None)
         return Explanation(
             rollout=record.id,
             row_id=record.row_id,
             index=record.index,
             model=self.model.name,
             prompt=prompt_version(),
-            author=verdict.author if verdict else None,
-            fault=verdict.fault if verdict else None,
-            sentence=verdict.sentence if verdict else None,
+            author=author,
+            fault=fault,
+            sentence=sentence,
             problem=problem,
             usage=usage,
             seconds=asyncio.get_running_loop().time() - clock,
         )
 
-    async def _verdict(self, record: RolloutRecord, longest_result: int | None, usage: Usage) -> Verdict:
-        """Ask, and once more if the answer cannot be used; then ``ValueError`` tells why."""
+    async def _verdict(self, context: str, usage: Usage) -> Verdict:
+        """Ask, and once more if the answer cannot be used; then raises ``ValueError`` with the reason."""
         messages: list[Message] = [
             {"role": "system", "content": prompt("judge")},
-            {"role": "user", "content": context_of(record, longest_result=longest_result)},
+            {"role": "user", "content": context},
         ]
-        problem, said = "", ""
+        problem = said = ""
         for _ in range(ASKED):
             answer = await self.model.complete(messages, seed=self.seed)
             usage.add(answer.usage)
@@ -233,10 +203,73 @@ class Explainer:
                 return read_verdict(text)
             except ValueError as error:
                 problem = str(error)
-                said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
-                messages = [
-                    *messages,
-                    {"role": "assistant", "content": text or "(nothing)"},
-                    {"role": "user", "content": prompt("again").format(problem=problem)},
-                ]
+            said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
+            messages += [
+                {"role": "assistant", "content": text or "(nothing)"},
+                {"role": "user", "content": prompt("again").format(problem=problem)},
+            ]
         raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")
+
+
+def _stored(store: Store) -> list[Explanation]:
+    try:
+        return [Explanation.from_json(note) for note in store.notes(NOTE)]
+    except (KeyError, TypeError) as error:
+        raise StorageError("holds a damaged explanation", place=str(store.path)) from error
+
+
+def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:
+    """Everything there is on a rollout; results of tools are cut after ``longest_result`` characters."""
+    fields, failure = record.fields, record.failure or {}
+    actions = fields.get("actions") or ()
+    differences = [json_text(row) for row in failure.get("rows") or ()]
+    if failure.get("more_rows"):
+        differences.append(f"and {failure['more_rows']} more")
+    parts = {
+        "what_the_user_was_told_to_want": fields.get("sim_user_prompt"),
+        "rules_for_the_agent": fields.get("system_prompt"),
+        "calls_that_solve_the_task": "\n".join(
+            call_line(call["name"], call["arguments"], None) for call in actions
+        ),
+        "what_the_agent_had_to_say": "\n".join(record.outputs),
+        "when_the_task_is_solved": None if actions else fields.get("end_goal_sql"),
+        "conversation": "\n".join(_conversation(record, longest_result)),
+        "how_it_ended": _ending(record),
+        "differences_of_the_final_data": "\n".join(differences),
+        "finding_of_the_program": "\n".join(_finding(record)),
+    }
+    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in parts.items() if text)
+
+
+def _conversation(record: RolloutRecord, longest_result: int | None) -> Iterator[str]:
+    begin = 1 if record.fields.get("system_prompt") is not None else 0
+    for number, message in enumerate(record.messages[begin:], start=begin):
+        text = shown_text(message.get("content"))
+        role = message["role"]
+        if role == "tool":
+            if longest_result is not None and len(text) > longest_result:
+                text = f"{text[:longest_result]}… ({len(text) - longest_result} more characters)"
+            yield f"result of {message.get('name', 'the tool')}: {text}"
+            continue
+        calls = message.get("tool_calls") or ()
+        if text:
+            aside = " (to itself)" if calls else " (given)" if number < record.opening else ""
+            yield f"{'agent' if role == 'assistant' else role}{aside}: {text}"
+        for call in calls:
+            yield f"agent calls: {call['function']['name']}({call['function']['arguments']})"
+
+
+def _ending(record: RolloutRecord) -> str:
+    detail = f" ({record.stop_detail})" if record.stop_detail else ""
+    reason = (record.result or {}).get("reason")
+    reward = f"reward {record.reward:g}" if record.reward is not None else "no reward"
+    return f"{record.stop_reason}{detail}; {reward}{f': {reason}' if reason else ''}"
+
+
+def _finding(record: RolloutRecord) -> Iterator[str]:
+    failure = record.failure or {}
+    yield f"{failure.get('kind')}: {failure.get('detail')}"
+    if failure.get("step") is not None:
+        yield f"first wrong step: {failure['step']} (turn {failure.get('turn')})"
+    for fault in record.user_faults or ():
+        yield f"simulated user, turn {fault['turn']}: {fault['kind']}: {fault['detail']}"

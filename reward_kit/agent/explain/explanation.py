@@ -1,13 +1,18 @@
-"""What a model made of a failed rollout, and what it made of all of them together."""
+"""A model's judgement of a failed rollout, read from its answer; and those of a whole evaluation."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from reward_kit.agent.base.lenient_json import read_object
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.outcome import total_usage, usage_to_json
+from reward_kit.agent.records.rollout_record import as_json
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +20,9 @@ if TYPE_CHECKING:
 
 Author = Literal["user", "agent", "environment"]
 AUTHORS: tuple[Author, ...] = get_args(Author)
+LONGEST_SENTENCE = 600
+MOST_TRIED = 60
+"""Braces that are tried, from the last one: each costs a pass over the text behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,7 @@ class Explanation:
     """The judgement of one rollout.
 
     ``author`` is who was at fault, ``fault`` what kind of fault (a failure class), ``sentence`` why; all
-    three are None where the model's answer could not be used, which ``problem`` then tells. ``prompt`` is the
+    three are None if the model's answer could not be used, and ``problem`` says why. ``prompt`` is the
     version of the prompt. ``usage`` counts all calls made for it; ``seconds`` with retries.
     """
 
@@ -39,21 +47,20 @@ class Explanation:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**plain, "usage": usage_to_json(self.usage)}
+        """Plain JSON values."""
+        return {**as_json(self), "usage": usage_to_json(self.usage)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Explanation:
         """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        known = {item.name: plain[item.name] for item in fields(cls)}
-        return cls(**{**known, "usage": Usage(**plain["usage"])})
+        return cls(**{**plain, "usage": Usage(**plain["usage"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Explanations:
     """The judgements of an evaluation's failed rollouts.
 
-    ``missing`` counts those that are not made, ``reason`` tells why. ``path`` is the file that holds them.
+    ``missing`` counts those that are not made, for ``reason``. ``path`` is the file that holds them.
     """
 
     model: str
@@ -64,11 +71,12 @@ class Explanations:
 
     @property
     def complete(self) -> bool:
-        """Whether every failed rollout has been looked at, with a usable answer or without."""
+        """True if every failed rollout was looked at, with a usable answer or without."""
         return self.missing == 0
 
     @property
     def usable(self) -> list[Explanation]:
+        """Those with a usable answer."""
         return [one for one in self.made if one.author is not None]
 
     @property
@@ -78,7 +86,7 @@ class Explanations:
 
     @property
     def authors(self) -> Counter[str]:
-        """Who was at fault, how often."""
+        """The rollouts by who was at fault."""
         return Counter(one.author for one in self.usable if one.author is not None)
 
     def faults(self, author: str) -> Counter[str]:
@@ -86,7 +94,9 @@ class Explanations:
         return Counter(one.fault or "other" for one in self.usable if one.author == author)
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, as in the results file."""
         total = len(self.usable)
+        shown = ("row_id", "index", "author", "fault", "sentence", "problem")
         return {
             "model": self.model,
             "made": len(self.made),
@@ -103,15 +113,52 @@ class Explanations:
             },
             "usage": usage_to_json(self.usage),
             "rollouts": [
-                {
-                    "id": one.rollout,
-                    "row_id": one.row_id,
-                    "index": one.index,
-                    "author": one.author,
-                    "fault": one.fault,
-                    "sentence": one.sentence,
-                    "problem": one.problem,
-                }
-                for one in self.made
+                {"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made
             ],
         }
+
+
+class Verdict(NamedTuple):
+    """Who was at fault, with which kind of fault, and why."""
+
+    author: Author
+    fault: str
+    sentence: str
+
+
+def read_verdict(text: str) -> Verdict:
+    """The last object in ``text`` that is a verdict, with any text around it.
+
+    Models that think aloud name several before they settle; echoes of the form are not filled in. Raises
+    ``ValueError`` that says what is wrong, in words for the model.
+    """
+    fault = ValueError("the answer holds no JSON object")
+    braces = [found.start() for found in re.finditer(r"\{", text)]
+    for position in islice(reversed(braces), MOST_TRIED):
+        try:
+            value, _ = read_object(text, position)
+        except ValueError:
+            continue
+        try:
+            return _verdict(value)
+        except ValueError as error:
+            fault = error
+    raise fault
+
+
+def _verdict(value: dict[str, Any]) -> Verdict:
+    lowered = {_word(name): inner for name, inner in value.items()}
+    author = next((each for each in AUTHORS if each == _word(lowered.get("author"))), None)
+    if author is None:
+        raise ValueError(f'"author" is none of {", ".join(AUTHORS)}')
+    kind = _word(lowered.get("fault"))
+    if kind not in FAILURE_KINDS:
+        raise ValueError(f'"fault" is none of {", ".join(FAILURE_KINDS)}')
+    sentence = " ".join(str(lowered.get("sentence") or "").split())
+    if not sentence:
+        raise ValueError('"sentence" is missing')
+    return Verdict(author, kind, sentence[:LONGEST_SENTENCE])
+
+
+def _word(value: Any) -> str:
+    return str(value).strip().strip(".").lower().replace(" ", "_").replace("-", "_")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.explain import Explanation
+    from reward_kit.agent.explain.explanation import Explanation
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
 

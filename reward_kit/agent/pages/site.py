@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from reward_kit.agent.explain import Explanation
+    from reward_kit.agent.explain.explanation import Explanation
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 

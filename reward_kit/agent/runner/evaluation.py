@@ -18,7 +18,7 @@ from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.comparison.replay import compare_evaluation
-from reward_kit.agent.explain import Explainer, make_explainer
+from reward_kit.agent.explain.explainer import Explainer, make_explainer
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.players.names import name_of
 from reward_kit.agent.records.evaluation_file import connect

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.comparison.replay import Comparison
-    from reward_kit.agent.explain import Explanations
+    from reward_kit.agent.explain.explanation import Explanations
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.groups import Group

@@ -13,7 +13,7 @@ from stored_rollouts import edit, query
 from stub_server import Answer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.explain.context import context_of
+from reward_kit.agent.explain.explainer import context_of
 from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import ModelSetupError, StorageError
 

@@ -17,7 +17,7 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from stub_server import Answer, StubServer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.explain import make_explainer
+from reward_kit.agent.explain.explainer import make_explainer
 from reward_kit.agent.models import rate_limits
 from reward_kit.agent.models.calls import Call
 from reward_kit.agent.models.limiter import Limiters

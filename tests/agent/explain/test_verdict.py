@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.explain.verdict import Verdict, read_verdict
+from reward_kit.agent.explain.explanation import Verdict, read_verdict
 
 PLAIN: dict[str, Any] = {"author": "agent", "fault": "wrong_tool", "sentence": "It cancelled."}
 EXPECTED = Verdict("agent", "wrong_tool", "It cancelled.")
@@ -21,7 +21,7 @@ EXPECTED = Verdict("agent", "wrong_tool", "It cancelled.")
         json.dumps(PLAIN),
         f"<think>Perhaps {{the user}}?</think>\n```json\n{json.dumps(PLAIN, indent=2)}\n```\nI am sure.",
         "{'author': 'Agent', 'fault': 'Wrong Tool', 'sentence': 'It cancelled.',}",
-        '{"Fault_Author": "AGENT.", "type": "called_wrong_tool", "why": "It\\ncancelled."}',
+        '{"Author": "AGENT.", "fault": "wrong-tool", "sentence": "It\\ncancelled."}',
         f'First {{"author": "user", "fault": "other", "sentence": "x"}}, no: {json.dumps(PLAIN)}',
         f'{json.dumps(PLAIN)} (in the form {{"author": "...", "fault": "...", "sentence": "..."}})',
     ],

@@ -15,7 +15,7 @@ from rich.console import Console
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.text import duration, money, tokens
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.explain import Explanation, Explanations
+from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.reports.console import print_report
 from reward_kit.agent.reports.facts import scores_line
