@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.pages.rendering import render
 from reward_kit.agent.reports.facts import (
     facts_of,
     left_out_lines,
@@ -24,6 +23,7 @@ from reward_kit.agent.reports.listings import (
 )
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
+from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -52,53 +52,53 @@ CHOICES = {
 """Kinds of rows; the table shows all or one kind (without a script: see style.css)."""
 
 
-def evaluations_page(found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path) -> str:
-    """The list of the evaluations in ``folder``, the last first; ``faults`` describe unreadable ones."""
-    return render(
-        "evaluations.html",
-        title="Evaluations",
-        root="",
-        folder=folder,
-        headings=list(enumerate(EVALUATION_HEADINGS)),
-        right=EVALUATION_NUMBERS,
-        evaluations=[(one, list(enumerate(evaluation_cells(one)))) for one in reversed(found)],
-        faults=faults,
-        refresh=REFRESH if any(one.status == "running" for one in found) else None,
-    )
+def evaluations_values(
+    found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """The values of ``evaluations.html``, the last evaluation first; ``faults`` describe unreadable ones."""
+    return {
+        "title": "Evaluations",
+        "root": "",
+        "folder": folder,
+        "headings": list(enumerate(EVALUATION_HEADINGS)),
+        "right": EVALUATION_NUMBERS,
+        "evaluations": [(one, list(enumerate(evaluation_cells(one)))) for one in reversed(found)],
+        "faults": faults,
+        "refresh": REFRESH if any(one.status == "running" for one in found) else None,
+    }
 
 
-def evaluation_page(stored: StoredEvaluation) -> str:
-    """The page of an evaluation; raises ``StorageError`` if its results are damaged."""
+def evaluation_values(stored: StoredEvaluation) -> dict[str, Any]:
+    """The values of ``evaluation.html``; raises ``StorageError`` if the results are damaged."""
     result = stored_result(stored)
     rows = [(row, _kind(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
-    groups = _groups(result)
     came_out = Counter(kind for _, kind, _, _ in rows)
-    return render(
-        "evaluation.html",
-        title=stored.eval_id,
-        root="../",
-        stored=stored,
-        result=result,
-        headline=title_line(result),
-        facts=list(facts_of(result)),
-        tool_faults=list(tool_faults(result)),
-        groups=groups,
-        show_groups=sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
-        notes=list(_notes(result)),
-        rows=rows,
-        choices={kind: came_out[kind] for kind in CHOICES if kind in came_out},
-        choice_names=CHOICES,
-        means=means_line(result.rows),
-        failed=_failed(result),
-        most=MOST_OF_A_KIND,
-        unfolded=UNFOLDED,
-        configuration={name: value for name, value in stored.configuration.items() if value is not None},
-        refresh=REFRESH if stored.status == "running" else None,
-    )
+    groups = _groups(result)
+    ks = shown_ks(max(result.pass_power, default=0))
+    return {
+        "title": stored.eval_id,
+        "root": "../",
+        "stored": stored,
+        "headline": title_line(result),
+        "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
+        "facts": list(facts_of(result)),
+        "tool_faults": list(tool_faults(result)),
+        "groups": groups,
+        "show_groups": sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
+        "notes": list(_notes(result)),
+        "rows": rows,
+        "choices": {kind: (name, came_out[kind]) for kind, name in CHOICES.items() if came_out[kind]},
+        "means": means_line(result.rows),
+        "failed": _failed(result),
+        "most": MOST_OF_A_KIND,
+        "unfolded": UNFOLDED,
+        "configuration": {name: value for name, value in stored.configuration.items() if value is not None},
+        "refresh": REFRESH if stored.status == "running" else None,
+    }
 
 
 def _notes(result: EvaluationResult) -> Iterator[str]:
-    if any(power.interval for power in result.pass_power.values()):
+    if 1 in result.pass_power and result.pass_power[1].interval:
         yield "in brackets: 95 % interval by bootstrap over rows"
     yield from left_out_lines(result)
 

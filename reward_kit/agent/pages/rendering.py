@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from reward_kit.agent.base.text import (
     estimate,
     json_text,
     money,
-    score,
     tokens,
 )
 
@@ -28,8 +26,8 @@ LONG_LINES = 14
 """Lines of a text that is shown unfolded."""
 LONG_TEXT = 1600
 """Characters of such a text."""
-ONE_LINE = 90
-"""Characters of JSON that stays in one line."""
+BEGINNING = 90
+"""Characters of a folded text that its line shows."""
 
 
 def render(template: str, **values: Any) -> str:
@@ -47,22 +45,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= {
-        "beginning": beginning,
-        "characters": characters,
-        "count": count,
-        "duration": duration,
-        "duration_with_waiting": duration_with_waiting,
-        "estimate": estimate,
-        "is_long": is_long,
-        "money": money,
-        "moment": moment,
-        "pretty": pretty,
-        "rollout_address": rollout_address,
-        "score": score,
-        "tokens": tokens,
-        "value": json_text,
-    }
+    filters = (count, duration, duration_with_waiting, estimate, money, tokens)
+    own = (beginning, characters, is_long, moment, rollout_address)
+    environment.filters |= {one.__name__: one for one in (*filters, *own)} | {"value": json_text}
     return environment
 
 
@@ -76,31 +61,10 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def pretty(text: str) -> str:
-    """JSON with a line for each value, if the text is long and nothing is lost; else the text."""
-    if len(text) <= ONE_LINE:
-        return text
-    try:
-        value = json.loads(text)
-        if not isinstance(value, (dict, list)):
-            return text
-        same = text in (json.dumps(value), json.dumps(value, ensure_ascii=False)) or text == json.dumps(
-            value, ensure_ascii=False, separators=(",", ":")
-        )
-    except (ValueError, RecursionError):
-        return text
-    return readable(value) if same else text
-
-
-def readable(value: Any) -> str:
-    """A value as JSON with a line for each inner value."""
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
-
-
 def beginning(text: str) -> str:
     """The first words in one line."""
-    line = " ".join(text[: 2 * ONE_LINE].split())
-    return f"{line[:ONE_LINE]}..."
+    line = " ".join(text[: 2 * BEGINNING].split())
+    return f"{line[:BEGINNING]}..."
 
 
 def characters(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.history import shown_text
 from reward_kit.agent.base.text import call_line
-from reward_kit.agent.pages.rendering import pretty, readable, render
 from reward_kit.agent.records.outcome import is_success, total_usage
 from reward_kit.agent.scoring.failures.row_differences import row_line
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.explain.explanation import Explanation
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
+
+ONE_LINE = 90
+"""Characters of JSON that stays in one line."""
 
 
 class Neighbours(NamedTuple):
@@ -33,22 +36,15 @@ class Neighbours(NamedTuple):
 class CallEntry:
     """A tool call with its answer; ``made`` is the call as it ran, None if it did not run.
 
-    A call that ``is_given`` is in the row's ``initial_messages``.
+    ``status`` is the one to show.
     """
 
     name: str
     arguments: str
+    status: str
+    made: ToolCall | None
+    is_wrong: bool
     answer: str | None = None
-    made: ToolCall | None = None
-    is_wrong: bool = False
-    is_given: bool = False
-
-    @property
-    def status(self) -> str:
-        """The status to show."""
-        if self.made is None:
-            return "given by the row" if self.is_given else "not run"
-        return self.made.status
 
 
 @dataclass(slots=True)
@@ -61,43 +57,42 @@ class Entry:
     calls: list[CallEntry] = field(default_factory=list)
 
 
-def rollout_page(record: RolloutRecord, around: Neighbours, explanation: Explanation | None = None) -> str:
-    """The page; ``around`` are its links to other rollouts."""
+def rollout_values(
+    record: RolloutRecord, around: Neighbours, explanation: Explanation | None = None
+) -> dict[str, Any]:
+    """The values of the template ``rollout.html``; ``around`` are its links to other rollouts."""
     failure = record.failure or {}
     metrics = (record.result or {}).get("metrics") or {}
     parts = {name: part for name, part in metrics.items() if isinstance(part, dict)}
-    return render(
-        "rollout.html",
-        title=f"{record.row_id} #{record.index + 1}",
-        root="../",
-        record=record,
-        around=around,
-        passed=record.reward is not None and is_success(record.reward),
-        reason=_reason(record.result, parts),
-        parts=parts,
-        failure=failure,
-        expected=_call(failure.get("expected")),
-        made=_call(failure.get("made")),
-        differences=[row_line(row) for row in failure.get("rows") or ()],
-        entries=list(conversation(record)),
-        gold=[call_line(action.name, action.arguments) for action in record.gold],
-        row=readable(record.fields),
-        total=total_usage(record.usage.values()),
-        explanation=explanation,
-    )
+    calls = {name: failure.get(name) for name in ("expected", "made")}
+    return {
+        "title": f"{record.row_id} #{record.index + 1}",
+        "root": "../",
+        "record": record,
+        "around": around,
+        "passed": record.reward is not None and is_success(record.reward),
+        "reason": _reason(record.result, parts),
+        "parts": parts,
+        "failure": failure,
+        **{
+            name: call_line(call["name"], call["arguments"]) if call else None for name, call in calls.items()
+        },
+        "differences": [row_line(row) for row in failure.get("rows") or ()],
+        "entries": list(_conversation(record)),
+        "gold": [call_line(action.name, action.arguments) for action in record.gold],
+        "row": readable(record.fields),
+        "total": total_usage(record.usage.values()),
+        "explanation": explanation,
+    }
 
 
-def conversation(record: RolloutRecord) -> Iterator[Entry]:
+def _conversation(record: RolloutRecord) -> Iterator[Entry]:
     """The messages of a rollout, answers of tools with their calls; the first wrong call is marked."""
     made = {call.id: call for call in record.tool_calls}
-    given = {
-        call["id"]
-        for message in record.fields.get("initial_messages") or ()
-        for call in message.get("tool_calls") or ()
-    }
+    opening = record.opening
     wrong = (record.failure or {}).get("call")
     unanswered: dict[str, CallEntry] = {}
-    for message in record.messages:
+    for number, message in enumerate(record.messages):
         text = shown_text(message.get("content"))
         answered = unanswered.pop(str(message.get("tool_call_id")), None)
         if message["role"] == "tool" and answered is not None:
@@ -107,9 +102,13 @@ def conversation(record: RolloutRecord) -> Iterator[Entry]:
         entry = Entry(message["role"], text, thought if isinstance(thought, str) else "")
         for call in message.get("tool_calls") or ():
             found = made.get(call["id"])
-            shown = CallEntry(call["function"]["name"], pretty(call["function"]["arguments"]), made=found)
-            shown.is_given = call["id"] in given
-            shown.is_wrong = wrong is not None and found is not None and found.index == wrong
+            shown = CallEntry(
+                call["function"]["name"],
+                pretty(call["function"]["arguments"]),
+                found.status if found else "given by the row" if number < opening else "not run",
+                found,
+                is_wrong=found is not None and found.index == wrong,
+            )
             unanswered[call["id"]] = shown
             entry.calls.append(shown)
         yield entry
@@ -123,5 +122,19 @@ def _reason(result: Mapping[str, Any] | None, parts: Mapping[str, Mapping[str, A
     return reason if any(character.isalnum() for character in rest) else ""
 
 
-def _call(call: Mapping[str, Any] | None) -> str | None:
-    return call_line(call["name"], call["arguments"]) if call else None
+def pretty(text: str) -> str:
+    """JSON with a line for each value, if the text is long and nothing is lost; else the text."""
+    if len(text) <= ONE_LINE:
+        return text
+    try:
+        value = json.loads(text)
+        forms = (json.dumps(value), json.dumps(value, ensure_ascii=False))
+        compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
+    return readable(value) if isinstance(value, dict | list) and text in (*forms, compact) else text
+
+
+def readable(value: Any) -> str:
+    """A value as JSON with a line for each inner value."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import UndefinedError
@@ -11,9 +11,9 @@ from jinja2 import UndefinedError
 from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.config import NAME
-from reward_kit.agent.pages.evaluation_page import evaluation_page, evaluations_page
+from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.pages.rendering import render, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, rollout_page
+from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.records.names import find_rollout
 from reward_kit.agent.records.rollout_record import load_rollout
 from reward_kit.agent.reports.listings import read_evaluations
@@ -23,7 +23,7 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from starlette.applications import Starlette
@@ -44,7 +44,6 @@ HEADERS = {
 }
 """Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
 _ADDRESS = re.compile(r"(?P<folder>[^/\\\0]+)/(?P<name>[^/\\\0]+)\.html")
-_State = tuple[tuple[int, int], ...]
 
 
 class Page(NamedTuple):
@@ -59,19 +58,20 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last: _Read | None = None
 
     def page(self, address: str) -> Page:
-        """The page at an address such as ``evals/ID.html``, or one that says why there is none."""
-        if address in ("", INDEX):
-            return _page(lambda: evaluations_page(*read_evaluations(self._folder / "evals"), self._folder))
-        match = _ADDRESS.fullmatch(address)
-        if match is None or match["folder"] in (".", ".."):
-            return Page(_fault_page("There is no such page."), 404)
-        folder, name = match["folder"], match["name"]
-        if folder == "evals":
-            return _page(lambda: evaluation_page(self._evaluation(name).stored))
-        return _page(lambda: self._rollout_page(folder, name.removeprefix("roll_")))
+        """The page at an address such as ``evals/ID.html``, or one that says why there is none.
+
+        Files may be missing, half written, or forged.
+        """
+        try:
+            return Page(self._html(address))
+        except UsageError as error:
+            return Page(_fault_page(str(error)), 404)
+        except RewardKitError as error:
+            return Page(_fault_page(str(error)), 500)
+        except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
+            return Page(_fault_page(f"The file is damaged: {error!r}"), 500)
 
     def write(self, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
         """Write the pages of ``evaluations`` and of their rollouts into ``out``; yields the addresses.
@@ -79,66 +79,82 @@ class Site:
         A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
         written, or if a stored name would lead out of ``out``.
         """
-        yield _write(out, INDEX, evaluations_page(evaluations, [], self._folder))
+        values = evaluations_values(evaluations, [], self._folder)
+        yield _write(out, INDEX, render("evaluations.html", **values))
         for stored in evaluations:
-            yield _write(out, f"evals/{stored.eval_id}.html", evaluation_page(stored))
+            html = render("evaluation.html", **evaluation_values(stored))
+            yield _write(out, f"evals/{stored.eval_id}.html", html)
             for outcome in stored.outcomes:
                 address = rollout_address(outcome)
                 yield _write(out, address, self.page(address).html)
 
-    def _rollout_page(self, row_id: str, rollout_id: str) -> str:
+    def _html(self, address: str) -> str:
+        if address in ("", INDEX):
+            values = evaluations_values(*read_evaluations(self._folder / "evals"), self._folder)
+            return render("evaluations.html", **values)
+        match = _ADDRESS.fullmatch(address)
+        if match is None or match["folder"] in (".", ".."):
+            raise UsageError("there is no such page")
+        folder, name = match["folder"], match["name"]
+        if folder == "evals":
+            return render("evaluation.html", **evaluation_values(self._evaluation(name)))
+        rollout_id = name.removeprefix("roll_")
         found = find_rollout(rollout_id, self._folder)
         if found is None or found.id != rollout_id:
-            raise UsageError(f"there is no rollout {rollout_id!r} of a row {row_id!r}")
+            raise UsageError(f"there is no rollout {rollout_id!r} of a row {folder!r}")
         record = load_rollout(found.address)
-        read = self._evaluation(found.file.stem)
-        return rollout_page(record, read.around(record), read.explanations.get(record.id))
+        stored = self._evaluation(found.file.stem)
+        values = rollout_values(record, _around(record, stored), _explanation(record, stored))
+        return render("rollout.html", **values)
 
-    def _evaluation(self, name: str) -> _Read:
-        """An evaluation as its files are now; the last one is cached for the pages of its rollouts."""
+    def _evaluation(self, name: str) -> StoredEvaluation:
+        """An evaluation as its files are now."""
         if not NAME.fullmatch(name):  # it may come from a file that somebody else has written
             raise UsageError(f"{name!r} is no name of an evaluation")
         path = self._folder / "evals" / f"{name}.db"
         state = tuple(map(_state, (path, path.with_name(f"{path.name}-wal"), path.with_suffix(".json"))))
-        if state[0] == (0, 0):
+        if state[0] is None:
             raise UsageError(f"there is no evaluation {name!r}")
-        last = self._last
-        if last is None or (last.path, last.state) != (path, state):
-            self._last = last = _Read(path, state, load_evaluation(path))
-        return last
+        return _load(path, state)
 
 
-class _Read:
-    """An evaluation as it was read, with what the pages of its rollouts need."""
+@lru_cache(maxsize=1)
+def _load(path: Path, state: object) -> StoredEvaluation:  # noqa: ARG001 - a changed file is read again
+    """The evaluation at ``path``; the last one is kept for the pages of its rollouts."""
+    return load_evaluation(path)
 
-    def __init__(self, path: Path, state: _State, stored: StoredEvaluation) -> None:
-        self.path = path
-        self.state = state
-        self.stored = stored
-        self._outcomes = stored.outcomes
-        self._places = {outcome.id: place for place, outcome in enumerate(self._outcomes)}
-        self._rows = {row.row_id: row.outcomes for row in stored.rows}
 
-    def around(self, record: RolloutRecord) -> Neighbours:
-        """The links of a rollout's page."""
-        place = self._places.get(record.id)
-        if place is None:
-            return Neighbours()
-        later = self._outcomes[place + 1 :]
-        return Neighbours(
-            before=self._outcomes[place - 1] if place else None,
-            after=next(iter(later), None),
-            next_failed=next((one for one in later if not one.success), None),
-            of_row=self._rows[record.row_id],
-        )
+def _state(path: Path) -> tuple[int, int] | None:
+    """Time of change and size of a file; None without one."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
 
-    @cached_property
-    def explanations(self) -> Mapping[str, Explanation]:
-        """A model's judgements of the failures, by rollout."""
-        if "explanations" not in self.stored.results:
-            return {}
-        explained = stored_result(self.stored).explanations
-        return {one.rollout: one for one in explained.usable} if explained is not None else {}
+
+def _around(record: RolloutRecord, stored: StoredEvaluation) -> Neighbours:
+    """The links of a rollout's page."""
+    outcomes = stored.outcomes
+    place = next((at for at, outcome in enumerate(outcomes) if outcome.id == record.id), None)
+    if place is None:
+        return Neighbours()
+    later = outcomes[place + 1 :]
+    return Neighbours(
+        before=outcomes[place - 1] if place else None,
+        after=next(iter(later), None),
+        next_failed=next((one for one in later if not one.success), None),
+        of_row=next(row.outcomes for row in stored.rows if row.row_id == record.row_id),
+    )
+
+
+def _explanation(record: RolloutRecord, stored: StoredEvaluation) -> Explanation | None:
+    """A model's judgement of the rollout, if there is one."""
+    if "explanations" not in stored.results:
+        return None
+    explained = stored_result(stored).explanations
+    usable = explained.usable if explained is not None else ()
+    return next((one for one in usable if one.rollout == record.id), None)
 
 
 def page_app(site: Site) -> Starlette:
@@ -164,27 +180,6 @@ def serve(site: Site, listener: socket.socket) -> None:
 
     config = uvicorn.Config(page_app(site), log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Time of change and size of a file; zeros without one."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return 0, 0
-    return facts.st_mtime_ns, facts.st_size
-
-
-def _page(make: Callable[[], str]) -> Page:
-    """A page, or the reason why it cannot be made: files may be missing, half written, or forged."""
-    try:
-        return Page(make())
-    except UsageError as error:
-        return Page(_fault_page(str(error)), 404)
-    except RewardKitError as error:
-        return Page(_fault_page(str(error)), 500)
-    except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
-        return Page(_fault_page(f"The file is damaged: {error!r}"), 500)
 
 
 def _fault_page(text: str) -> str:

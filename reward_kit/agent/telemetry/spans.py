@@ -15,7 +15,7 @@ from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage
     from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -79,55 +79,63 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> SpanData:
         "reward_kit.reward": record.reward,
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
         "reward_kit.cost": total_usage(record.usage.values()).cost,
-        **_provider_and_model(record.models.get("agent")),
+        **(_provider_and_model(record.models["agent"]) if "agent" in record.models else {}),
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
     }
     if contents:
         given = record.fields.get("initial_messages") or ()
         opening = sum(message.get("role") != "system" for message in given)
-        system = [message for message in record.messages if message["role"] == "system"]
-        talk = [message for message in record.messages if message["role"] != "system"]
-        attributes["gen_ai.system_instructions"] = _json(part for each in system for part in _parts(each))
-        attributes["gen_ai.input.messages"] = _json(map(_message, talk[:opening]))
-        attributes["gen_ai.output.messages"] = _json(map(_message, talk[opening:]))
-    error = None
+        system = [part for each in record.messages if each["role"] == "system" for part in _parts(each)]
+        talk = [
+            {"role": message["role"], "parts": list(_parts(message))}
+            for message in record.messages
+            if message["role"] != "system"
+        ]
+        attributes["gen_ai.system_instructions"] = _json(system)
+        attributes["gen_ai.input.messages"] = _json(talk[:opening])
+        attributes["gen_ai.output.messages"] = _json(talk[opening:])
+    error = record.error
     if record.stop_reason in FAULTY_STOPS:
-        attributes["error.type"] = record.stop_reason
         error = record.stop_detail or record.stop_reason
-    elif record.error is not None:
+        attributes["error.type"] = record.stop_reason
+    elif error is not None:
         attributes["error.type"] = REWARD_ERROR
-        error = record.error
     name = f"invoke_agent {record.agent}"
     span = _span(name, "internal", record.started, record.seconds, attributes, error)
     if record.reward is not None:
         reason = (record.result or {}).get("reason")
-        event: dict[str, Value | None] = {
+        event: dict[str, Value] = {
             "gen_ai.evaluation.name": "reward",
             "gen_ai.evaluation.score.value": record.reward,
-            "gen_ai.evaluation.explanation": reason if contents and isinstance(reason, str) else None,
         }
-        span.events.append(("gen_ai.evaluation.result", _known(event)))
+        if contents and isinstance(reason, str):
+            event["gen_ai.evaluation.explanation"] = reason
+        span.events.append(("gen_ai.evaluation.result", event))
     return span
 
 
 def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> SpanData:
     configured = models.get(call.role) or ""  # with its provider, which the name in a call may lack
     named = _provider_and_model(configured if configured.endswith(f"/{call.model}") else call.model)
-    answered = call.error is None
     attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "chat",
         **named,
-        **(_usage(call.usage) if answered else {}),
-        "gen_ai.response.finish_reasons": [call.finish_reason] if answered else None,
         "reward_kit.role": call.role,
         "reward_kit.step": call.step,
         "reward_kit.turn": call.turn,
-        "reward_kit.cost": call.usage.cost if answered else None,
         "reward_kit.cached": call.cached or None,
-        "error.type": None if answered else "model_error",
     }
+    if call.error is None:
+        attributes |= {
+            **_usage(call.usage),
+            "gen_ai.response.finish_reasons": [call.finish_reason],
+            "reward_kit.cost": call.usage.cost,
+        }
+    else:
+        attributes["error.type"] = "model_error"
     if contents and call.answer is not None:
-        answer = {"role": "assistant", "parts": [_text(call.answer)], "finish_reason": call.finish_reason}
+        parts = [{"type": "text", "content": call.answer}]
+        answer = {"role": "assistant", "parts": parts, "finish_reason": call.finish_reason}
         attributes["gen_ai.output.messages"] = _json([answer])
     seconds = 0.0 if call.cached else call.seconds  # those of the call that was made once
     name = f"chat {named['gen_ai.request.model']}"
@@ -135,6 +143,7 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
 
 
 def _tool(call: ToolCall, *, contents: bool) -> SpanData:
+    failed = call.status != "ok"
     attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
@@ -144,14 +153,12 @@ def _tool(call: ToolCall, *, contents: bool) -> SpanData:
         "reward_kit.tool.changed_rows": len(call.changes),
         "reward_kit.step": call.step,
         "reward_kit.turn": call.turn,
-        "error.type": None if call.status == "ok" else call.status,
+        "error.type": call.status if failed else None,
     }
     if contents:
-        attributes["gen_ai.tool.call.arguments"] = (
-            call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
-        )
-        attributes["gen_ai.tool.call.result"] = call.content
-    error = None if call.status == "ok" else call.content if contents else call.status
+        written = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
+        attributes |= {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": call.content}
+    error = (call.content if contents else call.status) if failed else None
     return _span(f"execute_tool {call.name}", "internal", call.started, call.seconds, attributes, error)
 
 
@@ -161,20 +168,15 @@ def _span(
     started: float,
     seconds: float,
     attributes: Mapping[str, Value | None],
-    error: str | None = None,
+    error: str | None,
 ) -> SpanData:
     begin = int(started * NANOSECONDS)
-    return SpanData(name, kind, begin, begin + int(seconds * NANOSECONDS), _known(attributes), error)
+    known = {name: value for name, value in attributes.items() if value is not None}
+    return SpanData(name, kind, begin, begin + int(seconds * NANOSECONDS), known, error)
 
 
-def _known(attributes: Mapping[str, Value | None]) -> dict[str, Value]:
-    return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _provider_and_model(name: str | None) -> dict[str, Value | None]:
+def _provider_and_model(name: str) -> dict[str, Value | None]:
     """LiteLLM's ``provider/model`` taken apart; a name without a provider is the model alone."""
-    if name is None:
-        return {}
     provider, slash, model = name.partition("/")
     if not slash:
         return {"gen_ai.request.model": name}
@@ -190,10 +192,6 @@ def _usage(usage: Usage) -> dict[str, Value | None]:
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
-    return {"role": message["role"], "parts": list(_parts(message))}
-
-
 def _parts(message: Message) -> Iterator[dict[str, Any]]:
     """The content in the form of the conventions: texts, tool calls, answers of tools."""
     content = shown_text(message.get("content"))
@@ -201,14 +199,10 @@ def _parts(message: Message) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
         return
     if content:
-        yield _text(content)
+        yield {"type": "text", "content": content}
     for call in message.get("tool_calls") or ():
         yield {"type": "tool_call", "id": call["id"], **call["function"]}
 
 
-def _text(content: str) -> dict[str, Any]:
-    return {"type": "text", "content": content}
-
-
-def _json(value: Iterable[Any] | Mapping[str, Any]) -> str:
-    return json.dumps(value if isinstance(value, dict) else list(value), default=str)
+def _json(value: list[Any] | dict[str, Any]) -> str:
+    return json.dumps(value, default=str)

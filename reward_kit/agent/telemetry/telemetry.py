@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +90,12 @@ class Telemetry:
             resource = resource.merge(Resource({SERVICE_NAME: "reward-kit"}))
         self._ids: Any = _trace_ids()
         # Not the global provider: traces of other libraries in the process are not ours to send.
-        provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
-        self._delivery = _Delivery()
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         size = None if os.environ.get(QUEUE_VARIABLE) else QUEUE
-        self._processors = [BatchSpanProcessor(exporter, max_queue_size=size) for exporter in exporters]
-        for processor in self._processors:
-            provider.add_span_processor(processor)
-        self._tracer = provider.get_tracer("reward_kit")
+        for exporter in exporters:
+            self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+        self._tracer = self._provider.get_tracer("reward_kit")
+        self._delivery = _Delivery()
         self._lock = threading.Lock()
         logging.getLogger("opentelemetry").addHandler(self._delivery)
 
@@ -137,14 +135,11 @@ class Telemetry:
 
     def close(self, warn: Callable[[str], None] | None = None) -> None:
         """Send what is left within ``PATIENCE`` seconds; call ``warn`` if something was not delivered."""
-        closing = [threading.Thread(target=one.shutdown, daemon=True) for one in self._processors]
-        until = time.monotonic() + PATIENCE
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join(max(0.0, until - time.monotonic()))
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
         logging.getLogger("opentelemetry").removeHandler(self._delivery)
-        if any(thread.is_alive() for thread in closing) or self._delivery.failed:
+        if closing.is_alive() or self._delivery.failed:
             reason = f": {redact(self._delivery.reason)}" if self._delivery.reason else ""
             (warn or logger.warning)(f"spans were not delivered to OpenTelemetry's collector{reason}")
 

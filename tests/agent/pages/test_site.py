@@ -21,8 +21,8 @@ from planned_agent import change_log, evaluate, rows_of
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.pages.evaluation_page import CHOICES, UNFOLDED
-from reward_kit.agent.pages.rendering import pretty, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, rollout_page
+from reward_kit.agent.pages.rendering import render, rollout_address
+from reward_kit.agent.pages.rollout_page import Neighbours, pretty, rollout_values
 from reward_kit.agent.pages.site import Site
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
@@ -194,6 +194,10 @@ def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundl
     assert links == [ids[0], ids[2], ids[3], ids[0], ids[1]]  # before, next, next failed, those of the row
 
 
+def rollout_page(record: Any, judged: Any = None) -> str:
+    return render("rollout.html", **rollout_values(record, Neighbours(), judged))
+
+
 def record_of(bundle: Bundle, **fields: Any) -> Any:
     result = evaluate(bundle, "first", {"a": [1]}, rows=rows_of({"a": [1]}, **fields), usage={"calls": 1})
     return result.record(result.outcomes[0])
@@ -201,14 +205,14 @@ def record_of(bundle: Bundle, **fields: Any) -> Any:
 
 def test_waiting_and_long_changes_and_a_judgement_are_shown(bundle: Bundle) -> None:
     record = record_of(bundle)
-    before = rollout_page(record, Neighbours())
+    before = rollout_page(record)
     assert "waited" not in before
     record.model_calls[0].waited, record.seconds = 83.1, 95.0
     record.tool_calls[0].changes[0]["after"] = {"passenger": "x" * 3000}
     judged = SimpleNamespace(
         author="user", fault="wrong_tool", sentence="It was the moon.", model="judge/one"
     )
-    html = rollout_page(record, Neighbours(), judged)  # type: ignore[arg-type]
+    html = rollout_page(record, judged)
     assert "1:35, of which its model calls waited 1:23 for limits" in html
     assert "3,017 characters" in html
     assert html.count("<details>") == before.count("<details>") + 1
@@ -224,7 +228,7 @@ def test_calls_and_images_of_the_row_are_shown_as_such(bundle: Bundle) -> None:
         {"role": "tool", "tool_call_id": "old", "content": "one flight"},
         {"role": "user", "content": "Book it."},
     ]
-    html = rollout_page(record_of(bundle, initial_messages=begun), Neighbours())
+    html = rollout_page(record_of(bundle, initial_messages=begun))
     assert re.search(r'<strong>search_flights</strong>\s+<span class="dim">given by the row</span>', html)
     assert "not run" not in html
     assert "[image_url: image/png, 12 characters]" in html
@@ -234,7 +238,7 @@ def test_metrics_without_a_reason_are_shown(bundle: Bundle) -> None:
     metrics = {f"part {number}": {"score": number / 60, "reason": ""} for number in range(60)}
     reward = "def evaluate(messages, **_):\n    return {'score': 0.5, 'reason': 'ok', 'metrics': METRICS}\n"
     bundle.write("reward.py", f"METRICS = {metrics!r}\n\n\n{reward}")
-    html = rollout_page(record_of(bundle), Neighbours())
+    html = rollout_page(record_of(bundle))
     assert '<td class="long">part 59</td>' in html
     assert "ok" in html
 
