@@ -1,8 +1,7 @@
-"""``python -m reward_kit`` as a process of its own, without the imports that take most of its time.
+"""``python -m reward_kit`` and ``python -c`` as processes of their own, without the slow imports.
 
-A process that has made them, one for each that runs tests, forks for each command. What depends on how Python
-begins (its options and variables, Ctrl-C meanwhile), or on what a bundle breaks of imports still to come, is
-tested with a Python that is begun anew.
+A process that has made these imports, one for each that runs tests, forks for each command. Anything that
+depends on how Python begins (its options and variables, Ctrl-C meanwhile) is tested with a new Python.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -71,16 +71,26 @@ def run_command(
     timeout: float = 100,
 ) -> Finished:
     """Run ``reward-kit`` with these arguments to its end, with nothing on its standard input."""
-    line = [str(argument) for argument in arguments]
+    return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)
+
+
+def run_python(
+    code: str, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
+) -> Finished:
+    """Run a program to its end, with nothing on its standard input."""
+    return _run(["-c", code], cwd, env, timeout)
+
+
+def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
         done = subprocess.run(
-            [sys.executable, "-m", "reward_kit", *line],
+            [sys.executable, *line],
             cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", check=False,
         )  # fmt: skip
         return Finished(done.returncode, done.stdout, done.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        asked = {"arguments": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
+        asked = {"line": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
         code = _ready().run(asked, timeout)
         out, err = (Path(folder, name).read_text(errors="replace") for name in STREAMS.values())
     return Finished(code, out, err)
@@ -96,28 +106,22 @@ class _Ready:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        atexit.register(self.end)
+        atexit.register(self._process.communicate)
 
     def run(self, asked: dict[str, Any], timeout: float) -> int:
-        given, told = self._process.stdin, self._process.stdout
+        given, answers = self._process.stdin, self._process.stdout
         assert given is not None
-        assert told is not None
+        assert answers is not None
         given.write(json.dumps(asked).encode() + b"\n")
         given.flush()
-        command = int(told.readline())
-        if not select.select([told], [], [], timeout)[0]:
+        command = int(answers.readline())
+        if not select.select([answers], [], [], timeout)[0]:
             os.killpg(command, signal.SIGKILL)
-            told.readline()
-            raise subprocess.TimeoutExpired(asked["arguments"], timeout)
-        return int(told.readline())
-
-    def end(self) -> None:
-        self._process.communicate()
+            answers.readline()
+            raise subprocess.TimeoutExpired(asked["line"], timeout)
+        return int(answers.readline())
 
 
 @cache
@@ -125,18 +129,20 @@ def _ready() -> _Ready:
     return _Ready()
 
 
-def _serve() -> None:
-    """Returns in each process that is to be a command."""
+def _serve() -> list[str]:
+    """Fork for each command; returns, in each process that is to be one, its command line."""
     for module in IMPORTED:
         importlib.import_module(module)
     gc.freeze()
-    for line in sys.stdin.buffer:
+    for text in sys.stdin.buffer:
         child = os.fork()
         if child == 0:
             os.setsid()
             os.write(1, b"%d\n" % os.getpid())
-            _become(json.loads(line))
-            return
+            asked = json.loads(text)
+            _become(asked)
+            line: list[str] = asked["line"]
+            return line
         _, status = os.waitpid(child, 0)
         os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
@@ -155,10 +161,14 @@ def _become(asked: dict[str, Any]) -> None:
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
     sys.path[0] = asked["cwd"]
-    sys.argv[1:] = asked["arguments"]
+    time.tzset()
 
 
 if __name__ == "__main__":
-    _serve()
-    time.tzset()
-    runpy.run_module("reward_kit", run_name="__main__", alter_sys=True)
+    option, program, *arguments = _serve()
+    sys.argv[1:] = arguments
+    if option == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(program, "<string>", "exec"), module.__dict__)

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from command import Finished, run_command, run_python
+
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = {"python": [sys.executable, "-c"], "bash": ["bash", "-ec"]}
+SHELL = re.compile(r"[|<>&;$`*()]")
+"""Signs of a block that only a shell can run."""
 SECONDS = 90
 
 
@@ -75,19 +78,38 @@ def follow(page: Path, folder: Path, environment: dict[str, str]) -> None:
             elif block.language == "text":
                 missing = [line for line in text.splitlines() if plain(line) not in plain(output)]
                 assert not missing, f"{missing} not in:\n{output}"
-            elif block.language in PROGRAMS:
+            elif block.language in ("python", "bash"):
                 output = run(Block(block.language, block.note, text), folder, environment)
 
 
 def run(block: Block, folder: Path, environment: dict[str, str]) -> str:
     """Run a block; returns what it printed."""
-    done = subprocess.run(
-        [*PROGRAMS[block.language], block.text],
-        cwd=folder, env=environment, text=True, timeout=SECONDS, check=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert (done.returncode != 0) == (block.note == "fails"), f"{block.text}\n{done.stdout}"
-    return done.stdout
+    code, output = 0, ""
+    for done in _commands(block, folder, environment):
+        code, output = done.code, f"{output}{done.out}{done.err}"
+        if code != 0:
+            break
+    assert (code != 0) == (block.note == "fails"), f"{block.text}\n{output}"
+    return output
+
+
+def _commands(block: Block, folder: Path, environment: dict[str, str]) -> Iterator[Finished]:
+    """Run a program, or the lines of a block one after the other; a shell runs what only it can."""
+    if block.language == "python":
+        yield run_python(block.text, folder, environment, SECONDS)
+        return
+    lines = [shlex.split(line, comments=True) for line in block.text.replace("\\\n", "").splitlines()]
+    lines = [line for line in lines if line]
+    if SHELL.search(block.text) or any(line[0] != "reward-kit" for line in lines):
+        done = subprocess.run(
+            ["bash", "-ec", block.text],
+            cwd=folder, env=environment, text=True, timeout=SECONDS, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        yield Finished(done.returncode, done.stdout, "")
+        return
+    for line in lines:
+        yield run_command(*line[1:], cwd=folder, env=environment, timeout=SECONDS)
 
 
 def plain(text: str) -> str:
