@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,11 @@ def run(
             ]
         )
         records: dict[str, list[dict[str, Any]]] = {}
-        for path in Path("runs").glob("*/roll_*.json"):
-            record = json.loads(path.read_text())
-            records.setdefault(record["row_id"], []).append(record)
+        (path,) = Path("runs/evals").glob("*.db")
+        with contextlib.closing(sqlite3.connect(path)) as store:
+            for (text,) in store.execute("SELECT json FROM trajectories"):
+                record = json.loads(text)
+                records.setdefault(record["row_id"], []).append(record)
         return code, records
 
     return evaluate

@@ -56,14 +56,15 @@ async def test_every_command_calls_its_tool_on_the_rollouts_database(
     commands = {path.stem for path in (trained.workflow() / "_commands").glob("*.py")}
     assert len(commands) == 15
     assert commands == set(calls)
-    (worker,) = factory.workers
+    (worker,) = factory.pool.workers
     with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
         task = bundle.tasks[0]
         with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
             for name, arguments in calls.items():
                 with base.fork() as database:
                     rollout = Episode(task, 0, database=database)
-                    session = await factory.session(rollout.rollout)
+                    agent = factory()
+                    await agent.join(rollout.rollout)
                     answer = await worker.ask(
                         "action", rollout=rollout.id, command=name, parameters=arguments
                     )
@@ -74,11 +75,11 @@ async def test_every_command_calls_its_tool_on_the_rollouts_database(
                         assert rollout.stop_reason == "terminal_tool"
                     else:
                         assert call.content in answer["text"]
-                    await session.close()
+                    await agent.close()
 
 
 async def test_the_same_call_in_two_turns_is_made_twice(factory: FastWorkflow, tmp_path: Path) -> None:
-    (worker,) = factory.workers
+    (worker,) = factory.pool.workers
     with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
         task = bundle.tasks[0]
         with (
@@ -86,21 +87,22 @@ async def test_the_same_call_in_two_turns_is_made_twice(factory: FastWorkflow, t
             base.fork() as database,
         ):
             rollout = Episode(task, 0, database=database)
-            session = await factory.session(rollout.rollout)
+            agent = factory()
+            await agent.join(rollout.rollout)
             for _ in range(2):
                 answer = await worker.ask(
                     "action", rollout=rollout.id, command="calculate", parameters={"expression": "1 + 1"}
                 )
                 assert "2" in answer["text"]
             assert len(rollout.tool_calls) == 2
-            await session.close()
+            await agent.close()
 
 
 async def test_a_turn_that_is_called_off_ends_before_its_next_model_call(
     factory: FastWorkflow, models: StubServer, tmp_path: Path
 ) -> None:
     models.script(AGENT, lambda _request, _place: Answer(content="late", delay=1.0))
-    (worker,) = factory.workers
+    (worker,) = factory.pool.workers
     with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
         task = bundle.tasks[0]
         with (
@@ -108,7 +110,7 @@ async def test_a_turn_that_is_called_off_ends_before_its_next_model_call(
             base.fork() as database,
         ):
             rollout = Episode(task, 0, database=database)
-            await factory.session(rollout.rollout)
+            await factory().join(rollout.rollout)
             turn = asyncio.ensure_future(worker.ask("turn", rollout=rollout.id, text="Hello"))
             while not models.requests_for(AGENT):  # noqa: ASYNC110 - the server is in another thread
                 await asyncio.sleep(0.02)

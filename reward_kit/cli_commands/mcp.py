@@ -107,7 +107,8 @@ def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None
     """Serve streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
 
-    from reward_kit.agent.servers.access import LocalOrTrusted, received
+    from reward_kit.agent.servers.access import LocalOrTrusted
+    from reward_kit.agent.servers.bodies import received
 
     # JSON, because the SDK's client takes no event of more than a megabyte
     app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)

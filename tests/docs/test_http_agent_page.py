@@ -13,10 +13,10 @@ from pages import ROOT, follow
 from small_task import seeded, small_task
 
 from reward_kit.agent import load_agent
-from reward_kit.agent.agents.remote.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
-from reward_kit.agent.agents.remote.http_protocol import PROTOCOL
+from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
+from reward_kit.agent.agents.http_protocol import PROTOCOL
 from reward_kit.agent.rollout.orchestrator import run_rollout
-from reward_kit.agent.servers.endpoint_app import MAX_BODY, MAX_KEY
+from reward_kit.agent.servers.endpoint import MAX_BODY
 
 PAGE = ROOT / "docs" / "http-agent.md"
 
@@ -58,6 +58,5 @@ def test_limits_and_names_are_the_codes() -> None:
         f"after {LAST_WORDS:g} seconds",
         f"at most {MAX_ANSWER // 2**20} MB",
         f"longer than {MAX_BODY // 2**20} MB",
-        f"up to {MAX_KEY} characters",
     ):
         assert said in text

@@ -41,7 +41,7 @@ def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
     if not isinstance(spec, str):
         return _own_factory(spec, "agent")
     if is_address(spec):
-        from reward_kit.agent.agents.remote.http_agent import HttpAgents
+        from reward_kit.agent.agents.http_agent import HttpAgents
 
         return HttpAgents(spec)
     factory: Callable[[], Agent] = _named_factory(spec, "agent", AGENTS)

@@ -6,22 +6,24 @@ import hmac
 import ipaddress
 import os
 import re
-from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 
+from reward_kit.agent.servers.bodies import fault
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _IN_PROCESS = frozenset({"testclient"})
 """The client address in requests of Starlette's test client, which use no network."""
+ASK_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
+"""Headers of a 401."""
 
 
 class LocalOrTrusted:
@@ -44,12 +46,9 @@ class LocalOrTrusted:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            status, detail = refusal
-            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-            await JSONResponse({"detail": detail}, status, headers)(scope, receive, send)
+            await refusal(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason, or None if the request may pass."""
+    def _refusal(self, scope: Scope) -> Response | None:
         if scope["path"] in self._open:
             return None
         headers = Headers(scope=scope)
@@ -58,18 +57,20 @@ class LocalOrTrusted:
             given = headers.get("authorization", "").encode("latin-1")
             if hmac.compare_digest(given, f"Bearer {token}".encode()):
                 return None
-            return 401, f"send the bearer token of {self._variable}"
+            return fault(401, f"send the bearer token of {self._variable}", ASK_FOR_TOKEN)
         client = scope.get("client")
         if client is None or client[0] in _IN_PROCESS:
             return None
         if not is_loopback(client[0]):
-            return 403, f"only this machine may call; set {self._variable} on the server to let others in"
+            return fault(
+                403, f"only this machine may call; set {self._variable} on the server to let others in"
+            )
         foreign = foreign_origin(headers)
-        return None if foreign is None else (403, foreign)
+        return None if foreign is None else fault(403, foreign)
 
 
 def foreign_origin(headers: Headers) -> str | None:
-    """The reason to refuse a request that a page of another site may have caused; None for any other request.
+    """Return why to refuse a request that a page of another site may have caused; else None.
 
     Such pages reach this machine by a name that they own (DNS rebinding) or by requests that a browser sends
     without asking first.
@@ -87,35 +88,11 @@ def foreign_origin(headers: Headers) -> str | None:
     return None
 
 
-def is_json(headers: Headers) -> bool:
-    """Return whether a body is declared as JSON, which pages of other sites cannot send unasked."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-
-
-async def received(receive: Receive, most: int) -> Receive | None:
-    """A ``receive`` that has the whole body of the request already; None if the client hung up meanwhile.
-
-    A body of more than ``most`` bytes is received on demand from there.
-    """
-    messages: deque[Message] = deque()
-    size, more = 0, True
-    while more and size <= most:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        messages.append(message)
-        size += len(message.get("body", b""))
-        more = message.get("more_body", False)
-
-    async def replay() -> Message:
-        return messages.popleft() if messages else await receive()
-
-    return replay
-
-
 def token_of(variable: str) -> str | None:
-    """The token in an environment variable, or None; raises ``RewardKitError`` for a malformed one."""
+    """Return the token in an environment variable, if it is set.
+
+    Raises ``RewardKitError`` for a malformed one.
+    """
     token = os.environ.get(variable, "").strip()
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise RewardKitError(f"{variable} has characters that no token has", remedy="Use visible ASCII.")

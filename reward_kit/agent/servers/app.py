@@ -7,21 +7,16 @@ nothing, so FastAPI is imported only when a server calls the application or some
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
-
     from fastapi import FastAPI
+    from starlette.types import Receive, Scope, Send
 
     from reward_kit.agent.servers.http import ToolServer
     from reward_kit.agent.tools.registry import ToolRegistry
-
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ToolApp:
@@ -48,8 +43,7 @@ class ToolApp:
             return
         try:
             server.sessions.open()
-        except RewardKitError as error:
-            # Raised, it would reach the server's log as a traceback of FastAPI's with the message at its end.
+        except RewardKitError as error:  # FastAPI would log a traceback
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         try:

@@ -6,25 +6,99 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
-from reward_kit.agent.base.network import LOOPBACK
-from reward_kit.agent.servers.endpoint_app import Admission, EndpointApp, mcp_sessions
+from reward_kit.agent.base.history import parse_arguments
+from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.rollout.rollout import RolloutStopped, episode_of
+from reward_kit.agent.servers.access import ASK_FOR_TOKEN, foreign_origin
+from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from starlette.datastructures import Headers
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.servers.mcp_server import RolloutMcp
 
+MAX_BODY = 10 * 1024 * 1024
+"""Bytes of a request's body."""
 STOPPING = 2
 """Seconds that open requests have when the server stops."""
 KEEP_ALIVE = 600
 """Seconds that an idle connection is kept: closing early would race with a client that reuses it."""
+
+_UNKNOWN = "no running rollout has this token; send 'Authorization: Bearer <token>'"
+_PATHS = "there are GET /tools, POST /tools/{name}, GET /rollout and /mcp"
+_NO_MCP = "MCP needs the package mcp in the environment of reward-kit: pip install 'reward-kit[mcp]'"
+
+
+class Admission:
+    """The access of one remote agent to ``rollout``, by ``token``, until ``revoke``.
+
+    ``stopped`` is set when an answer has said that the rollout is over.
+    """
+
+    def __init__(self, rollout: Rollout, admissions: dict[bytes, Admission]) -> None:
+        self.rollout = rollout
+        self.token = secrets.token_urlsafe(32)
+        self.stopped = asyncio.Event()
+        self._running: set[asyncio.Task[dict[str, Any]]] = set()
+        self._admissions = admissions
+        # The time to look up a digest does not depend on the token.
+        admissions[_digest(self.token)] = self
+
+    def revoke(self) -> None:
+        """Refuse further requests."""
+        self._admissions.pop(_digest(self.token), None)
+
+    async def call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
+        """Make a call, also if its client hangs up meanwhile.
+
+        The answer has ``result`` (the text for a model), ``status`` (as ``ToolResult``) and ``stopped`` (the
+        stop reason, or None): set if the call was the last one, or was not made (``refused``) because it came
+        after the end.
+        """
+        task = asyncio.ensure_future(self._call(name, arguments))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        answer = await asyncio.shield(task)
+        if answer["stopped"] is not None:
+            self.stopped.set()
+        return answer
+
+    async def cancel(self) -> None:
+        """End the calls that are still running."""
+        running = set(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
+        episode = episode_of(self.rollout)
+        steps = episode.steps
+        try:
+            result = await episode.call(name, arguments)
+            content, status = result.content, str(result.status)
+        except (RolloutStopped, asyncio.CancelledError):
+            if episode.steps == steps:  # no step was left, or the rollout was over before
+                content = (
+                    f"Error: not run, the conversation is over ({episode.stop_reason}). Make no more calls."
+                )
+                status = "refused"
+            else:
+                interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
+                content, status = interrupted.content, interrupted.status
+        return {"result": content, "status": status, "stopped": episode.stop_reason}
 
 
 class ToolEndpoint:
@@ -34,8 +108,9 @@ class ToolEndpoint:
 
         endpoint = ToolEndpoint()
         await endpoint.open()
-        with endpoint.admit(rollout) as token:
-            ...  # requests to endpoint.url with "Authorization: Bearer <token>" act on this rollout
+        admission = endpoint.admit(rollout)
+        ...  # requests to endpoint.url with "Authorization: Bearer <admission.token>" act on this rollout
+        admission.revoke()
         await endpoint.close()
 
     ``GET /tools`` lists the tools, ``POST /tools/{name}`` calls one, ``GET /rollout`` shows the conversation,
@@ -57,37 +132,34 @@ class ToolEndpoint:
         return f"http://{LOOPBACK}:{self._port}"
 
     @property
-    def tools_url(self) -> str:
-        """The address that lists the tools; ``POST`` goes to ``{tools_url}/{name}``."""
-        return f"{self.url}/tools"
-
-    @property
-    def rollout_url(self) -> str:
-        """The address that shows the rollout."""
-        return f"{self.url}/rollout"
-
-    @property
-    def mcp_url(self) -> str | None:
-        """The address for MCP clients; None if the package ``mcp`` is not installed."""
-        return f"{self.url}/mcp" if self._has_mcp else None
+    def addresses(self) -> dict[str, str | None]:
+        """The addresses as remote agents get them; that of MCP is None without the package ``mcp``."""
+        return {
+            "tools_url": f"{self.url}/tools",
+            "rollout_url": f"{self.url}/rollout",
+            "mcp_url": f"{self.url}/mcp" if self._has_mcp else None,
+        }
 
     async def open(self) -> None:
         """Listen on a free port of this machine; calls then run on the current event loop."""
         if self._serving is not None:
             raise RuntimeError("the tool endpoint is open already")
-        # With an explicit TCP, asyncio sets TCP_NODELAY; otherwise an answer may wait 40 ms for an
-        # acknowledgement.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listener.bind((LOOPBACK, 0))
-            listener.listen(1024)
-        except OSError:
-            listener.close()
-            raise
-        mcp = mcp_sessions(self._admitted)
+        mcp = _rollout_mcp(self._admission)
         self._has_mcp = mcp is not None
-        self._server = _Server(EndpointApp(self._admitted, mcp))
-        self._serving = asyncio.ensure_future(_serve(self._server, listener, mcp))
+        listener = listen(LOOPBACK, 0)
+        self._server = _Server(
+            uvicorn.Config(
+                self._application(mcp),
+                log_config=None,
+                access_log=False,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=STOPPING,
+            )
+        )
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
@@ -95,19 +167,9 @@ class ToolEndpoint:
             await asyncio.sleep(0.001)
         self._port = listener.getsockname()[1]
 
-    @contextlib.contextmanager
-    def admit(self, rollout: Rollout, *, on_stop: Callable[[], None] | None = None) -> Iterator[str]:
-        """Let the holder of the token that this returns act on ``rollout`` until the block ends.
-
-        ``on_stop`` is called when an answer tells the agent that the rollout is over.
-        """
-        token = secrets.token_urlsafe(32)
-        digest = _digest(token)
-        self._admissions[digest] = Admission(rollout, on_stop)
-        try:
-            yield token
-        finally:
-            del self._admissions[digest]
+    def admit(self, rollout: Rollout) -> Admission:
+        """Let the holder of the token in the result act on ``rollout``."""
+        return Admission(rollout, self._admissions)
 
     async def close(self) -> None:
         """End the running calls and the server; may be called again."""
@@ -118,50 +180,77 @@ class ToolEndpoint:
             await admission.cancel()
         self._port = None
         self._server.should_exit = True
-        done, _ = await asyncio.wait({serving}, timeout=2 * STOPPING)
-        if not done:
-            serving.cancel()
-            await asyncio.wait({serving})
+        await serving
 
-    def _admitted(self, authorization: str | None) -> Admission | None:
-        """The rollout of an ``Authorization`` header.
+    def _application(self, mcp: RolloutMcp | None) -> Starlette:
+        app = Starlette(
+            routes=[
+                Route("/tools", self._list_tools),
+                Route("/tools/{name}", self._call_tool, methods=["POST"]),
+                Route("/rollout", self._show_rollout),
+                Route("/mcp", mcp or self._explain_mcp, methods=None if mcp else ["GET", "POST"]),
+            ],
+            exception_handlers={HTTPException: _refused, ClientDisconnect: client_gone},
+            lifespan=mcp.lifespan if mcp else None,
+        )
+        app.router.redirect_slashes = False
+        return app
 
-        Tokens are looked up by their digest: the time that takes does not depend on the token, and no token
-        is kept here in clear text.
-        """
-        scheme, _, token = (authorization or "").partition(" ")
-        return self._admissions.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+    def _admission(self, headers: Headers) -> Admission:
+        """Return the admission by the request's token; raises ``HTTPException`` without one."""
+        foreign = foreign_origin(headers)
+        if foreign is not None:
+            raise HTTPException(403, foreign)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        admission = self._admissions.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+        if admission is None:
+            raise HTTPException(401, _UNKNOWN, ASK_FOR_TOKEN)
+        return admission
+
+    async def _list_tools(self, request: Request) -> Response:
+        return json_answer(self._admission(request.headers).rollout.tools)
+
+    async def _call_tool(self, request: Request) -> Response:
+        admission = self._admission(request.headers)
+        try:
+            text = (await json_text(request, MAX_BODY)).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        if parse_arguments(text) is None:
+            raise HTTPException(400, "the body is not a JSON object with the tool's arguments")
+        return json_answer(await admission.call(request.path_params["name"], text))
+
+    async def _show_rollout(self, request: Request) -> Response:
+        rollout = self._admission(request.headers).rollout
+        fields = ("id", "row_id", "index", "seed", "steps", "max_steps", "messages")
+        shown = {name: getattr(rollout, name) for name in fields}
+        return json_answer({**shown, "turn": rollout.turns, "stopped": rollout.stop_reason})
+
+    async def _explain_mcp(self, request: Request) -> Response:
+        self._admission(request.headers)
+        raise HTTPException(501, _NO_MCP)
 
 
 class _Server(uvicorn.Server):
-    """Serves without touching signals or logging, which belong to the evaluation."""
-
-    def __init__(self, app: EndpointApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=STOPPING,
-            )
-        )
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave Ctrl-C to the evaluation."""
         yield
 
 
-async def _serve(server: _Server, listener: socket.socket, mcp: StreamableHTTPSessionManager | None) -> None:
-    """Run until ``server.should_exit``; tasks of MCP must begin and end in this one."""
-    async with mcp.run() if mcp is not None else contextlib.nullcontext():
-        await server.serve(sockets=[listener])
-
-
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "registered for it alone"
+    return fault(error.status_code, _PATHS if error.status_code == 404 else error.detail, error.headers)
+
+
+def _rollout_mcp(admission: Callable[[Headers], Admission]) -> RolloutMcp | None:
+    """Return the MCP side of the endpoint; None if the package ``mcp`` is not installed."""
+    try:
+        from reward_kit.agent.servers.mcp_server import RolloutMcp
+    except ImportError:
+        return None
+    return RolloutMcp(admission, MAX_BODY)

@@ -10,14 +10,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Path, Query, Request
+from fastapi import FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
-from reward_kit.agent.servers.access import LocalOrTrusted, is_json
+from reward_kit.agent.servers.access import LocalOrTrusted
+from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
 from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, Sessions, TooManySessionsError
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import RewardKitError
@@ -75,6 +76,16 @@ class SessionChanges(BaseModel):
     changes: list[dict[str, Any]]
 
 
+_FAULTS: dict[int | str, dict[str, Any]] = {
+    413: {"model": Fault, "description": "The body is too large"},
+    415: {"model": Fault, "description": "The body is not declared as JSON"},
+    422: {"model": Fault, "description": "The arguments do not fit; nothing ran"},
+    503: {"model": Fault, "description": "No room for a new session; nothing ran"},
+}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Fault, "description": "There is no such row"}}
+_BAD_ID: dict[int | str, dict[str, Any]] = {422: {"model": Fault, "description": "This is no session id"}}
+
+
 @dataclass(frozen=True, slots=True)
 class ToolServer:
     """The FastAPI application and the sessions behind it."""
@@ -84,30 +95,44 @@ class ToolServer:
 
 
 def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) -> ToolServer:
-    """The server of the tools that ``registry`` has now."""
+    """Return a server of the tools that ``registry`` has now."""
     sessions = Sessions(registry, max_sessions)
     app = FastAPIOffline(title=registry.name, description=registry.description)
     app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
-    definitions: dict[str, Any] = {}
-    for tool in registry.tools.values():
-        _add_tool(app, sessions, tool, definitions)
-    _add_fallback(app, registry)
+    _add_tools(app, registry, sessions)
     _add_sessions(app, sessions)
     _add_overview(app, registry)
     _add_fault_handlers(app)
-    _add_definitions(app, definitions)
     return ToolServer(app, sessions)
+
+
+def _add_tools(app: FastAPI, registry: ToolRegistry, sessions: Sessions) -> None:
+    definitions: dict[str, Any] = {}
+    for tool in registry.tools.values():
+        _add_tool(app, sessions, tool, definitions)
+
+    @app.post("/tools/{name}", include_in_schema=False)
+    async def unknown(name: str) -> Response:
+        return fault(404, (await registry.call(name, None)).content)
+
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
 
 
 def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[str, Any]) -> None:
     async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
-        body = await _body(request)
-        result = await sessions.call(session, tool.name, body)
+        result = await sessions.call(session, tool.name, await json_text(request, MAX_BODY))
         if result.status == "invalid_arguments":
-            return _json({"detail": result.content}, status=422)
+            return fault(422, result.content)
         if result.error:
             logger.warning("tool %r failed\n%s", tool.name, result.error)
-        return _json(_answer(result))
+        return json_answer(_answer(result))
 
     app.add_api_route(
         f"/tools/{tool.name}",
@@ -117,13 +142,7 @@ def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[st
         summary=tool.description.splitlines()[0][:80],
         description=tool.description,
         tags=["tools"],
-        responses={
-            200: {"model": ToolAnswer, "description": "The tool ran, or refused"},
-            413: {"model": Fault, "description": "The body is too large"},
-            415: {"model": Fault, "description": "The body is not declared as JSON"},
-            422: {"model": Fault, "description": "The arguments do not fit; nothing ran"},
-            503: {"model": Fault, "description": "No room for a new session; nothing ran"},
-        },
+        responses={200: {"model": ToolAnswer, "description": "The tool ran, or refused"}, **_FAULTS},
         openapi_extra={
             "requestBody": {
                 "required": bool(tool.schema["required"]),
@@ -145,7 +164,7 @@ def _answer(result: ToolResult) -> dict[str, Any]:
 
 
 def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema for an OpenAPI document, whose definitions are all in one place."""
+    """Return the schema for an OpenAPI document, which has all ``definitions`` in one place."""
     text = json.dumps(tool.schema).replace('"#/$defs/', f'"#/components/schemas/{tool.name}.')
     schema: dict[str, Any] = json.loads(text)
     for name, definition in schema.pop("$defs", {}).items():
@@ -153,43 +172,22 @@ def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _add_definitions(app: FastAPI, definitions: dict[str, Any]) -> None:
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions)
-        return document
-
-    if definitions:
-        app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
-
-
-def _add_fallback(app: FastAPI, registry: ToolRegistry) -> None:
-    @app.post("/tools/{name}", include_in_schema=False)
-    async def unknown(name: str) -> Response:
-        result = await registry.call(name, None)
-        return _json({"detail": result.content}, status=404)
-
-
 def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
-    responses: dict[int | str, dict[str, Any]] = {422: {"model": Fault}}
-
-    @app.post("/sessions/{id}/reset", tags=["sessions"], responses={**responses, 404: {"model": Fault}})
+    @app.post("/sessions/{id}/reset", tags=["sessions"], responses=_BAD_ID | _NOT_FOUND)
     async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
         """Return to the seed; with a row's id to the state in which rollouts of that row begin."""
         sessions.reset(session, row)
         return SessionChanges(session=session, changes=[])
 
-    @app.delete("/sessions/{id}", tags=["sessions"], responses=responses, status_code=204)
+    @app.delete("/sessions/{id}", tags=["sessions"], responses=_BAD_ID, status_code=204)
     async def delete(session: SessionPath) -> None:
         """Drop the session and its changes."""
         sessions.reset(session)
 
-    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=responses)
+    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=_BAD_ID)
     async def changes(session: SessionPath) -> Response:
         """The rows in which the session differs from the seed."""
-        return _json({"session": session, "changes": json_value(await sessions.changes(session))})
+        return json_answer({"session": session, "changes": json_value(await sessions.changes(session))})
 
 
 def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
@@ -211,38 +209,8 @@ def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
 def _add_fault_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        faults = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
-        return _json({"detail": "; ".join(faults)}, status=422)
+        return fault(422, "; ".join(f"{found['loc'][-1]}: {found['msg']}" for found in error.errors()))
 
-    @app.exception_handler(NoSuchRowError)
-    async def no_row(_request: Request, error: NoSuchRowError) -> Response:
-        return _json({"detail": str(error)}, status=404)
-
-    @app.exception_handler(TooManySessionsError)
-    async def full(_request: Request, error: TooManySessionsError) -> Response:
-        return _json({"detail": str(error)}, status=503)
-
-    @app.exception_handler(RewardKitError)
-    async def unavailable(_request: Request, error: RewardKitError) -> Response:
-        return _json({"detail": str(error)}, status=500)
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(_request: Request, _error: ClientDisconnect) -> Response:
-        return Response(status_code=400)  # nobody reads it; nothing ran
-
-
-async def _body(request: Request) -> bytes:
-    """The JSON text of the request's body; 413 if it is longer than ``MAX_BODY``, 415 if it is not JSON."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise HTTPException(413, f"the body is longer than {MAX_BODY} bytes")
-    if body and not is_json(request.headers):
-        raise HTTPException(415, "send the arguments as JSON, with 'Content-Type: application/json'")
-    return bytes(body)
-
-
-def _json(body: dict[str, Any], status: int = 200) -> Response:
-    # Escaped to ASCII, so that text which is not valid Unicode can be sent as well.
-    return Response(json.dumps(body), status, media_type="application/json")
+    for kind, status in ((NoSuchRowError, 404), (TooManySessionsError, 503), (RewardKitError, 500)):
+        app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
+    app.add_exception_handler(ClientDisconnect, client_gone)

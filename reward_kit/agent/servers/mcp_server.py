@@ -1,4 +1,4 @@
-"""The tools of a registry as an MCP server, with a database per session."""
+"""Tools as MCP servers: those of a registry with a database per session, and those of running rollouts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_REQUEST,
@@ -21,19 +22,23 @@ from mcp_types import (
     TextContent,
     Tool,
 )
+from starlette.datastructures import Headers
 
 from reward_kit.agent.base.text import encodable
+from reward_kit.agent.servers.bodies import received
 from reward_kit.agent.servers.sessions import Sessions, TooManySessionsError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from mcp.server.context import HandlerResult, ServerRequestContext
     from mcp_types import CallToolRequestParams, PaginatedRequestParams
+    from starlette.types import Receive, Scope, Send
 
+    from reward_kit.agent.servers.endpoint import Admission
     from reward_kit.agent.tools.registry import ToolRegistry
 
-    Context = ServerRequestContext[str]
+    Context = ServerRequestContext[Any]
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +49,7 @@ STOPPED = "reward-kit/stopped"
 """Key in a result's ``_meta``: the reason why the rollout is over."""
 
 
-def mcp_tools(openai_tools: Iterable[dict[str, Any]]) -> ListToolsResult:
-    """Tools in the format of MCP, with the names, descriptions and schemas that models are offered."""
+def _listed(openai_tools: Iterable[dict[str, Any]]) -> ListToolsResult:
     functions = [tool["function"] for tool in openai_tools]
     return ListToolsResult(
         tools=[
@@ -55,8 +59,7 @@ def mcp_tools(openai_tools: Iterable[dict[str, Any]]) -> ListToolsResult:
     )
 
 
-def mcp_result(content: str, status: str, *, stopped: str | None = None) -> CallToolResult:
-    """The text that a model sees of a call; every status but ``ok`` is a result with ``isError``."""
+def _result(content: str, status: str, *, stopped: str | None = None) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(text=encodable(content))],
         is_error=status != "ok",
@@ -73,7 +76,7 @@ class McpServer:
 
 
 def build_mcp_server(registry: ToolRegistry) -> McpServer:
-    """A server of the tools that ``registry`` has now.
+    """Return a server of the tools that ``registry`` has now.
 
     A session is a connection on stdio; over HTTP it begins with the protocol's handshake. The newest protocol
     has no sessions over HTTP, so the server asks its clients to fall back to the handshake.
@@ -104,7 +107,7 @@ class _Handlers:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _server: Server[str]) -> AsyncIterator[str]:
-        """The session of a connection; over HTTP, one lifespan serves all sessions unused."""
+        """Begin and end the session of a connection; over HTTP, one serves all sessions and is unused."""
         name = uuid.uuid4().hex
         self._running += 1
         try:
@@ -116,30 +119,32 @@ class _Handlers:
                 self.sessions.close()
 
     async def discover(self, context: Context, params: RequestParams) -> HandlerResult:
-        """The newest protocol's greeting, answered only if the connection is a session."""
+        """Answer the newest protocol's greeting, if the connection is a session."""
         if context.request is not None:
             raise MCPError(METHOD_NOT_FOUND, "this server keeps sessions, which begin with initialize")
         answer: HandlerResult = await self.discover_here(context, params)
         return answer
 
     async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return mcp_tools(self._registry.get_openai_tools())
+        return _listed(self._registry.get_openai_tools())
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         try:
             session = self._session(context)
             result = await self.sessions.call(session, params.name, params.arguments or {})
         except TooManySessionsError as error:
-            return mcp_result(f"Error: {error.fault}; end one that is no longer needed", "failed")
+            return _result(f"Error: {error.fault}; end one that is no longer needed", "failed")
         if result.error:
             logger.warning("tool %r failed\n%s", params.name, result.error)
-        return mcp_result(result.content, result.status)
+        return _result(result.content, result.status)
 
     def _session(self, context: Context) -> str:
         while self._ended:
-            self._forget(self._ended.popleft())
+            ended = self._ended.popleft()
+            self._named.discard(ended)
+            self.sessions.reset(ended)
         if context.request is None:
-            return context.lifespan_context
+            return str(context.lifespan_context)
         name: str | None = context.request.headers.get(SESSION_HEADER)
         if name is None:
             raise MCPError(INVALID_REQUEST, "each session has its own database: begin one with initialize")
@@ -150,6 +155,37 @@ class _Handlers:
             weakref.finalize(handshake, self._ended.append, name).atexit = False
         return name
 
-    def _forget(self, name: str) -> None:
-        self._named.discard(name)
-        self.sessions.reset(name)
+
+class RolloutMcp:
+    """ASGI application: the tools of the rollout that a request's token belongs to.
+
+    Stateless, because the token names the rollout: clients need no session, and those of every protocol
+    version are served.
+    """
+
+    def __init__(self, admission: Callable[[Headers], Admission], max_body: int) -> None:
+        self._admission = admission
+        self._max_body = max_body
+        server: Server[Any] = Server(
+            "reward-kit rollout", on_list_tools=self._list_tools, on_call_tool=self._call_tool
+        )
+        self._manager = StreamableHTTPSessionManager(
+            server, json_response=True, stateless=True, max_request_body_size=max_body
+        )
+
+    def lifespan(self, _app: object) -> contextlib.AbstractAsyncContextManager[None]:
+        """Run the SDK's tasks."""
+        return self._manager.run()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._admission(Headers(scope=scope))
+        whole = await received(receive, self._max_body)
+        if whole is not None:
+            await self._manager.handle_request(scope, whole, send)
+
+    async def _list_tools(self, context: Any, _params: object) -> ListToolsResult:
+        return _listed(self._admission(context.request.headers).rollout.tools)
+
+    async def _call_tool(self, context: Any, params: CallToolRequestParams) -> CallToolResult:
+        answer = await self._admission(context.request.headers).call(params.name, params.arguments or {})
+        return _result(answer["result"], answer["status"], stopped=answer["stopped"])

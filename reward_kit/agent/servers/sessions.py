@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -48,15 +47,22 @@ class _Session:
 
     def retire(self) -> None:
         self.retired = True
-        self.close_if_done()
-
-    def close_if_done(self) -> None:
-        if self.retired and not self.users:
+        if not self.users:
             self.database.close()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[Database]:
+        self.users += 1
+        try:
+            yield self.database
+        finally:
+            self.users -= 1
+            if self.retired:
+                self.retire()
 
     @property
     def is_disposable(self) -> bool:
-        """True if nothing would be lost with it: nobody uses it, and it is as the bundle's seed made it."""
+        """True if the session is unused and as the bundle's seed made it."""
         return not self.of_row and not self.users and not self.database.changes()
 
 
@@ -79,13 +85,77 @@ class Sessions:
 
     def open(self) -> Database:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
+        if self._bases:
+            return next(iter(self._bases.values()))
         folder = self._registry.folder
-        return next(iter(self._bases.values()), None) or self._seeded(
-            folder_seed(folder) if folder else Seed("")
-        )
+        return self._seeded(folder_seed(folder) if folder else Seed(""))
+
+    def close(self) -> None:
+        """Drop all sessions and bases."""
+        for name in list(self._sessions):
+            self.reset(name)
+        while self._bases:
+            self._bases.popitem()[1].close()
+        if self._folder is not None:
+            self._remove_folder()
+            self._folder = None
+
+    async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
+        """Call a tool on the database of session ``name``, which is forked now if the session is new.
+
+        Raises ``TooManySessionsError`` if there is no room for a new one.
+        """
+        session = self._sessions.get(name)
+        if session is None:
+            self._make_room()
+            session = self._sessions[name] = _Session(self.open().fork())
+        self._sessions.move_to_end(name)
+        with session.used() as database:
+            return await self._registry.call(tool, arguments, db=database)
+
+    def reset(self, name: str, row_id: str | None = None) -> None:
+        """Return a session to the seed; a running call keeps its state, which is dropped afterwards.
+
+        With ``row_id`` the session begins as rollouts of that row do: with its seed, at its ``now``. Raises
+        ``NoSuchRowError`` if the bundle's ``task.jsonl`` has no such row, ``BundleError`` if it is faulty,
+        and ``TooManySessionsError``; the session is then unchanged.
+        """
+        fresh = None
+        if row_id is not None:
+            fresh = _Session(self._fork_for(row_id), of_row=True)
+            if name not in self._sessions:
+                self._make_room()
+        if name in self._sessions:
+            self._sessions.pop(name).retire()
+        if fresh is not None:
+            self._sessions[name] = fresh
+
+    async def changes(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows in which a session differs from the seed, once the running call is done."""
+        session = self._sessions.get(name)
+        if session is None:
+            return []
+        with session.used() as database:
+            async with database.tool_call():
+                await database.fetch_val("SELECT 1")  # waits for the running call without blocking the loop
+                return database.changes().to_json()
+
+    def _fork_for(self, row_id: str) -> Database:
+        """Return the database in which rollouts of a row begin."""
+        folder = self._registry.folder
+        path = folder / "task.jsonl" if folder else None
+        if folder is None or path is None or not path.is_file():
+            raise NoSuchRowError("there is no task.jsonl beside the tools")
+        files = BundleFiles(folder)
+        rows = {row.id: row for row in read_dataset(path, files).rows}
+        row = rows.get(row_id)
+        if row is None:
+            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, list(rows))}")
+        self.open()  # the bundle's own base stays the first
+        return self._seeded(seed_source(row, files, folder).at(row.now)).fork(now=row.clock())
 
     def _seeded(self, seed: Seed) -> Database:
-        """The base of a seed, the same one for equal seeds."""
+        """Return the base of a seed, the same one for equal seeds."""
         if seed.key not in self._bases:
             if self._folder is None:
                 self._folder = temporary_folder("tools")
@@ -100,80 +170,6 @@ class Sessions:
                 mode=self._registry.database,
             )
         return self._bases[seed.key]
-
-    def close(self) -> None:
-        """Drop all sessions and bases."""
-        for name in list(self._sessions):
-            self.reset(name)
-        while self._bases:
-            self._bases.popitem()[1].close()
-        if self._folder is not None:
-            self._remove_folder()
-            self._folder = None
-
-    @contextlib.contextmanager
-    def use(self, name: str) -> Iterator[Database]:
-        """The database of a session for one call, forked now if the session is new.
-
-        Raises ``TooManySessionsError`` if there is no room for a new one.
-        """
-        session = self._sessions.get(name)
-        if session is None:
-            self._make_room()
-            session = self._sessions[name] = _Session(self.open().fork())
-        self._sessions.move_to_end(name)
-        session.users += 1
-        try:
-            yield session.database
-        finally:
-            session.users -= 1
-            session.close_if_done()
-
-    async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
-        """Call a tool on the database of session ``name``; raises ``TooManySessionsError`` as ``use``."""
-        with self.use(name) as database:
-            return await self._registry.call(tool, arguments, db=database)
-
-    def reset(self, name: str, row_id: str | None = None) -> None:
-        """Return a session to the seed; a running call keeps its state, which is dropped afterwards.
-
-        With ``row_id`` the session begins as rollouts of that row do: with its seed, at its ``now``. Raises
-        ``NoSuchRowError`` if the bundle's ``task.jsonl`` has no such row, ``BundleError`` if it is faulty,
-        and ``TooManySessionsError`` as ``use``; the session is then unchanged.
-        """
-        fresh = None
-        if row_id is not None:
-            row, base = self._base_of_row(row_id)
-            if name not in self._sessions:
-                self._make_room()
-            fresh = _Session(base.fork(now=row.clock()), of_row=True)
-        session = self._sessions.pop(name, None)
-        if session is not None:
-            session.retire()
-        if fresh is not None:
-            self._sessions[name] = fresh
-
-    def _base_of_row(self, row_id: str) -> tuple[TaskRow, Database]:
-        folder = self._registry.folder
-        path = folder / "task.jsonl" if folder else None
-        if folder is None or path is None or not path.is_file():
-            raise NoSuchRowError("there is no task.jsonl beside the tools")
-        files = BundleFiles(folder)
-        rows = {row.id: row for row in read_dataset(path, files).rows}
-        row = rows.get(row_id)
-        if row is None:
-            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, list(rows))}")
-        self.open()  # the bundle's own base stays the first
-        return row, self._seeded(seed_source(row, files, folder).at(row.now))
-
-    async def changes(self, name: str) -> list[dict[str, Any]]:
-        """The rows in which a session differs from the seed, once the running call is done."""
-        if name not in self._sessions:
-            return []
-        with self.use(name) as database:
-            async with database.tool_call():
-                await database.fetch_val("SELECT 1")  # waits for the running call without blocking the loop
-                return database.changes().to_json()
 
     def _make_room(self) -> None:
         if len(self._sessions) < self._limit:

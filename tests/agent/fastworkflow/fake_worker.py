@@ -48,7 +48,7 @@ class Session:
         return completed(f"turn {self.turns} in process {os.getpid()}")
 
     def do_use(self, text: str) -> Line:
-        """Call tools: JSON of [name, arguments, key]."""
+        """Call tools: JSON of [name, arguments]."""
         answers = [self._call(*call) for call in json.loads(text)]
         stopped = any(answer["stopped"] for answer in answers)
         return (
@@ -104,11 +104,9 @@ class Session:
             sys.stdout.flush()
         return completed("never heard")
 
-    def _call(self, name: str, arguments: Line, key: str | None = None) -> Line:
+    def _call(self, name: str, arguments: Line) -> Line:
         headers = {"Authorization": f"Bearer {self.opened['token']}", "Content-Type": "application/json"}
-        if key:
-            headers["Idempotency-Key"] = key
-        url = f"{self.opened['door']}/tools/{name}"
+        url = f"{self.opened['tools']}/{name}"
         request = urllib.request.Request(url, data=json.dumps(arguments).encode(), headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
@@ -161,7 +159,7 @@ def answer(sessions: dict[str, Session], message: Line) -> None:
 def main() -> None:
     if "FAKE_BROKEN" in os.environ:
         sys.exit("ModuleNotFoundError: No module named 'torch'")
-    send({"event": "ready"})
+    send({"id": 0})
     sessions: dict[str, Session] = {}
     for line in sys.stdin:
         threading.Thread(target=answer, args=(sessions, json.loads(line)), daemon=True).start()

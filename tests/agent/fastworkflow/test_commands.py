@@ -158,7 +158,7 @@ def small_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    await db.execute('UPDATE seats SET taken = 1 WHERE number = ?', [number])\n    return 'taken'\n"
     )
     lines = [
-        ("both", 'use [["take", {"number": 1}, "a"], ["take", {"number": 2}, "b"]]'),
+        ("both", 'use [["take", {"number": 1}], ["take", {"number": 2}]]'),
         ("one", 'use [["take", {"number": 1}]]'),
         ("dies", "die ."),
     ]

@@ -25,7 +25,7 @@ def exists(pid: int) -> bool:
 
 
 def pid_of(factory: Any) -> int:
-    (worker,) = factory.workers
+    (worker,) = factory.pool.workers
     return worker.pid
 
 
@@ -112,7 +112,7 @@ async def test_nothing_is_left_when_the_evaluation_is_over(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     factory = await opened(fastworkflow_workers=2)
-    pids = [worker.pid for worker in factory.workers]
+    pids = [worker.pid for worker in factory.pool.workers]
     assert any((tmp_path / "temporary").iterdir())
     unfinished = asyncio.ensure_future(talk(factory, "hang ."))
     await asyncio.sleep(0.1)
@@ -130,7 +130,7 @@ from reward_kit.agent.config import EvaluationConfig
 async def main():
     factory = FastWorkflow(EvaluationConfig(agent="fastworkflow", fastworkflow_workers=2), [])
     await factory.open()
-    print(*(worker.pid for worker in factory.workers), flush=True)
+    print(*(worker.pid for worker in factory.pool.workers), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())

@@ -329,7 +329,7 @@ class TestNoAnswer:
         await http.close()
 
     async def test_an_agent_that_hangs_after_the_end_is_left_behind(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("reward_kit.agent.agents.remote.http_agent.LAST_WORDS", 0.1)
+        monkeypatch.setattr("reward_kit.agent.agents.http_agent.LAST_WORDS", 0.1)
 
         async def script(turn: dict[str, Any], door: Door) -> Any:
             await door.call("transfer")

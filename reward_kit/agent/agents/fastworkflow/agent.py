@@ -2,66 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.agents.fastworkflow import preflight
 from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
-from reward_kit.agent.agents.fastworkflow.preflight import ROLES, hidden_arguments, worker_environment
-from reward_kit.agent.agents.fastworkflow.workers import Patience, Session, Worker, WorkerPool, raise_fault
+from reward_kit.agent.agents.fastworkflow.workers import Patience, Worker, WorkerPool
 from reward_kit.agent.base.files import temporary_folder
-from reward_kit.errors import AgentError, ModelError
+from reward_kit.agent.base.redaction import is_secret_name, redact
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.models.local import names_local_model
+from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
+from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.rollout.rollout import Rollout
-    from reward_kit.agent.servers.endpoint import ToolEndpoint
 
 logger = logging.getLogger(__name__)
 
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
+PLACE = "FastWorkflow"
 
-
-class FastWorkflowAgent:
-    """Plays one rollout in a worker that the evaluation's rollouts share."""
-
-    def __init__(self, shared: FastWorkflow) -> None:
-        self._shared = shared
-        self._session: Session | None = None
-
-    @classmethod
-    def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> FastWorkflow:
-        """Return the factory of an evaluation's agents, which owns their processes."""
-        return FastWorkflow(config, tasks)
-
-    async def respond(self, rollout: Rollout) -> str | Message:
-        """Pass the user's last line on and return FastWorkflow's answer or question.
-
-        Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
-        """
-        if self._session is None:
-            self._session = await self._shared.session(rollout)
-        answer = await self._session.turn(_heard(rollout))
-        if rollout.stop_reason is not None:
-            return ""  # the conversation is over
-        if "error" in answer:
-            raise_fault(answer["error"])
-        if answer["status"] == "stopped":
-            raise ModelError("the turn was cancelled", place="FastWorkflow", retryable=True)
-        return _said(answer)
-
-    async def close(self) -> None:
-        """Leave the worker; a running turn is cancelled."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+_REFUSED_INPUT = {"ContextWindowExceededError", "ContentPolicyViolationError"}
+_FAULTY_SETUP = {
+    "AuthenticationError",
+    "LMAuthError",
+    "LMBillingError",
+    "LMConfigurationError",
+    "LMNotConfiguredError",
+    "LMUnsupportedModelError",
+    "NotFoundError",
+    "PermissionDeniedError",
+}
 
 
 class FastWorkflow:
@@ -76,89 +57,173 @@ class FastWorkflow:
         patience: Patience | None = None,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
+        self.config = config
         self.patience = patience or Patience()
-        self.versions: dict[str, str] = {}
-        """Package versions by name, known after ``open``."""
+        self.endpoint = ToolEndpoint()
         self.models: dict[str, str] = {}
         """Models by role, known after ``open``."""
-        self._config = config
         self._warn = warn
         self._tasks = tasks
         self._home = home or FastWorkflowHome.find()
         self._resources = contextlib.AsyncExitStack()
-        self._door: ToolEndpoint | None = None
         self._pool: WorkerPool | None = None
 
     def __call__(self) -> FastWorkflowAgent:
         return FastWorkflowAgent(self)
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The processes; raises ``RuntimeError`` unless open."""
+        if self._pool is None:
+            raise RuntimeError("call open() first")
+        return self._pool
 
     async def open(self) -> None:
         """Check the set-up, then start the workers.
 
         Raises ``ModelSetupError`` with everything that is missing.
         """
-        environment = worker_environment(self._config)
-        faults, warnings = preflight.faults_of_tools(self._home, self._tasks)
-        of_home = preflight.faults_of_home(self._home)
-        faults = [*of_home, *preflight.faults_of_settings(environment), *_local_model(self._config), *faults]
-        if of_home:
+        environment = preflight.worker_environment(self.config)
+        faults = preflight.faults_of_home(self._home)
+        of_tools, warnings = preflight.faults_of_tools(self._home, self._tasks)
+        cannot_start = bool(faults)
+        faults += [*preflight.faults_of_settings(environment), *_local_model(self.config), *of_tools]
+        if cannot_start:
             preflight.check(faults)
         await self._start(environment)
-        assert self._pool is not None, "set by _start"
-        description = await self._pool.workers[0].ask("describe")
+        description = await self.pool.workers[0].ask("describe")
         if "error" in description:
             raise_fault(description["error"])
         preflight.check([*faults, *preflight.faults_of_worker(description)])
-        self.versions = description["versions"]
-        self.models = {role: environment[f"LLM_{role}"] for role in ROLES}
-        logger.debug("FastWorkflow runs with %s", self.versions)
+        self.models = {role: environment[f"LLM_{role}"] for role in preflight.ROLES}
+        logger.debug("FastWorkflow runs with %s", description["versions"])
         for warning in warnings:
             self._warn(warning)
 
     async def close(self) -> None:
         """Stop the workers, then the endpoint."""
         await self._resources.aclose()
-        self._door = self._pool = None
-
-    async def session(self, rollout: Rollout) -> Session:
-        """Begin ``rollout`` in one of the workers."""
-        if self._pool is None or self._door is None:
-            raise RuntimeError("call open() first")
-        policy = rollout.system_prompt if self._config.fastworkflow_policy == "insights" else None
-        session = Session(rollout, self._pool, await self._pool.take(), self.patience)
-        await session.begin(self._door, policy)
-        return session
-
-    @property
-    def workers(self) -> list[Worker]:
-        """The processes; empty unless open."""
-        return self._pool.workers if self._pool is not None else []
+        self._pool = None
 
     async def _start(self, environment: dict[str, str]) -> None:
-        from reward_kit.agent.servers.endpoint import ToolEndpoint
-
         workflow = self._home.workflow()
         assert workflow is not None, "checked by the preflight"
         folder = temporary_folder("fastworkflow")
         self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._door = ToolEndpoint()
-        await self._door.open()
-        self._resources.push_async_callback(self._door.close)
+        await self.endpoint.open()
+        self._resources.push_async_callback(self.endpoint.close)
         # -I: keeps this process's import path out of the other environment
         command = [str(self._home.python), "-I", "-X", "utf8", str(WORKER_PROGRAM), str(workflow)]
-        hidden = hidden_arguments(self._config)
+        hidden = [str(value) for name, value in self.config.model_args.items() if is_secret_name(name)]
         self._pool = WorkerPool(
             lambda: Worker(command, environment, folder, self.patience, hidden=hidden),
-            self._config.fastworkflow_workers,
+            self.config.fastworkflow_workers,
         )
         self._resources.push_async_callback(self._pool.close)
         await self._pool.open()
 
 
+class FastWorkflowAgent:
+    """Plays one rollout in a worker that the evaluation's rollouts share."""
+
+    def __init__(self, shared: FastWorkflow) -> None:
+        self._shared = shared
+        self._patience = shared.patience
+        self._rollout: Rollout | None = None
+        self._worker: Worker | None = None
+        self._admission: Admission | None = None
+        self._request: asyncio.Task[dict[str, Any]] | None = None
+        self._limit: asyncio.Timeout | None = None
+
+    @classmethod
+    def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> FastWorkflow:
+        """Return the factory of an evaluation's agents, which owns their processes."""
+        return FastWorkflow(config, tasks)
+
+    async def respond(self, rollout: Rollout) -> str | Message:
+        """Pass the user's last line on and return FastWorkflow's answer or question.
+
+        Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
+        """
+        if self._worker is None:
+            await self.join(rollout)
+        answer = await self._ask("turn", text=_heard(rollout))
+        if rollout.stop_reason is not None:
+            return ""  # the conversation is over
+        if "error" in answer:
+            raise_fault(answer["error"])
+        if answer["status"] == "stopped":
+            raise ModelError("the turn was cancelled", place=PLACE, retryable=True)
+        return _said(answer)
+
+    async def join(self, rollout: Rollout) -> Worker:
+        """Begin ``rollout`` in one of the workers."""
+        self._rollout = rollout
+        self._worker = await self._shared.pool.take()
+        self._worker.rollouts[rollout.id] = self._note
+        self._admission = self._shared.endpoint.admit(rollout)
+        policy = rollout.system_prompt if self._shared.config.fastworkflow_policy == "insights" else None
+        tools = self._shared.endpoint.addresses["tools_url"]
+        answer = await self._ask("open", tools=tools, token=self._admission.token, policy=policy)
+        if "error" in answer:
+            raise_fault(answer["error"])
+        return self._worker
+
+    async def close(self) -> None:
+        """Leave the worker; a running turn is cancelled in the background."""
+        if self._rollout is not None and self._worker is not None:
+            self._worker.rollouts.pop(self._rollout.id, None)
+            if self._admission is not None:
+                self._admission.revoke()
+            self._shared.pool.later(self._end(self._rollout.id, self._worker))
+
+    async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Send a request about the rollout; raises ``ModelError`` if nothing happens within the limit."""
+        assert self._worker is not None and self._rollout is not None, "join() comes first"  # noqa: PT018
+        # Not cancelled with its waiter: close() cancels the turn in order.
+        self._request = asyncio.ensure_future(self._worker.ask(op, rollout=self._rollout.id, **fields))
+        try:
+            async with asyncio.timeout(self._patience.turn) as self._limit:
+                return await asyncio.shield(self._request)
+        except TimeoutError:
+            limit = f"{self._patience.turn:g} s"
+            fault = f"no model call and no tool call of a turn ended within {limit}"
+            raise ModelError(fault, place=PLACE, retryable=True) from None
+        finally:
+            self._limit = None
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Count a model call that the worker reports, and grant the turn further time."""
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience.turn)
+        if event["event"] != "model_call" or self._rollout is None:
+            return
+        counts = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+        usage = Usage(
+            calls=1,
+            cost=event["cost"] or 0.0,
+            unpriced_calls=int(event["cost"] is None),
+            **{name: event[name] for name in counts},
+        )
+        described = {name: event[name] for name in ("model", "seconds", "started", "finish_reason")}
+        self._rollout.count_usage(usage, **described)
+
+    async def _end(self, rollout: str, worker: Worker) -> None:
+        """Cancel a running turn, and kill the worker if the turn does not end."""
+        with contextlib.suppress(ModelError):  # the worker is gone
+            if self._request is not None and not self._request.done():
+                await worker.ask("cancel", rollout=rollout)
+                await asyncio.wait({self._request}, timeout=self._patience.farewell)
+                if not self._request.done():
+                    limit = self._patience.farewell
+                    await worker.end(
+                        f"a turn of another rollout did not end {limit:g} s after it was cancelled"
+                    )
+            await worker.ask("close", rollout=rollout)
+
+
 def _local_model(config: EvaluationConfig) -> list[str]:
     """Refuse a local model path: FastWorkflow calls its models itself and starts no server."""
-    from reward_kit.agent.models.local import names_local_model
-
     if not config.model or not names_local_model(config.model, provider=config.provider):
         return []
     remedy = "such as --model hosted_vllm/NAME --model-arg api_base=http://127.0.0.1:8000/v1"
@@ -184,6 +249,21 @@ def _said(answer: dict[str, Any]) -> Message:
     if answer.get("reason"):
         thoughts = f"{thoughts}\n[{answer['status']}: {answer['reason']}]".strip()
     message: Message = {"role": "assistant", "content": text}
-    if thoughts:
-        message["reasoning_content"] = thoughts
-    return message
+    return {**message, "reasoning_content": thoughts} if thoughts else message
+
+
+def raise_fault(fault: Mapping[str, Any]) -> NoReturn:
+    """Raise a fault that the worker reported: ``ModelError`` for models and tools, else ``AgentError``."""
+    text = redact(f"{fault['name']}: {fault['text']}")
+    status = fault["status"] if isinstance(fault["status"], int) else None
+    if fault["kind"] == "agent":
+        raise AgentError(f"FastWorkflow failed: {text}")
+    if fault["kind"] == "tools":
+        raise ModelError(f"the tools cannot be reached: {text}", place=PLACE, status=status, retryable=True)
+    if fault["name"] in _REFUSED_INPUT or status == 413:
+        raise ModelInputError(f"a model refuses the conversation: {text}", place=PLACE, status=status)
+    if fault["name"] in _FAULTY_SETUP or status in (401, 402, 403, 404):
+        remedy = "Check the models in LLM_* and their keys."
+        raise ModelSetupError(f"a model cannot be called: {text}", place=PLACE, remedy=remedy, status=status)
+    retryable = status not in (400, 422)
+    raise ModelError(f"a model did not answer: {text}", place=PLACE, status=status, retryable=retryable)

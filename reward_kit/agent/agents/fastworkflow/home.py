@@ -44,18 +44,13 @@ class FastWorkflowHome:
 
     @property
     def venv(self) -> Path:
+        """The folder of the virtual environment."""
         return self.folder / "venv"
 
     @property
     def python(self) -> Path:
         """The environment's interpreter, which may not exist yet."""
         return self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-    def _installed(self, pattern: str) -> Path | None:
-        for packages in ("lib/python3.*/site-packages", "Lib/site-packages"):
-            for found in self.venv.glob(f"{packages}/{pattern}"):
-                return found
-        return None
 
     @property
     def version(self) -> str | None:
@@ -64,28 +59,27 @@ class FastWorkflowHome:
         return found.name.removesuffix(".dist-info").partition("-")[2] if found else None
 
     @property
+    def has_right_version(self) -> bool:
+        """True if ``VERSION`` is installed."""
+        return (self.version or "").split(".")[:2] == VERSION.split(".")
+
+    @property
     def package(self) -> Path | None:
         """The folder of the installed package."""
         return self._installed("fastworkflow")
 
     @property
-    def has_right_version(self) -> bool:
-        version = self.version
-        return version is not None and version.split(".")[:2] == VERSION.split(".")
-
-    @property
     def workflows(self) -> Path:
+        """The folder of the prepared workflows."""
         return self.folder / "workflows"
 
     def workflow(self) -> Path | None:
         """Return the prepared workflow: the retail one, else the first by name."""
         names = sorted(path.name for path in self.workflows.glob("*") if (path / "_commands").is_dir())
-        if DEFAULT_WORKFLOW in names:
-            return self.workflows / DEFAULT_WORKFLOW
-        return self.workflows / names[0] if names else None
+        if not names:
+            return None
+        return self.workflows / (DEFAULT_WORKFLOW if DEFAULT_WORKFLOW in names else names[0])
 
-
-def commands_of(workflow: Path) -> set[str]:
-    """Return the names of the commands that a workflow folder declares."""
-    files = (workflow / "_commands").rglob("*.py")
-    return {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}
+    def _installed(self, pattern: str) -> Path | None:
+        places = ("lib/python3.*/site-packages", "Lib/site-packages")
+        return next((found for place in places for found in self.venv.glob(f"{place}/{pattern}")), None)

@@ -6,8 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.agents.fastworkflow.home import CONSTANTS, VERSION, FastWorkflowHome, commands_of
-from reward_kit.agent.base.redaction import is_secret_name
+from reward_kit.agent.agents.fastworkflow.home import CONSTANTS, VERSION, FastWorkflowHome
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -32,6 +31,11 @@ _QUIET = {
 """No downloads and little output, unless the environment says otherwise."""
 
 
+def base_environment() -> dict[str, str]:
+    """Return FastWorkflow's constants, overridden by this process's environment."""
+    return {**CONSTANTS, **os.environ}
+
+
 def worker_environment(config: EvaluationConfig) -> dict[str, str]:
     """Build a worker's environment: this process's, the options and FastWorkflow's defaults.
 
@@ -44,28 +48,13 @@ def worker_environment(config: EvaluationConfig) -> dict[str, str]:
         if config.provider and not model.startswith(f"{config.provider}/"):
             model = f"{config.provider}/{model}"
         environment["LLM_AGENT"] = environment["LLM_PLANNER"] = model
-        if not environment.get("LLM_PARAM_EXTRACTION"):
-            environment["LLM_PARAM_EXTRACTION"] = model
+        environment["LLM_PARAM_EXTRACTION"] = environment.get("LLM_PARAM_EXTRACTION") or model
     environment["LOG_LEVEL"] = "WARNING"  # other values make the import of FastWorkflow fail
-    environment[MODEL_ARGUMENTS] = json.dumps(_model_arguments(config))
-    return environment
-
-
-def base_environment() -> dict[str, str]:
-    """Return FastWorkflow's constants, overridden by this process's environment."""
-    return {**CONSTANTS, **os.environ}
-
-
-def hidden_arguments(config: EvaluationConfig) -> list[str]:
-    """Return secrets among the model arguments, which no environment variable of this process holds."""
-    return [str(value) for name, value in config.model_args.items() if is_secret_name(name)]
-
-
-def _model_arguments(config: EvaluationConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {"num_retries": config.retries}
     if config.temperature is not None:
         arguments["temperature"] = config.temperature
-    return {**arguments, **config.model_args}
+    environment[MODEL_ARGUMENTS] = json.dumps({**arguments, **config.model_args})
+    return environment
 
 
 def faults_of_home(home: FastWorkflowHome) -> list[str]:
@@ -90,11 +79,10 @@ def faults_of_settings(environment: Mapping[str, str], roles: Sequence[str] = RO
     unnamed = [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]
     if not unnamed:
         return []
-    how = "as LiteLLM names it, in the environment or .env"
+    are = "is" if len(unnamed) == 1 else "are"
     instead = "" if roles != ROLES else "; --model NAME sets all of them"
-    return [
-        f"{', '.join(unnamed)} {'is' if len(unnamed) == 1 else 'are'} not set: name a model, {how}{instead}"
-    ]
+    how = f"name a model, as LiteLLM names it, in the environment or .env{instead}"
+    return [f"{', '.join(unnamed)} {are} not set: {how}"]
 
 
 def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
@@ -120,37 +108,37 @@ def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list
     workflow = home.workflow()
     if workflow is None:
         return [], []
-    commands = commands_of(workflow)
+    files = (workflow / "_commands").rglob("*.py")
+    commands = {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}
     tools: set[str] = set()
     gold: set[str] = set()
-    lost: set[str] = set()
+    without_tool: set[str] = set()
     for task in tasks:
         own = set(task.registry.tools)
         tools |= own
-        lost |= commands - own
+        without_tool |= commands - own
         gold |= {action.name for action in task.row.actions or ()} & own
+    unreachable = gold - commands
     faults = []
-    if lost:
+    if without_tool:
         faults.append(
-            f"commands of the workflow {workflow.name} without a tool in the bundle: {_names(lost)}. "
+            f"commands of the workflow {workflow.name} without a tool in the bundle: {_names(without_tool)}. "
             "A workflow works only with its own bundle, such as tau_retail_task"
         )
-    unreachable = gold - commands
     if unreachable:
         faults.append(f"tools in the rows' actions without a command in the workflow: {_names(unreachable)}")
-    left = tools - commands - unreachable
-    warnings = [f"tools without a FastWorkflow command, which it never calls: {_names(left)}"] if left else []
-    return faults, warnings
+    unused = tools - commands - unreachable
+    warning = f"tools without a FastWorkflow command, which it never calls: {_names(unused)}"
+    return faults, [warning] if unused else []
 
 
 def check(faults: Sequence[str]) -> None:
     """Raise ``ModelSetupError`` with all ``faults``, if there are any."""
-    if not faults:
-        return
     if len(faults) == 1:
         raise ModelSetupError(faults[0], place=PLACE)
-    listed = "\n".join(f"  - {fault}" for fault in faults)
-    raise ModelSetupError(f"FastWorkflow is not ready:\n{listed}", place=PLACE)
+    if faults:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
+        raise ModelSetupError(f"FastWorkflow is not ready:\n{listed}", place=PLACE)
 
 
 def _names(names: Iterable[str]) -> str:

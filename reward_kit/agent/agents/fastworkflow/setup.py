@@ -75,34 +75,26 @@ def train(home: FastWorkflowHome, workflow: Path) -> None:
         settings, keys = Path(folder, "settings.env"), Path(folder, "keys.env")
         settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
         keys.write_text("".join(f"{name}=${{{name}}}\n" for name in referred), encoding="utf-8")
-        program = [
-            str(home.python),
-            "-I",
-            "-m",
-            "fastworkflow.train",
-            str(workflow),
-            str(settings),
-            str(keys),
-        ]
-        _run(program, "the training failed", environment=environment)
+        program = [str(home.python), "-I", "-m", "fastworkflow.train"]
+        _run(
+            [*program, str(workflow), str(settings), str(keys)],
+            "the training failed",
+            environment=environment,
+        )
 
 
 def find_python(python: str | None) -> str:
-    """Return a Python that FastWorkflow supports: the given one, this one, or one on the PATH."""
+    """Return the given Python, or this one if FastWorkflow supports it."""
     if python is not None:
         found = shutil.which(python)
         if found is None:
             raise UsageError(f"--python {python}: there is no such program")
         return found
-    oldest, newest = PYTHON
-    if oldest <= sys.version_info[:2] <= newest:
+    if PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]:
         return sys.executable
-    for minor in range(newest[1], oldest[1] - 1, -1):
-        found = shutil.which(f"python3.{minor}")
-        if found is not None:
-            return found
+    oldest, newest = (".".join(map(str, version)) for version in PYTHON)
     raise UsageError(
-        f"FastWorkflow needs Python {_dotted(oldest)} to {_dotted(newest)}, and none was found",
+        f"FastWorkflow needs Python {oldest} to {newest}",
         remedy="Install one and name it with --python.",
     )
 
@@ -125,7 +117,7 @@ def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
     for file in (target / data).iterdir():
         file.unlink()
     (target / data / "__init__.py").write_text(DATA, encoding="utf-8")
-    for file in _tools(target):
+    for file in target.glob("tools/*.py"):
         found = _CLASS.search(file.read_text(encoding="utf-8"))
         if found is not None:
             file.write_text(TOOL.format(name=found.group(1), tool=file.stem), encoding="utf-8")
@@ -135,14 +127,12 @@ def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
 
 
 def _example(home: FastWorkflowHome, name: str) -> Path:
-    examples = home.package / "examples" if home.package else None
-    names = sorted(path.parent.name for path in examples.glob("*/_commands")) if examples else []
-    if examples is None or name not in names:
-        raise UsageError(
-            f"FastWorkflow has no example workflow {name!r}",
-            remedy=f"There are {', '.join(names) or 'none'}.",
-        )
-    return examples / name
+    found = home.package.glob("examples/*/_commands") if home.package else []
+    examples = {path.parent.name: path.parent for path in found}
+    if name not in examples:
+        names = ", ".join(sorted(examples)) or "none"
+        raise UsageError(f"FastWorkflow has no example workflow {name!r}", remedy=f"There are {names}.")
+    return examples[name]
 
 
 def _data_package(source: Path, name: str) -> str:
@@ -152,20 +142,12 @@ def _data_package(source: Path, name: str) -> str:
         for file in source.glob("*/__init__.py")
         if "def load_data" in file.read_text(encoding="utf-8")
     ]
-    if len(found) != 1 or not _tools(source):
+    if len(found) != 1 or not (source / "tools").is_dir():
         raise UsageError(
             f"the example {name} has no tools that could call those of a rollout",
             remedy=f"{name} needs a folder tools/ and one package with load_data(), as retail_workflow has.",
         )
     return found[0]
-
-
-def _tools(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("tools/*.py") if file.stem not in ("tool", "__init__"))
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def _run(command: list[str], fault: str, *, environment: dict[str, str] | None = None) -> None:

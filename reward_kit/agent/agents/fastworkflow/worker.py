@@ -3,27 +3,26 @@
     python -I worker.py WORKFLOW_FOLDER
 
 It speaks JSON lines on stdin and stdout, plays many rollouts concurrently and imports nothing of this
-project. Each request has an ``id``, which its answer repeats; lines with ``event`` come unrequested.
+project. Each request has an ``id``, which its answer repeats; the answer 0 says that the worker is ready.
 FastWorkflow and its libraries print to standard error. The process exits at the end of stdin.
 
 - ``describe``: versions, whether the workflow is trained, the variables that its models lack;
-- ``open``: ``rollout``, ``door`` (base address of the tools), ``token``, ``policy`` (text or null);
+- ``open``: ``rollout``, ``tools`` (base address of its tools), ``token``, ``policy`` (text or null);
 - ``turn``: ``rollout``, ``text``; gives ``status``, ``reason``, ``text``, ``thoughts``, or ``error``;
 - ``action``: ``rollout``, ``command``, ``parameters``: one command without any model; gives ``text``;
 - ``cancel``: ``rollout``: its turn ends, as ``stopped``, before its next model call or tool call;
 - ``close``: ``rollout``;
 - ``ping``: answered by the reading thread, which tells a frozen process from a busy one.
 
-``error`` is an object: ``kind`` (``model``, ``door``, ``agent``), ``name`` of the exception, HTTP ``status``
-or null, ``text``. The event ``model_call`` reports a call with its tokens and its cost.
+``error`` is an object: ``kind`` (``model``, ``tools``, ``agent``), ``name`` of the exception, HTTP ``status``
+or null, ``text``. Lines with ``event`` come unrequested: ``model_call`` reports a call with its tokens and
+cost, ``tool_call`` that a tool has answered.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -36,7 +35,6 @@ import time
 import traceback
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +66,7 @@ def open_own_database(path: str, *given: Any, **named: Any) -> Any:
 
 speedict.Rdict = open_own_database
 
-import dspy  # noqa: E402 - standard output must be out of the way first
+import dspy  # noqa: E402 - as above
 import fastworkflow  # noqa: E402 - as above
 import litellm  # noqa: E402 - as above
 from dspy.utils.callback import BaseCallback  # noqa: E402 - as above
@@ -81,44 +79,37 @@ MODEL_ARGUMENTS = "REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"
 TOOLS = "reward_kit_tools"
 """Key of the session in a workflow's context, for its tools."""
 
-DOOR_TRIES = 4
 TOOL_LIMIT = 600.0
 """Seconds that a tool may take; the tools' own limits are shorter."""
-
 OBSERVATION = 1000
-THREADS = 256
+"""Characters of a command's result that the thoughts show."""
 
 AGENTS_OWN_FAULTS = ("ContextWindowExceededError", "LMInvalidRequestError", "BadRequestError")
 """Refusals of the request itself; FastWorkflow shortens its trajectory and retries."""
 
+STOPPED: Answer = {"status": "stopped"}
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Bypasses proxies of the environment, which do not serve this machine."""
 
-class RolloutOverError(BaseException):
-    """The rollout is over. Not an ``Exception``: FastWorkflow would repeat the command."""
-
-
-class DoorLostError(BaseException):
-    """The tools cannot be reached. Not an ``Exception``, for the same reason."""
+_writing = threading.Lock()
 
 
-class ModelFailedError(BaseException):
-    """A model could not answer. Not an ``Exception``: FastWorkflow would continue without the answer."""
+def send(line: Answer) -> None:
+    text = json.dumps(line, default=str)
+    with _writing:
+        OUT.write(text + "\n")
+        OUT.flush()
 
-    def __init__(self, fault: Answer) -> None:
-        self.fault = fault
-        super().__init__(fault["text"])
 
+class TurnEndedError(BaseException):
+    """Ends a turn with ``answer``.
 
-class Lines:
-    """Standard output, one JSON line at a time."""
+    Not an ``Exception``, which FastWorkflow would catch, to repeat the command or to go on without it.
+    """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def send(self, line: Answer) -> None:
-        text = json.dumps(line, default=str)
-        with self._lock:
-            OUT.write(text + "\n")
-            OUT.flush()
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__(str(answer))
 
 
 class ModelCalls(BaseCallback):
@@ -134,28 +125,27 @@ class ModelCalls(BaseCallback):
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:  # noqa: ARG002 - DSPy's
         started, model = self._open.pop(call_id)
-        seconds = time.time() - started
         if exception is None:
-            self._session.report_call(model, started, seconds)
+            send({"event": "model_call", "rollout": self._session.rollout, **call_of(model, started)})
         elif isinstance(exception, Exception):
             fault = fault_of(exception)
             sys.stderr.write(f"model call failed: {fault['name']} {fault['status']}: {fault['text']}\n")
             if fault["name"] not in AGENTS_OWN_FAULTS:
-                raise ModelFailedError(fault) from exception
+                raise TurnEndedError({"error": fault}) from exception
 
 
 class Session:
     """One rollout: a FastWorkflow context bound to the rollout's tools."""
 
-    def __init__(self, lines: Lines, workflow: str, message: Answer) -> None:
+    def __init__(self, workflow: str, message: Answer) -> None:
         self.rollout = message["rollout"]
-        self.policy = message.get("policy")
+        self.policy = message["policy"]
         self.folder = tempfile.mkdtemp(prefix="rollout-")  # in the process's own temporary folder
-        self._lines = lines
-        self._url = message["door"].rstrip("/")
+        self._tools = message["tools"]
         self._token = message["token"]
         self._turns = 0
-        self._over = False
+        self.over = False
+        self._results: dict[tuple[int, int, str, str], str] = {}
         self._shown: tuple[object, int] = (None, 0)
         key = f"rollout-{self.rollout}"
         self._context = fastworkflow.WorkflowExecutionContext(run_as_agent=True, session_key=key)
@@ -166,20 +156,12 @@ class Session:
 
     def turn(self, text: str) -> Answer:
         """Pass the user's line on and return the reply."""
-        self._turns += 1
         if text.startswith("/"):
             text = f" {text}"  # a slash would switch to commands typed by hand
         try:
             output = self._run(lambda: self._context.process_turn(text))
-        except RolloutOverError:
-            return {"status": "stopped"}
-        except DoorLostError as error:
-            return {"error": {"kind": "door", "name": "DoorLostError", "status": None, "text": str(error)}}
-        except ModelFailedError as error:
-            return {"error": error.fault}
-        except Exception as error:  # noqa: BLE001 - FastWorkflow's own fault, told as the agent's
-            traceback.print_exc()
-            return {"error": fault_of(error)}
+        except TurnEndedError as end:
+            return end.answer
         return {
             "status": output.status.value,
             "reason": output.failure_reason,
@@ -189,140 +171,120 @@ class Session:
 
     def action(self, command: str, parameters: Answer) -> Answer:
         """Run one command with these parameters, without any model."""
-        self._turns += 1
         # not checked: an action of the package takes no lists, which some commands need
         action = fastworkflow.Action.model_construct(command_name=command, parameters=parameters)
         output = self._run(lambda: self._context.process_action_turn(action))
         return {"status": output.status.value, "text": output.answer, "success": output.success}
 
     def _run(self, work: Callable[[], Any]) -> Any:
-        self.check_running()
+        self._turns += 1
         mine = CURRENT.set(self)
         try:
+            self.check_running()
             with dspy.context(callbacks=[ModelCalls(self)]):
                 return work()
         finally:
             CURRENT.reset(mine)
 
-    def cancel(self) -> None:
-        self._over = True
-
     def check_running(self) -> None:
-        if self._over:
-            raise RolloutOverError
+        if self.over:
+            raise TurnEndedError(STOPPED)
 
     def close(self) -> None:
-        self._over = True
+        self.over = True
         self._context.close()
         self._workflow.close()
         self._workflow.context.pop(TOOLS, None)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def call(self, name: str, arguments: Answer) -> str:
-        """Call the tool of this name at the rollout's endpoint, for the workflow's tools."""
-        self.check_running()
-        body = json.dumps(arguments).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {self._token}",
-            "Idempotency-Key": self._attempt(name, body),
-        }
-        for tried in range(DOOR_TRIES):
-            if tried:
-                time.sleep(0.5 * 2**tried)
-            request = urllib.request.Request(f"{self._url}/tools/{name}", data=body, headers=headers)  # noqa: S310 - http, to this machine
-            try:
-                with OPENER.open(request, timeout=TOOL_LIMIT) as answer:
-                    told = json.load(answer)
-            except urllib.error.HTTPError as error:
-                if error.code == 401:
-                    raise RolloutOverError from error  # the endpoint has closed this rollout
-                fault = f"the tool endpoint answered HTTP {error.code}"
-            except (OSError, ValueError) as error:
-                fault = f"the tool endpoint cannot be reached: {error}"
-            else:
-                if told.get("stopped"):
-                    self._over = True
-                    raise RolloutOverError
-                result: str = told["result"]
-                return result
-        raise DoorLostError(fault)
+        """Call a tool of the rollout, for the workflow's tools.
 
-    def _attempt(self, name: str, body: bytes) -> str:
-        """Return a key that is equal only for repetitions of one call: same agent step, same content."""
+        FastWorkflow repeats a command in which anything raised: the same call in the same step of the agent
+        is answered with its first result.
+        """
+        body = json.dumps(arguments)
+        call = (self._turns, len(self._trajectory), name, body)
+        if call not in self._results:
+            self.check_running()
+            self._results[call] = self._post(name, body)
+            send({"event": "tool_call", "rollout": self.rollout})
+        return self._results[call]
+
+    def _post(self, name: str, body: str) -> str:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(f"{self._tools}/{name}", data=body.encode(), headers=headers)  # noqa: S310 - http, to this machine
+        try:
+            with OPENER.open(request, timeout=TOOL_LIMIT) as response:
+                answer = json.load(response)
+        except (OSError, ValueError) as error:
+            revoked = isinstance(error, urllib.error.HTTPError) and error.code == 401
+            raise TurnEndedError(STOPPED if revoked else {"error": fault_of(error, "tools")}) from error
+        if answer["stopped"]:
+            self.over = True
+            raise TurnEndedError(STOPPED)
+        result: str = answer["result"]
+        return result
+
+    @property
+    def _trajectory(self) -> Answer:
+        """The steps of the agent: ``thought_0``, ``action_0``, ``observation_0``, ``thought_1`` ..."""
         agent = self._context.workflow_tool_agent
-        step = len(agent.current_trajectory) if agent is not None else 0
-        digest = hashlib.sha256(name.encode() + b"\n" + body).hexdigest()[:24]
-        return f"{self._turns}.{step}.{digest}"
-
-    def report_call(self, model: Any, started: float, seconds: float) -> None:
-        entry = model.history[-1] if model.history else {}
-        usage = entry.get("usage") or {}
-        inputs = usage.get("prompt_tokens_details") or {}
-        outputs = usage.get("completion_tokens_details") or {}
-        self._lines.send(
-            {
-                "event": "model_call",
-                "rollout": self.rollout,
-                "model": model.model,
-                "input_tokens": usage.get("prompt_tokens") or 0,
-                "cached_tokens": part(inputs, "cached_tokens"),
-                "output_tokens": usage.get("completion_tokens") or 0,
-                "reasoning_tokens": part(outputs, "reasoning_tokens"),
-                "cost": entry.get("cost"),
-                "finish_reason": finish_reason(entry.get("response")),
-                "started": started,
-                "seconds": seconds,
-            }
-        )
+        trajectory: Answer = agent.current_trajectory if agent is not None else {}
+        return trajectory
 
     def _new_thoughts(self) -> str:
         """Return the agent's steps of this turn; a resumed turn continues the earlier trajectory."""
-        agent = self._context.workflow_tool_agent
-        trajectory = agent.current_trajectory if agent is not None else {}
+        trajectory = self._trajectory
         shown, index = self._shown
         index = index if shown is trajectory else 0
-        text = []
-        while any(f"{part}_{index}" in trajectory for part in ("thought", "observation")):
-            thought = trajectory.get(f"thought_{index}")
-            action = trajectory.get(f"action_{index}")
-            observation = trajectory.get(f"observation_{index}")
-            text += [str(thought)] if thought else []
-            text += [f"-> {action}"] if action else []
-            text += [f"<- {shortened(observation)}"] if observation is not None else []
+        lines = []
+        while f"thought_{index}" in trajectory or f"observation_{index}" in trajectory:
+            for sign, name in (("", "thought"), ("-> ", "action"), ("<- ", "observation")):
+                text = str(trajectory.get(f"{name}_{index}") or "")
+                if name == "observation" and len(text) > OBSERVATION:
+                    text = f"{text[:OBSERVATION]} ..."
+                lines += [f"{sign}{text}"] if text else []
             index += 1
         self._shown = (trajectory, index)
-        return "\n".join(text)
+        return "\n".join(lines)
 
 
-def shortened(observation: object) -> str:
-    text = str(observation)
-    return text if len(text) <= OBSERVATION else f"{text[:OBSERVATION]} ..."
-
-
-def part(details: Any, name: str) -> int:
-    """Return a number from a usage's details, given as dict or object."""
-    value = details.get(name) if isinstance(details, dict) else getattr(details, name, None)
-    return value or 0
-
-
-def finish_reason(response: Any) -> str:
+def call_of(model: Any, started: float) -> Answer:
+    """Describe the last call of a DSPy model; ``cost`` is None without a known price."""
+    entry = model.history[-1] if model.history else {}
+    usage = entry.get("usage") or {}
+    response = entry.get("response")
     choices = getattr(response, "choices", None)
-    reason = getattr(choices[0] if choices else response, "finish_reason", None)
-    return str(reason) if reason else "stop"
+    return {
+        "model": model.model,
+        "input_tokens": usage.get("prompt_tokens") or 0,
+        "cached_tokens": detail(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "output_tokens": usage.get("completion_tokens") or 0,
+        "reasoning_tokens": detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        "cost": entry.get("cost"),
+        "finish_reason": str(getattr(choices[0] if choices else response, "finish_reason", None) or "stop"),
+        "started": started,
+        "seconds": time.time() - started,
+    }
 
 
-def fault_of(error: BaseException) -> Answer:
-    """Describe a failure: of the model behind an exception, or of FastWorkflow itself."""
-    seen: BaseException | None = error
-    while seen is not None:
-        home = type(seen).__module__.partition(".")[0]
-        if home in ("litellm", "openai") or isinstance(seen, dspy.utils.exceptions.LMError):
-            status = getattr(seen, "status", None) or getattr(seen, "status_code", None)
-            text = str(seen)[:500]
-            return {"kind": "model", "name": type(seen).__name__, "status": status, "text": text}
-        seen = seen.__cause__ or seen.__context__
-    return {"kind": "agent", "name": type(error).__name__, "status": None, "text": str(error)[:500]}
+def detail(details: Any, name: str) -> int:
+    """Return a number from a usage's details, given as dict or object."""
+    return (details.get(name) if isinstance(details, dict) else getattr(details, name, None)) or 0
+
+
+def fault_of(error: BaseException, kind: str = "agent") -> Answer:
+    """Describe a failure: of the model behind an exception, else of ``kind``."""
+    cause: BaseException | None = error
+    while cause is not None:
+        library = type(cause).__module__.partition(".")[0]
+        if library in ("litellm", "openai") or isinstance(cause, dspy.utils.exceptions.LMError):
+            error, kind = cause, "model"
+            break
+        cause = cause.__cause__ or cause.__context__
+    status = getattr(error, "status", None) or getattr(error, "status_code", None)
+    return {"kind": kind, "name": type(error).__name__, "status": status, "text": str(error)[:500]}
 
 
 def patch_fastworkflow() -> Answer:
@@ -333,9 +295,8 @@ def patch_fastworkflow() -> Answer:
 
     litellm.drop_params = True  # as the package's chat session does
     litellm.suppress_debug_info = True
-    dspy.configure_cache(
-        enable_disk_cache=False, enable_memory_cache=False
-    )  # caching would make trials repeat each other
+    # a cache would make trials repeat each other
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
 
     arguments: Answer = json.loads(os.environ.pop(MODEL_ARGUMENTS, "{}"))
     make_model, load_insights = dspy_utils.get_lm, insights_loader.load_workflow_insights
@@ -358,9 +319,6 @@ def patch_fastworkflow() -> Answer:
 
 
 def one_at_a_time(function: Callable[..., Any], lock: threading.RLock) -> Callable[..., Any]:
-    """Wrap ``function`` so that it holds ``lock``."""
-
-    @functools.wraps(function)
     def locked(*given: Any, **named: Any) -> Any:
         with lock:
             return function(*given, **named)
@@ -368,93 +326,70 @@ def one_at_a_time(function: Callable[..., Any], lock: threading.RLock) -> Callab
     return locked
 
 
-def describe(workflow: str, arguments: Answer) -> Answer:
-    """Report versions and faults of the set-up."""
-    from fastworkflow.model_pipeline_training import is_workflow_trained
-
-    trained, missing = is_workflow_trained(workflow)
-    packages = ("fastworkflow", "dspy", "litellm", "torch")
-    return {
-        "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in packages},
-        "trained": trained,
-        "untrained": missing,
-        "lacking": {role: lacking(role, arguments) for role in ROLES},
-    }
-
-
-def lacking(role: str, arguments: Answer) -> list[str]:
-    """Return environment variables that the model of this role lacks."""
-    model = os.environ.get(f"LLM_{role}")
-    if not model:
-        return [f"LLM_{role}"]
-    if model.startswith("litellm_proxy/"):
-        return [] if os.environ.get("LITELLM_PROXY_API_BASE") else ["LITELLM_PROXY_API_BASE"]
-    if os.environ.get(f"LITELLM_API_KEY_{role}") or "api_key" in arguments:
-        return []
-    return list(litellm.validate_environment(model).get("missing_keys") or ())
-
-
 class Worker:
     """Serves the requests to the sessions of this process."""
 
     def __init__(self, workflow: str) -> None:
         self._workflow = workflow
-        self._lines = Lines()
         self._arguments = patch_fastworkflow()
         self._sessions: dict[str, Session] = {}
 
     def serve(self) -> None:
-        self._lines.send({"event": "ready"})
-        threads = ThreadPoolExecutor(THREADS)
+        send({"id": 0})
         for line in sys.stdin:
-            if not line.strip():
-                continue
             message = json.loads(line)
             if message["op"] in ("ping", "cancel"):
                 self._answer(message)
             else:
-                threads.submit(self._answer, message)
+                threading.Thread(target=self._answer, args=[message], daemon=True).start()
 
     def _answer(self, message: Answer) -> None:
         try:
-            answer = getattr(self, f"_{message['op']}")(message)
+            answer = self._do(message["op"], message)
         except BaseException as error:  # noqa: BLE001 - the reader of the line must hear of everything
             traceback.print_exc()
             answer = {"error": fault_of(error)}
-        self._lines.send({"id": message["id"], **answer})
+        send({"id": message["id"], **(answer or {})})
 
-    def _ping(self, _: Answer) -> Answer:
-        return {}
+    def _do(self, op: str, message: Answer) -> Answer | None:
+        rollout = message.get("rollout", "")
+        if op == "describe":
+            return self._describe()
+        if op == "turn":
+            return self._sessions[rollout].turn(message["text"])
+        if op == "action":
+            return self._sessions[rollout].action(message["command"], message["parameters"])
+        if op == "open":
+            self._sessions[rollout] = Session(self._workflow, message)
+        elif op == "cancel":
+            self._sessions[rollout].over = True
+        elif op == "close":
+            self._sessions.pop(rollout).close()
+        return None
 
-    def _describe(self, _: Answer) -> Answer:
-        return describe(self._workflow, self._arguments)
+    def _describe(self) -> Answer:
+        from fastworkflow.model_pipeline_training import is_workflow_trained
 
-    def _open(self, message: Answer) -> Answer:
-        self._sessions[message["rollout"]] = Session(self._lines, self._workflow, message)
-        return {}
+        trained, missing = is_workflow_trained(self._workflow)
+        packages = ("fastworkflow", "dspy", "litellm", "torch")
+        versions = {name: importlib.metadata.version(name) for name in packages}
+        return {
+            "versions": {"python": platform.python_version(), **versions},
+            "trained": trained,
+            "untrained": missing,
+            "lacking": {role: self._lacking(role) for role in ROLES},
+        }
 
-    def _turn(self, message: Answer) -> Answer:
-        return self._sessions[message["rollout"]].turn(message["text"])
-
-    def _action(self, message: Answer) -> Answer:
-        return self._sessions[message["rollout"]].action(message["command"], message["parameters"])
-
-    def _cancel(self, message: Answer) -> Answer:
-        session = self._sessions.get(message["rollout"])
-        if session is not None:
-            session.cancel()
-        return {}
-
-    def _close(self, message: Answer) -> Answer:
-        session = self._sessions.pop(message["rollout"], None)
-        if session is not None:
-            session.close()
-        return {}
-
-
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Bypasses proxies of the environment, which do not serve this machine."""
+    def _lacking(self, role: str) -> list[str]:
+        """Return environment variables that the model of this role lacks."""
+        model = os.environ.get(f"LLM_{role}")
+        if not model:
+            return [f"LLM_{role}"]
+        if model.startswith("litellm_proxy/"):
+            return [] if os.environ.get("LITELLM_PROXY_API_BASE") else ["LITELLM_PROXY_API_BASE"]
+        if os.environ.get(f"LITELLM_API_KEY_{role}") or "api_key" in self._arguments:
+            return []
+        return list(litellm.validate_environment(model).get("missing_keys") or ())
 
 
 def main() -> None:

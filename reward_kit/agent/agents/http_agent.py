@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from reward_kit.agent.agents.remote.http_protocol import PROTOCOL, closed_request, read_answer, turn_request
+from reward_kit.agent.agents.http_protocol import PROTOCOL, closed_request, read_answer, turn_request
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.servers.access import token_of
-from reward_kit.agent.servers.endpoint import ToolEndpoint
+from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from reward_kit.agent.agents.remote.http_protocol import AgentAnswer
+    from reward_kit.agent.agents.http_protocol import AgentAnswer
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import Rollout
 
@@ -36,10 +34,9 @@ LAST_WORDS = 5.0
 FAREWELL = 2.0
 """Seconds that the message of a rollout's end may take, while others run."""
 
-_REFUSED = frozenset({401, 403, 404, 405})
 _BUSY = frozenset({408, 425, 429})
 _EXCERPT = 200
-_LOST = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_LOST = (aiohttp.ClientError, OSError)
 
 
 class HttpAgents:
@@ -49,7 +46,8 @@ class HttpAgents:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = _checked_url(url)
+        _check_address(url)
+        self.url = url
         self.endpoint = ToolEndpoint()
         self._http: aiohttp.ClientSession | None = None
         self._token: str | None = None
@@ -62,8 +60,7 @@ class HttpAgents:
     async def open(self) -> None:
         """Check that somebody listens, and open the tool endpoint."""
         self._token = token_of(TOKEN)
-        await _reach(self.url)
-        self._has_answered = False
+        await _connect(self.url)
         await self.endpoint.open()
         self._http = aiohttp.ClientSession(
             # A connection for each request: a server may drop an idle one just when it is used again, and
@@ -75,15 +72,14 @@ class HttpAgents:
 
     async def close(self) -> None:
         """Let the messages of ended rollouts arrive, then close the endpoint and all connections."""
-        if self._farewells:
-            await asyncio.wait(self._farewells, timeout=FAREWELL)
+        await asyncio.gather(*self._farewells)
         if self._http is not None:
             await self._http.close()
             self._http = None
         await self.endpoint.close()
 
-    async def ask(self, body: bytes, *secrets: str) -> AgentAnswer:
-        """The agent's answer to ``body``; errors show the beginning of what came instead.
+    async def ask(self, body: bytes, secret: str) -> AgentAnswer:
+        """Return the agent's answer to ``body``; errors show the beginning of what came instead.
 
         Raises ``AgentError`` for an answer that cannot be used, ``ModelError`` if none came, and
         ``ModelSetupError`` if the address or token was refused from the start.
@@ -91,31 +87,36 @@ class HttpAgents:
         try:
             status, text, location = await self._exchange(body)
         except _LOST as error:
-            reason = self._shown(f"{type(error).__name__}: {error}", secrets)
+            reason = self._shown(f"{type(error).__name__}: {error}", secret)
             raise ModelError(f"no answer from the agent: {reason}", place=self.url, retryable=True) from error
         if status == 200:
             self._has_answered = True
             try:
                 return read_answer(text)
             except AgentError as error:
-                raise AgentError(f"{error.fault}, got {self._shown(text, secrets)}") from None
-        fault = f"the agent answered HTTP {status}: {self._shown(text, secrets)}"
-        raise self._refusal(fault, status, location)
+                raise AgentError(f"{error.fault}, got {self._shown(text, secret)}") from None
+        fault = f"the agent answered HTTP {status}: {self._shown(text, secret)}"
+        remedy = _remedy(status, self._shown(location or "nowhere", secret))
+        if remedy is not None and not self._has_answered:  # every rollout would meet the same
+            raise ModelSetupError(fault, place=self.url, remedy=remedy, status=status)
+        if status >= 500 or status in _BUSY:
+            raise ModelError(fault, place=self.url, status=status, retryable=True)
+        raise AgentError(fault)
 
     def say_goodbye(self, rollout: Rollout) -> None:
-        """Tell the agent that a rollout is over, in a task of its own; the answer is ignored."""
-        if self._http is None:
-            return
-        task = asyncio.ensure_future(self._farewell(closed_request(rollout)))
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        """Send that a rollout is over, in the background; the answer is ignored."""
+        if self._http is not None:
+            task = asyncio.ensure_future(self._farewell(closed_request(rollout)))
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
 
     async def _farewell(self, body: bytes) -> None:
-        with contextlib.suppress(*_LOST, AgentError):
-            await asyncio.wait_for(self._exchange(body), FAREWELL)
+        with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
+            async with asyncio.timeout(FAREWELL):
+                await self._exchange(body)
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
-        """Status, text and ``Location`` of the agent's answer."""
+        """Return status, text and ``Location`` of the agent's answer."""
         assert self._http is not None, "open() comes first"
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._token:
@@ -128,23 +129,8 @@ class HttpAgents:
                     raise AgentError(f"the agent's answer is longer than {MAX_ANSWER} bytes")
             return response.status, data.decode("utf-8", "replace"), response.headers.get("Location")
 
-    def _refusal(self, fault: str, status: int, location: str | None) -> ModelError | AgentError:
-        remedy = None
-        if 300 <= status < 400:
-            remedy = f"Redirects are not followed; it points to {self._shown(location or 'nowhere', ())}."
-        elif status in (401, 403):
-            remedy = f"Set {TOKEN} to the token that it asks for."
-        elif status in _REFUSED:
-            remedy = f"Give the address that answers POST requests of {PROTOCOL} (docs/http-agent.md)."
-        if remedy is not None and not self._has_answered:  # every rollout would meet the same
-            return ModelSetupError(fault, place=self.url, remedy=remedy, status=status)
-        if status >= 500 or status in _BUSY:
-            return ModelError(fault, place=self.url, status=status, retryable=True)
-        return AgentError(fault)
-
-    def _shown(self, text: str, secrets: tuple[str, ...]) -> str:
-        hidden = [secret for secret in (*secrets, self._token) if secret]
-        return excerpt(redact(text, hidden), _EXCERPT) or "an empty body"
+    def _shown(self, text: str, secret: str) -> str:
+        return excerpt(redact(text, [secret, *filter(None, [self._token])]), _EXCERPT) or "an empty body"
 
 
 class HttpAgent:
@@ -152,20 +138,16 @@ class HttpAgent:
 
     def __init__(self, shared: HttpAgents) -> None:
         self._shared = shared
-        self._admission = contextlib.ExitStack()
         self._rollout: Rollout | None = None
-        self._token = ""
-        self._stopped = asyncio.Event()
+        self._admission: Admission | None = None
 
     async def respond(self, rollout: Rollout) -> Message | str:
         """Ask for the turn's reply; meanwhile the agent calls tools at the endpoint."""
-        if self._rollout is None:
-            self._rollout = rollout
-            admitted = self._shared.endpoint.admit(rollout, on_stop=self._stopped.set)
-            self._token = self._admission.enter_context(admitted)
-        body = turn_request(rollout, self._shared.endpoint, self._token)
+        self._rollout = rollout
+        if self._admission is None:
+            self._admission = self._shared.endpoint.admit(rollout)
         try:
-            answer = await self._until_stopped(self._shared.ask(body, self._token))
+            answer = await self._answer(rollout, self._admission)
         except (ModelError, AgentError):
             if rollout.stop_reason is None:
                 raise
@@ -173,28 +155,27 @@ class HttpAgent:
         if answer is None:
             return ""
         for call in answer.usage:
-            model = call.model_name(self._shared.url)
-            rollout.count_usage(call.usage(), model=model, seconds=call.seconds or 0.0)
+            call.count(rollout, self._shared.url)
         if rollout.stop_reason is None and answer.done:
-            if answer.reply and answer.reply.strip():
+            if answer.says_something:
                 episode_of(rollout).reply(answer.message)
             rollout.stop("agent_done", "the agent said that it is done")
         return answer.message if answer.reply else ""
 
     async def close(self) -> None:
         """Revoke the token and tell the agent that the rollout is over."""
-        self._admission.close()
-        if self._rollout is not None:
+        if self._admission is not None and self._rollout is not None:
+            self._admission.revoke()
             self._shared.say_goodbye(self._rollout)
 
-    async def _until_stopped(self, asking: Coroutine[Any, Any, AgentAnswer]) -> AgentAnswer | None:
-        """The answer; None if the rollout has ended meanwhile and no answer comes in ``LAST_WORDS``."""
-        answer = asyncio.ensure_future(asking)
-        stopped = asyncio.ensure_future(self._stopped.wait())
+    async def _answer(self, rollout: Rollout, admission: Admission) -> AgentAnswer | None:
+        """Return the answer, or None if the rollout has ended and no answer comes in ``LAST_WORDS``."""
+        body = turn_request(rollout, self._shared.endpoint.addresses, admission.token)
+        answer = asyncio.ensure_future(self._shared.ask(body, admission.token))
+        stopped = asyncio.ensure_future(admission.stopped.wait())
         try:
             await asyncio.wait({answer, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                await asyncio.wait({answer}, timeout=LAST_WORDS)
+            await asyncio.wait({answer}, timeout=LAST_WORDS)
             return answer.result() if answer.done() else None
         finally:
             stopped.cancel()
@@ -202,40 +183,47 @@ class HttpAgent:
             await asyncio.gather(answer, stopped, return_exceptions=True)
 
 
-def _checked_url(url: str) -> str:
+def _remedy(status: int, location: str) -> str | None:
+    """Return the fix for a status that all rollouts would meet."""
+    if 300 <= status < 400:
+        return f"Redirects are not followed; it points to {location}."
+    if status in (401, 403):
+        return f"Set {TOKEN} to the token that it asks for."
+    if status in (404, 405):
+        return f"Give the address that answers POST requests of {PROTOCOL} (docs/http-agent.md)."
+    return None
+
+
+def _check_address(url: str) -> None:
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise _faulty(url, f"is not an address: {error}") from error
-    if not host or re.search(r"[\s\x00-\x1f]", url):
-        raise _faulty(url, "is not an address")
+        valid = bool(parts.hostname) and (parts.port or 1) > 0 and not re.search(r"[\s\x00-\x1f]", url)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise BundleError(
+            f"{url} is not an address", place="--agent", remedy="It looks like http://127.0.0.1:9000."
+        )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BundleError(
             "the agent's address has more than host, port and path",  # not shown: it may hold a secret
             place="--agent",
             remedy=f"Addresses are stored with results; give a token in {TOKEN}.",
         )
-    return url
 
 
-def _faulty(url: str, fault: str) -> BundleError:
-    return BundleError(f"{url} {fault}", place="--agent", remedy="It looks like http://127.0.0.1:9000.")
-
-
-async def _reach(url: str) -> None:
-    """Connect and hang up without a request."""
+async def _connect(url: str) -> None:
+    """Connect and hang up without a request; raises ``ModelSetupError`` if nobody listens."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), CONNECTING)
-    except (TimeoutError, OSError) as error:
-        reason = "no connection in time" if isinstance(error, asyncio.TimeoutError) else error
+        async with asyncio.timeout(CONNECTING):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except OSError as error:
+        reason = "no connection in time" if isinstance(error, TimeoutError) else error
         raise ModelSetupError(
             f"no agent answers at {url}: {reason}",
             place="--agent",
             remedy="Start it, or give the address where it listens.",
         ) from error
     writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()

@@ -15,7 +15,6 @@ from reward_kit.errors import AgentError
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import Rollout
-    from reward_kit.agent.servers.endpoint import ToolEndpoint
 
 PROTOCOL = "reward-kit.agent/1"
 EXPECTED = 'expected {"reply": "text"}'
@@ -36,9 +35,9 @@ class ModelUsage(BaseModel):
     cost: _Amount | None = None
     seconds: _Amount | None = None
 
-    def usage(self) -> Usage:
-        """The tokens and cost as they are counted."""
-        return Usage(
+    def count(self, rollout: Rollout, default: str) -> None:
+        """Add the call to the rollout's usage; ``default`` is the name of an unnamed model."""
+        usage = Usage(
             calls=1,
             input_tokens=int(self.input_tokens),
             cached_tokens=int(self.cached_tokens),
@@ -47,10 +46,8 @@ class ModelUsage(BaseModel):
             cost=self.cost or 0.0,
             unpriced_calls=int(self.cost is None),
         )
-
-    def model_name(self, default: str) -> str:
-        """The model as it is shown; ``default`` if the agent does not name one."""
-        return label(self.model) if self.model else default
+        model = label(self.model) if self.model else default
+        rollout.count_usage(usage, model=model, seconds=self.seconds or 0.0)
 
 
 def _as_list(value: Any) -> Any:
@@ -67,6 +64,10 @@ class AgentAnswer(BaseModel):
     usage: Annotated[list[ModelUsage], BeforeValidator(_as_list), Field(max_length=10_000)] = []
 
     @property
+    def says_something(self) -> bool:
+        return bool(self.reply and self.reply.strip())
+
+    @property
     def message(self) -> Message:
         """The assistant message for the history."""
         message: Message = {"content": self.reply}
@@ -74,7 +75,7 @@ class AgentAnswer(BaseModel):
 
 
 def read_answer(body: str) -> AgentAnswer:
-    """The answer in the body of a 200; raises ``AgentError`` that names the fault."""
+    """Return the answer in the body of a 200; raises ``AgentError`` that names the fault."""
     try:
         text = encodable(json.dumps(json.loads(body), ensure_ascii=False))
     except (ValueError, RecursionError):
@@ -86,7 +87,7 @@ def read_answer(body: str) -> AgentAnswer:
         place = ".".join(map(str, fault["loc"]))
         reason = fault["msg"][:1].lower() + fault["msg"][1:]
         raise _unusable(f"has {place}: {reason}" if place else "is not a JSON object") from None
-    if not answer.done and not (answer.reply or "").strip():
+    if not answer.done and not answer.says_something:
         raise _unusable("has no reply" if answer.reply is None else "has an empty reply")
     return answer
 
@@ -95,8 +96,8 @@ def _unusable(fault: str) -> AgentError:
     return AgentError(f"the agent's answer {fault}; {EXPECTED}")
 
 
-def turn_request(rollout: Rollout, endpoint: ToolEndpoint, token: str) -> bytes:
-    """The body that asks for the agent's next reply."""
+def turn_request(rollout: Rollout, addresses: dict[str, str | None], token: str) -> bytes:
+    """Return the body that asks for the agent's next reply."""
     heard = rollout.lines[-1] if rollout.lines else None
     return _encoded(
         rollout,
@@ -105,17 +106,12 @@ def turn_request(rollout: Rollout, endpoint: ToolEndpoint, token: str) -> bytes:
         messages=rollout.messages,
         message=heard.text if heard is not None and heard.speaker == "user" else "",
         tools=rollout.tools,
-        door={
-            "tools_url": endpoint.tools_url,
-            "rollout_url": endpoint.rollout_url,
-            "mcp_url": endpoint.mcp_url,
-            "token": token,
-        },
+        door={**addresses, "token": token},
     )
 
 
 def closed_request(rollout: Rollout) -> bytes:
-    """The body that says that a rollout is over."""
+    """Return the body that says that a rollout is over."""
     return _encoded(rollout, "closed", stop_reason=rollout.stop_reason)
 
 

@@ -1,1 +1,0 @@
-"""Agents in other processes and languages, over HTTP."""
