@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from reward_kit.agent.agents.text_protocol import (
     RESPOND,
-    Action,
     Call,
     Reply,
     UnusableAnswerError,
@@ -61,7 +60,7 @@ class TextAgent:
             )
 
     async def respond(self, rollout: Rollout) -> Message:
-        """The reply to the user; ``AgentError`` after three unusable answers in a row."""
+        """Return the reply to the user; raises ``AgentError`` after three unusable answers in a row."""
         self._listen(rollout)
         tools = _names(rollout.tools)
         unusable = 0
@@ -76,10 +75,10 @@ class TextAgent:
                 self._correct(text_in(completion.message), error.fault)
                 continue
             unusable = 0
-            self._transcript.append(answered(step.text))
+            self._transcript.append(_answered(step.text))
             if isinstance(step, Reply):
                 return _reply(completion.message, step)
-            self._transcript.append(observed(await _run(rollout, completion.message, step)))
+            self._transcript.append(_observed(await _run(rollout, completion.message, step)))
 
     def _listen(self, rollout: Rollout) -> None:
         """Append what was said since the last turn; at first, everything that the rollout begins with."""
@@ -87,21 +86,18 @@ class TextAgent:
         new = messages[self._heard :]
         self._heard = len(messages)
         if not self._transcript:
-            self._transcript = opening(new, rollout.tools, instruction(self.protocol))
+            self._transcript = _opening(new, rollout.tools, _instruction(self.protocol))
             return
         self._transcript += [
             {"role": "user", "content": message["content"]} for message in new if message["role"] == "user"
         ]
 
     def _correct(self, text: str, fault: str) -> None:
-        self._transcript += [
-            answered(text.strip()),
-            {
-                "role": "user",
-                "content": f"Your answer could not be used: {fault}. Nothing was done. Answer again, in the "
-                'form that was asked for: after "Action:" one JSON object with "name" and "arguments".',
-            },
-        ]
+        request = (
+            f"Your answer could not be used: {fault}. Nothing was done. Answer again, in the form that was "
+            'asked for: after "Action:" one JSON object with "name" and "arguments".'
+        )
+        self._transcript += [_answered(text.strip()), {"role": "user", "content": request}]
 
 
 class ActAgent(TextAgent):
@@ -117,8 +113,7 @@ class ReactAgent(TextAgent):
 
 
 @functools.cache
-def instruction(protocol: str) -> str:
-    """The text of ``prompts/NAME.txt``."""
+def _instruction(protocol: str) -> str:
     return (Path(__file__).parent / "prompts" / f"{protocol}.txt").read_text(encoding="utf-8").strip()
 
 
@@ -127,23 +122,17 @@ def _names(tools: Sequence[dict[str, Any]]) -> set[str]:
 
 
 def _read(message: Message, tools: Collection[str]) -> Reply | Call:
-    """The step that an answer asks for; of native tool calls, which nobody offered, the first one."""
+    """Return the step that an answer asks for; of native tool calls, which nobody offered, the first."""
     text = text_in(message)
-    native = _native(message)
-    if native is None:
-        return read_answer(text, tools)
-    said, hidden = split_thoughts(text)
-    thought = joined(hidden, said)
-    return step_of(native, tools, thought=thought, text=written(said, native.name, native.arguments))
-
-
-def _native(message: Message) -> Action | None:
     for call in message.get("tool_calls") or ():
         function = call.get("function")
-        if isinstance(function, dict) and isinstance(function.get("name"), str) and function["name"].strip():
-            given: Any = function.get("arguments")
-            return Action(function["name"].strip(), {} if given in (None, "") else given)
-    return None
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str) and name.strip():
+            said, hidden = split_thoughts(text)
+            arguments = function.get("arguments") or "{}"
+            shown = written(said, name.strip(), arguments)
+            return step_of(name.strip(), arguments, tools, thought=joined(hidden, said), text=shown)
+    return read_answer(text, tools)
 
 
 async def _run(rollout: Rollout, message: Message, step: Call) -> str:
@@ -168,8 +157,8 @@ def _unusable(completion: Completion, error: UnusableAnswerError) -> AgentError:
     )
 
 
-def opening(messages: Sequence[Message], tools: list[dict[str, Any]], instruction: str) -> list[Message]:
-    """The transcript at the start: policy, tools and the form of answers, then the conversation as text."""
+def _opening(messages: Sequence[Message], tools: list[dict[str, Any]], instruction: str) -> list[Message]:
+    """Return the first transcript: policy, tools and the form of answers, then the conversation as text."""
     roles = [message["role"] for message in messages] + [""]
     begin = next(index for index, role in enumerate(roles) if role != "system")
     policy = [text_of(message.get("content")) for message in messages[:begin]]
@@ -188,31 +177,29 @@ def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
             yield {"role": message["role"], "content": message.get("content")}
         elif not calls:
             said = json.dumps({"content": text_of(message.get("content"))}, ensure_ascii=False)
-            yield answered(written(reasoning_of(message), RESPOND, said))
+            yield _answered(written(reasoning_of(message), RESPOND, said))
         thought = joined(reasoning_of(message), text_of(message.get("content")))
         for call in calls:
             function = call["function"]
-            yield answered(written(thought, function["name"], function["arguments"]))
+            yield _answered(written(thought, function["name"], function["arguments"]))
             if call["id"] in results:
-                yield observed(text_of(results[call["id"]].get("content")))
+                yield _observed(text_of(results[call["id"]].get("content")))
             thought = ""
 
 
-def written(thought: str, name: str, arguments: str) -> str:
-    """An action in the form of the protocol; ``arguments`` is JSON text, or a text in its place."""
+def written(thought: str, name: str, arguments: Any) -> str:
+    """Return an action in the form of the protocol; ``arguments`` is JSON text, or a value in its place."""
     try:
         given = json.loads(arguments)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         given = arguments
     action = f"Action:\n{json.dumps({'name': name, 'arguments': given}, ensure_ascii=False)}"
     return f"Thought:\n{thought}\n{action}" if thought else action
 
 
-def answered(text: str) -> Message:
-    """A message of the model's."""
+def _answered(text: str) -> Message:
     return {"role": "assistant", "content": encodable(text) or NO_ANSWER}
 
 
-def observed(result: str) -> Message:
-    """The message with the result of a tool."""
+def _observed(result: str) -> Message:
     return {"role": "user", "content": f"API output: {encodable(result)}"}

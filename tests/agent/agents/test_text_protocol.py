@@ -57,8 +57,6 @@ def test_a_thought_is_kept_apart_from_the_action() -> None:
         'Action: {"name": "get_order", "arguments": "{\\"id\\": \\"#W1\\"}"}',
         'Action: {"name": "get_order", "parameters": {"id": "#W1"}}',
         'Action: {"name": "get_order", "id": "#W1"}',
-        'Action: {"thought": "hm", "action": "get_order", "action_input": {"id": "#W1"}}',
-        'Action: {"type": "function", "function": {"name": "get_order", "arguments": {"id": "#W1"}}}',
         'Action: get_order\nAction Input: {"id": "#W1"}\nObservation:',
         '- **Action**: `get_order`\n- **Action Input**: ```json\n{"id": "#W1"}\n```',
         'Action: get_order {"id": "#W1"}',
@@ -89,9 +87,7 @@ def test_of_several_actions_the_last_one_counts() -> None:
     assert called(text) == ("cancel", {})
 
 
-@pytest.mark.parametrize(
-    "label", ["API output:", "Observation:", "**Tool result:**", "Function output 1:", "User:"]
-)
+@pytest.mark.parametrize("label", ["API output:", "**Observation 1:**", "User:"])
 def test_what_follows_a_made_up_result_is_cut_off(label: str) -> None:
     text = f'Thought: a\nAction: {GET}\n{label} {{"status": "ok"}}\nThought: b\nAction: {{"name": "cancel"}}'
     answer = read_answer(text, TOOLS)
@@ -114,7 +110,6 @@ def test_what_follows_a_made_up_result_is_cut_off(label: str) -> None:
         '{"name": "respond", "content": "Hello"}',
         'respond {"content": "Hello"}',
         'respond\nAction Input: {"content": "Hello"}',
-        "respond\nAction Input: Hello",
         '{"name": "respond", "arguments": {"content": "<think>secret</think>Hello"}}',
         '{"name": "respond", "arguments": {"content": "Thought: secret\\nResponse: Hello"}}',
         '{"name": "respond", "arguments": {"content": "Hello"}}}}',
@@ -178,7 +173,6 @@ def test_text_without_any_action_is_said_without_its_thoughts(text: str, expecte
         ('Action: {"name": "get_order" "arguments": {}}', "a comma is missing"),
         ('Action: {"name": "get_order", arguments {}}', "a colon is missing"),
         ('Action: {"name": }', "a value or name is missing"),
-        ("Action: the tool of orders\nAction Input: {}", "no name of a tool"),
         ('Action: {"name": "respond"}', "could be said"),
         ('Action: {"name": "respond", "arguments": {"content": " "}}', "could be said"),
         ('Action: {"name": "respond", "arguments": {"content": null}}', "could be said"),
