@@ -67,7 +67,7 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 
 def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    from reward_kit.agent.models.local import shown_on
+    from reward_kit.agent.models.local.server import shown_on
     from reward_kit.agent.runner.evaluation import Evaluation
     from reward_kit.agent.runner.signals import run_in_loop
 

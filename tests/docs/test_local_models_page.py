@@ -15,7 +15,8 @@ sys.path.insert(0, str(ROOT / "tests" / "agent" / "local_models"))
 from fake_server import Behaviour, all_gone, install, starts
 from model_files import model_folder
 
-from reward_kit.agent.models.local import LocalFile, backends, guard, recognise, server
+from reward_kit.agent.models.local import backends, guard, recognise, server
+from reward_kit.agent.models.local.recognise import LocalFile
 
 PAGE = ROOT / "docs" / "local-models.md"
 SEATED = [

@@ -27,7 +27,7 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.models.local import names_local_model
+from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.runner.in_process import InProcess
 from reward_kit.agent.runner.protocol import planned_tasks
 from reward_kit.agent.runner.worker import Sender, Server

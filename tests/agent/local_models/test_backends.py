@@ -9,8 +9,8 @@ import pytest
 from fake_server import OLD_HELP
 from model_files import model_folder
 
-from reward_kit.agent.models.local import LocalFile
 from reward_kit.agent.models.local.backends import find_backend, tool_call_parser
+from reward_kit.agent.models.local.recognise import LocalFile
 from reward_kit.errors import ModelSetupError
 
 Install = Callable[..., Path]

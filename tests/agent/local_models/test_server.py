@@ -13,7 +13,9 @@ from fake_server import all_gone, gone, starts
 from stub_server import StubServer
 
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models.local import LocalModel, ModelServers, server, shown_on
+from reward_kit.agent.models.local import server
+from reward_kit.agent.models.local.model import LocalModel
+from reward_kit.agent.models.local.server import ModelServers, shown_on
 from reward_kit.errors import ModelError, ModelSetupError
 
 Install = Callable[..., Path]
@@ -148,19 +150,6 @@ async def test_a_server_that_ignores_being_asked_to_end_is_killed(folder: Path, 
     record = installed("vllm", stubborn=True)
     await ask(folder)
     assert all_gone(record)
-
-
-async def test_another_port_is_taken_if_somebody_was_faster(folder: Path, installed: Install) -> None:
-    record = installed("vllm", port_taken=1)
-    assert (await ask(folder)).message["content"] == "Hello."
-    assert len(starts(record)) == 2
-
-
-async def test_it_is_not_tried_for_ever(folder: Path, installed: Install) -> None:
-    record = installed("vllm", port_taken=99)
-    with pytest.raises(ModelSetupError, match="Address already in use"):
-        await ask(folder)
-    assert len(starts(record)) == 3
 
 
 async def test_a_server_that_dies_later_fails_the_call_with_its_last_words(

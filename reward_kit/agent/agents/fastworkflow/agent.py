@@ -15,7 +15,7 @@ from reward_kit.agent.agents.fastworkflow.workers import Patience, Worker, Worke
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.redaction import is_secret_name, redact
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.models.local import names_local_model
+from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Backend:
     """A program that serves models of one ``kind``.
 
     ``arguments(program, file, link, extra)`` returns the command line after the program, without the
-    address. ``served`` is the model's name in requests, None for the path of the link. ``health`` answers
-    200 once the model is loaded. ``install`` says how to install it.
+    address; ``link`` is a symbolic link to the model. ``served`` is the model's name in requests, None for
+    the path of the link. ``health`` answers 200 once the model is loaded. ``install`` says how to install it.
     """
 
     name: str
@@ -64,13 +64,12 @@ class Backend:
     def find(self) -> list[str] | None:
         """Return the start of the command line, or None if the program is not installed."""
         if self.name == "llama-cpp-python":
-            if importlib.util.find_spec("llama_cpp") is None:
-                return None
-            return [sys.executable, "-m", "llama_cpp.server"]
+            found = importlib.util.find_spec("llama_cpp")
+            return [sys.executable, "-m", "llama_cpp.server"] if found else None
         # first beside this Python, since its environment need not be activated
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        found = shutil.which(self.name, path=path)
-        return [found] if found else None
+        program = shutil.which(self.name, path=path)
+        return [program] if program else None
 
     def command(self, program: list[str], file: LocalFile, link: Path, port: int) -> list[str]:
         """Build the command line; may take seconds, since some programs are asked for their options.
@@ -79,7 +78,7 @@ class Backend:
         """
         extra = extra_arguments()
         arguments = self.arguments(program, file, link, extra)
-        return [*program, *arguments, "--host", HOST, "--port", str(port), *extra]
+        return [*program, *arguments, "--host", LOOPBACK, "--port", str(port), *extra]
 
 
 def extra_arguments() -> list[str]:
@@ -103,24 +102,24 @@ def find_backend(file: LocalFile) -> tuple[Backend, list[str]]:
             place=place,
             remedy="Start one yourself and name it: --provider openai --model-arg api_base=http://...",
         )
-    what = "a folder" if file.kind == "folder" else "a .gguf file"
-    fitting = [backend for backend in BACKENDS if backend.kind == file.kind]
+    fitting = {backend.name: backend for backend in BACKENDS if backend.kind == file.kind}
     wanted = os.environ.get(SERVER)
-    if wanted and wanted not in [backend.name for backend in fitting]:
-        names = ", ".join(backend.name for backend in fitting)
-        raise ModelSetupError(
-            f"{SERVER}={wanted} serves no such model", place=place, remedy=f"For {what} there are {names}."
+    if wanted and wanted not in fitting:
+        remedy = (
+            f"For {'a folder' if file.kind == 'folder' else 'a .gguf file'} there are {', '.join(fitting)}."
         )
-    fitting = [backend for backend in fitting if wanted in (None, "", backend.name)]
-    for backend in fitting:
+        raise ModelSetupError(f"{SERVER}={wanted} serves no such model", place=place, remedy=remedy)
+    candidates = [fitting[wanted]] if wanted else list(fitting.values())
+    for backend in candidates:
         program = backend.find()
         if program is not None:
             _check_template(file, backend)
             return backend, program
-    remedies = ", or ".join(f"{backend.name} ({backend.install})" for backend in fitting)
-    kind = "a folder of Hugging Face" if file.kind == "folder" else what
+    kind = "a folder of Hugging Face" if file.kind == "folder" else "a .gguf file"
     raise ModelSetupError(
-        f"nothing that serves {kind} is installed", place=place, remedy=f"Install {remedies}."
+        f"nothing that serves {kind} is installed",
+        place=place,
+        remedy=f"Install {', or '.join(f'{backend.name} ({backend.install})' for backend in candidates)}.",
     )
 
 
@@ -139,10 +138,8 @@ def _check_template(file: LocalFile, backend: Backend) -> None:
 def tool_call_parser(file: LocalFile) -> str | None:
     """Return vLLM's parser for the tool calls of this model, if known."""
     template = file.chat_template or ""
-    for mark, parser in TOOL_CALLS_IN_TEMPLATE:
-        if mark in template:
-            return parser
-    return TOOL_CALLS_OF_TYPE.get(file.model_type)
+    by_template = (parser for mark, parser in TOOL_CALLS_IN_TEMPLATE if mark in template)
+    return next(by_template, TOOL_CALLS_OF_TYPE.get(file.model_type))
 
 
 def _given(flag: str, arguments: list[str]) -> bool:
@@ -161,14 +158,16 @@ def _transformers(program: list[str], _file: LocalFile, link: Path, _extra: list
     It is the link, since ``@`` and ``:`` in a path have a special meaning there.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - an installed program
+        shown = subprocess.run(  # noqa: S603 - an installed program
             [*program, "serve", "--help"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=120, check=False,
-        )  # fmt: skip
-        option = ["--force-model"] if "--force-model" in done.stdout else []
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
-        option = []  # starting it will show the fault
+        return ["serve", str(link)]  # starting it will show the fault
+    option = ["--force-model"] if b"--force-model" in shown.stdout + shown.stderr else []
     return ["serve", *option, str(link)]
 
 
@@ -183,21 +182,11 @@ def _llama_cpp_python(_program: list[str], file: LocalFile, _link: Path, extra: 
     return ["--model", str(file.path), "--model_alias", SERVED_NAME, *context]
 
 
+_WITH_TRANSFORMERS = 'pip install "transformers[serving]" torch accelerate'
+_WITH_LLAMA = 'pip install "llama-cpp-python[server]"'
 BACKENDS = (
     Backend("vllm", "folder", "pip install vllm", _vllm),
-    Backend(
-        "transformers",
-        "folder",
-        'pip install "transformers[serving]" torch accelerate',
-        _transformers,
-        served=None,
-    ),
+    Backend("transformers", "folder", _WITH_TRANSFORMERS, _transformers, served=None),
     Backend("llama-server", "gguf", "llama.cpp, for instance: brew install llama.cpp", _llama_server),
-    Backend(
-        "llama-cpp-python",
-        "gguf",
-        'pip install "llama-cpp-python[server]"',
-        _llama_cpp_python,
-        health="/v1/models",
-    ),
+    Backend("llama-cpp-python", "gguf", _WITH_LLAMA, _llama_cpp_python, health="/v1/models"),
 )

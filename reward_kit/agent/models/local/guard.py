@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 GRACE = 5.0
@@ -33,9 +32,8 @@ def main(command: list[str]) -> int:
     while server.poll() is None and not asked and not select.select([sys.stdin], [], [], PAUSE)[0]:
         pass
     _signal_group(server, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
-    while server.poll() is None and time.monotonic() < deadline:
-        time.sleep(PAUSE / 4)
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(GRACE)
     _signal_group(server, signal.SIGKILL)  # also children that the command has left
     code = server.wait()
     return code if code >= 0 else 128 - code

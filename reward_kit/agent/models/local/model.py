@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE
 from reward_kit.agent.models.local.server import logger
 from reward_kit.agent.models.openai_http.model import OpenAIModel
@@ -42,14 +42,15 @@ class LocalModel:
         self.name = server.file.name
         self._server = server
         self._client = client
-        self._settings: dict[str, Any] = {"temperature": temperature, "retries": retries, "timeout": timeout}
+        self._temperature = temperature
+        self._limits: dict[str, Any] = {"retries": retries, "timeout": timeout}
         self._model_args = dict(model_args or {})
         self._asked: OpenAIModel | LiteLLMModel | None = None
         self._warned = False
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines its answers besides the conversation."""
-        asked = {"temperature": self._settings["temperature"], "model_args": self._model_args}
+        asked = {"temperature": self._temperature, "model_args": self._model_args}
         return {**self._server.identity(), **asked}
 
     async def open(self) -> None:
@@ -61,10 +62,15 @@ class LocalModel:
             return
         started = await self._server.open()
         _bypass_proxies()
-        self._asked = self._reached(self._model_args, **self._settings)
+        self._asked = self._reached(self._model_args, temperature=self._temperature, **self._limits)
         if started:
             await self._try()
-        self._warn_of_greed()
+        if self._temperature and self._server.never_samples:
+            logger.warning(
+                "warning: %s ignores the temperature: its generation_config.json does not set "
+                '"do_sample": true, which transformers requires',
+                self.name,
+            )
 
     async def close(self) -> None:
         """Release the server, which ends with its last user."""
@@ -129,36 +135,22 @@ class LocalModel:
             if isinstance(asked, OpenAIModel):
                 await asked.close()
 
-    def _warn_of_greed(self) -> None:
-        """Warn that transformers samples only if the model's own settings say so."""
-        if self._settings["temperature"] and self._server.never_samples:
-            logger.warning(
-                "warning: %s ignores the temperature: its generation_config.json does not set "
-                '"do_sample": true, which transformers requires',
-                self.name,
-            )
-
     def _warn_of_text(self, text: str) -> None:
         """Warn of a tool call that the server has not recognised."""
-        signs = [sign for sign, _ in TOOL_CALLS_IN_TEMPLATE if sign in text]
-        if signs and not self._warned:
+        sign = next((sign for sign, _ in TOOL_CALLS_IN_TEMPLATE if sign in text), None)
+        if sign and not self._warned:
             self._warned = True
             logger.warning(
                 "warning: an answer of %s contains %s as text, so %s may not recognise its tool calls "
                 "(docs/local-models.md, Tool calls)",
-                self.name, signs[0], self._server.backend.name,
+                self.name, sign, self._server.backend.name,
             )  # fmt: skip
 
     def _reached(self, model_args: dict[str, Any], **settings: Any) -> OpenAIModel | LiteLLMModel:
         """Make a client for the served model."""
-        address = {"api_base": self._server.url, "api_key": "none"}
-        return remote_model(
-            self._server.served_name,
-            "openai",
-            client=self._client,
-            model_args={**model_args, **address},
-            **settings,
-        )
+        arguments = {**model_args, "api_base": self._server.url, "api_key": "none"}
+        name = self._server.served_name
+        return remote_model(name, "openai", client=self._client, model_args=arguments, **settings)
 
     def _explain(self, error: ModelError) -> None:
         """Add the model's name, the fix or the server's last lines to an error."""
@@ -180,5 +172,5 @@ def _bypass_proxies() -> None:
         return
     for name in ("NO_PROXY", "no_proxy"):
         kept = [host.strip() for host in os.environ.get(name, "").split(",") if host.strip()]
-        if HOST not in kept:
-            os.environ[name] = ",".join([*kept, HOST])
+        if LOOPBACK not in kept:
+            os.environ[name] = ",".join([*kept, LOOPBACK])

@@ -34,7 +34,7 @@ def names_local_model(
     """
     if provider or (model_args or {}).keys() & {"api_base", "base_url"}:
         return False
-    if name == "~" or name.startswith(("/", "./", "../", "~/")) or name in (".", ".."):
+    if name in ("~", ".", "..") or name.startswith(("/", "./", "../", "~/")):
         return True
     path = Path(name)
     return (path / "config.json").is_file() or (path.suffix.lower() == ".gguf" and path.is_file())
@@ -50,19 +50,15 @@ class LocalFile:
     @classmethod
     def find(cls, name: str) -> LocalFile:
         """Return the model at path ``name``. Raises ``ModelSetupError`` if it cannot be served."""
-        place = f"model {name}"
         path = Path(os.path.normpath(Path(name).expanduser().absolute()))
         if not path.exists():
-            raise ModelSetupError(
-                "there is no such folder or file",
-                place=place,
-                remedy="A model of a provider is named provider/model, such as openai/gpt-4o-mini.",
-            )
-        if path.is_dir():
-            _check_folder(path, place)
-            return cls(path, "folder")
-        _check_gguf(path, place)
-        return cls(path, "gguf")
+            fault = "there is no such folder or file"
+            remedy: str | None = "A model of a provider is named provider/model, such as openai/gpt-4o-mini."
+        else:
+            fault, remedy = _folder_fault(path) if path.is_dir() else _gguf_fault(path)
+        if fault:
+            raise ModelSetupError(fault, place=f"model {name}", remedy=remedy)
+        return cls(path, "folder" if path.is_dir() else "gguf")
 
     @cached_property
     def name(self) -> str:
@@ -75,9 +71,7 @@ class LocalFile:
     @cached_property
     def model_type(self) -> str:
         """The architecture in ``config.json``, empty for other files."""
-        return (
-            str(read_json(self.path / "config.json").get("model_type", "")) if self.kind == "folder" else ""
-        )
+        return str(read_json(self.path / "config.json").get("model_type", ""))
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -94,7 +88,7 @@ class LocalFile:
 
     @property
     def needs_chat_template(self) -> bool:
-        """Whether it lacks a chat template and its tokenizer needs one."""
+        """True if it lacks a chat template and its tokenizer needs one."""
         if self.kind == "gguf" or self.chat_template is not None:
             return False
         return not any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
@@ -109,49 +103,34 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_folder(path: Path, place: str) -> None:
-    config = path / "config.json"
-    if not config.is_file():
+def _folder_fault(path: Path) -> tuple[str, str | None]:
+    """Return what is wrong with a folder (empty: nothing), and the fix."""
+    if not (path / "config.json").is_file():
         if (path / "adapter_config.json").is_file():
-            raise ModelSetupError(
-                "the folder holds an adapter, not a whole model",
-                place=place,
-                remedy="Merge it into its base model and save that (PEFT: merge_and_unload).",
-            )
-        files = sorted(file.name for file in path.glob("*.gguf"))
-        remedy = f"Name the file itself: {path / files[0]}." if files else None
-        raise ModelSetupError(
+            remedy = "Merge it into its base model and save that (PEFT: merge_and_unload)."
+            return "the folder holds an adapter, not a whole model", remedy
+        gguf = min(path.glob("*.gguf"), default=None)
+        remedy = "Name the folder that save_pretrained or a download wrote."
+        return (
             "the folder has no config.json, so it is not a Hugging Face model",
-            place=place,
-            remedy=remedy or "Name the folder that save_pretrained or a download wrote.",
+            f"Name the file itself: {gguf}." if gguf else remedy,
         )
-    if not read_json(config):
-        raise ModelSetupError("config.json is not a JSON object", place=place)
+    if not read_json(path / "config.json"):
+        return "config.json is not a JSON object", None
     if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
-        raise ModelSetupError(
-            f"the folder holds no weights ({', '.join(WEIGHTS)})",
-            place=place,
-            remedy="Was the download complete?",
-        )
+        return f"the folder holds no weights ({', '.join(WEIGHTS)})", "Was the download complete?"
+    return "", None
 
 
-def _check_gguf(path: Path, place: str) -> None:
+def _gguf_fault(path: Path) -> tuple[str, str | None]:
     if path.suffix.lower() != ".gguf":
-        raise ModelSetupError(
-            "the file is not a .gguf file",
-            place=place,
-            remedy="Name a .gguf file, or the folder that holds config.json.",
-        )
+        return "the file is not a .gguf file", "Name a .gguf file, or the folder that holds config.json."
     try:
         with path.open("rb") as file:
             start = file.read(len(POINTER))
     except OSError as error:
-        raise ModelSetupError(f"the file cannot be read: {error.strerror}", place=place) from error
+        return f"the file cannot be read: {error.strerror}", None
     if start.startswith(GGUF_MAGIC):
-        return
-    pointer = start == POINTER
-    raise ModelSetupError(
-        "the file does not begin like a GGUF file",
-        place=place,
-        remedy="It is a Git LFS pointer: download the file with git lfs pull." if pointer else None,
-    )
+        return "", None
+    pointer = "It is a Git LFS pointer: download the file with git lfs pull." if start == POINTER else None
+    return "the file does not begin like a GGUF file", pointer

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.network import LOOPBACK as HOST
+from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.models.local.backends import extra_arguments, find_backend
 from reward_kit.agent.models.local.recognise import LocalFile, read_json
@@ -34,11 +33,8 @@ END_SECONDS = 10.0
 """Time limit for the guard to end the server."""
 PAUSE = 0.25
 SECONDS_BETWEEN_NOTES = 15.0
-PORTS_TRIED = 3
-"""Another process may take a free port before the server does."""
 LAST_LINES, LAST_BYTES, SHORT = 12, 16_384, 300
 
-_PORT_TAKEN = re.compile(r"address already in use|couldn't bind|failed to bind", re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 logger = logging.getLogger(__name__)
@@ -72,6 +68,8 @@ class ModelServer:
     def __init__(self, file: LocalFile) -> None:
         self.file = file
         self.backend, self._program = find_backend(file)
+        self.place = f"model {self.file.name} ({self.backend.name})"
+        """Its name in errors."""
         self.timeout = start_limit()
         self._users = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,14 +78,9 @@ class ModelServer:
         self._port = 0
 
     @property
-    def place(self) -> str:
-        """Its name in errors."""
-        return f"model {self.file.name} ({self.backend.name})"
-
-    @property
     def url(self) -> str:
         """The base address of its OpenAI-compatible interface."""
-        return f"http://{HOST}:{self._port}/v1"
+        return f"http://{LOOPBACK}:{self._port}/v1"
 
     @property
     def served_name(self) -> str:
@@ -96,19 +89,18 @@ class ModelServer:
 
     @property
     def never_samples(self) -> bool:
-        """Whether the temperature has no effect."""
+        """True if the temperature has no effect."""
         settings = read_json(self.file.path / "generation_config.json")
         return self.backend.name == "transformers" and not settings.get("do_sample")
 
     @property
-    def log(self) -> Path:
-        """The file with the server's output."""
+    def _log(self) -> Path:
         assert self._folder is not None, "open() was called"
         return self._folder / "server.log"
 
     @property
     def _link(self) -> Path:
-        return self.log.with_name("model")
+        return self._log.with_name("model")
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines its answers: model files, program and arguments."""
@@ -126,18 +118,16 @@ class ModelServer:
 
         Raises ``ModelSetupError`` with its last lines if it exits or is not ready in time.
         """
-        if self._users:
-            self._users += 1
-            return False
-        self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
-        self._link.symlink_to(self.file.path)
-        try:
-            await self._start()
-        except BaseException:
-            await self._stop()
-            raise
-        self._users = 1
-        return True
+        if not self._users:
+            self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
+            self._link.symlink_to(self.file.path)
+            try:
+                await self._start()
+            except BaseException:
+                await self._stop()
+                raise
+        self._users += 1
+        return self._users == 1
 
     async def close(self) -> bool:
         """End the server with its last user; return whether that was now."""
@@ -164,63 +154,62 @@ class ModelServer:
         """Return the end of the server's output and the path of its log, in one line."""
         self._log_named = True
         text = " | ".join(self._last_lines())
-        return f"{'…' if len(text) > SHORT else ''}{text[-SHORT:]} (log: {self.log})"
+        return f"{'…' if len(text) > SHORT else ''}{text[-SHORT:]} (log: {self._log})"
 
     def _last_lines(self) -> list[str]:
         """Read the last lines, without colours and keys, and only the last state of a progress bar."""
-        with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - LAST_BYTES))
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - LAST_BYTES))
             text = redact(_COLOURS.sub("", file.read().decode(errors="replace")))
-            lines = (line.rstrip().rsplit("\r")[-1].strip() for line in text.split("\n"))
-            return [line for line in lines if line][-LAST_LINES:]
-        return []
+        lines = (line.rstrip().rsplit("\r")[-1].strip() for line in text.split("\n"))
+        return [line for line in lines if line][-LAST_LINES:]
 
     async def _start(self) -> None:
-        logger.info(
-            "starting a server for %s (%s); its log is %s", self.file.name, self.backend.name, self.log
-        )
+        name, log = self.file.name, self._log
+        logger.info("starting a server for %s (%s); its log is %s", name, self.backend.name, log)
         started = time.monotonic()
-        for attempt in range(PORTS_TRIED):
-            self._port = _free_port()
-            command = await asyncio.to_thread(
-                self.backend.command, self._program, self.file, self._link, self._port
+        with listen(LOOPBACK, 0) as probe:
+            self._port = probe.getsockname()[1]
+        command = await asyncio.to_thread(
+            self.backend.command, self._program, self.file, self._link, self._port
+        )
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - an installed program; starting is quick
+                [sys.executable, "-I", str(GUARD), *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # the evaluation handles Ctrl-C and ends the server in order
             )
-            with self.log.open("ab") as log:
-                self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - an installed program; starting is quick
-                    [sys.executable, "-I", str(GUARD), *command],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # the evaluation handles Ctrl-C and ends the server in order
-                )
-            if await self._ready(started):
-                break
-            if attempt + 1 == PORTS_TRIED or not _PORT_TAKEN.search("\n".join(self._last_lines())):
-                raise self._not_started(self._exit())
-        logger.info("%s is ready after %.0f s", self.file.name, time.monotonic() - started)
-
-    async def _ready(self, started: float) -> bool:
-        """Wait until the server is ready or has exited. Raises ``ModelSetupError`` after the time limit."""
-        assert self._process is not None
         noted = started
-        while self._process.poll() is None:
-            if await _answers(self._port, self.backend.health) and self._process.poll() is None:
-                return True
+        while not await self._answers():
             now = time.monotonic()
+            if self._process.poll() is not None:
+                raise self._not_started(self._exit())
             if now - started > self.timeout:
-                raise self._not_started(
-                    f"is not ready after {self.timeout:g} s (more time: {TIMEOUT}=SECONDS)"
-                )
+                more = f"(more time: {TIMEOUT}=SECONDS)"
+                raise self._not_started(f"is not ready after {self.timeout:g} s {more}")
             if now - noted >= SECONDS_BETWEEN_NOTES:
-                logger.info("still loading %s, %.0f s", self.file.name, now - started)
+                logger.info("still loading %s, %.0f s", name, now - started)
                 noted = now
             await asyncio.sleep(PAUSE)
-        return False
+        logger.info("%s is ready after %.0f s", name, time.monotonic() - started)
+
+    async def _answers(self) -> bool:
+        import aiohttp
+
+        address = f"http://{LOOPBACK}:{self._port}{self.backend.health}"
+        try:
+            limit = aiohttp.ClientTimeout(total=5.0)
+            async with aiohttp.ClientSession(timeout=limit) as http, http.get(address) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
 
     def _not_started(self, what: str) -> ModelSetupError:
         self._log_named = True
         lines = "".join(f"\n  {line}" for line in self._last_lines())
-        output = f"The last lines of {self.log}:{lines}" if lines else f"It printed nothing ({self.log})."
+        output = f"The last lines of {self._log}:{lines}" if lines else f"It printed nothing ({self._log})."
         return ModelSetupError(f"its server {what}. {output}", place=self.place)
 
     def _exit(self) -> str:
@@ -231,33 +220,15 @@ class ModelServer:
         """End the server and wait for it; remove the log unless an error has named it."""
         process, self._process = self._process, None
         if process is not None:
-            assert process.stdin is not None
+            assert process.stdin is not None, "it is a pipe"
             with suppress(OSError):
                 process.stdin.close()
-            deadline = time.monotonic() + END_SECONDS
             try:
-                while process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - a process sets no event
-                    await asyncio.sleep(PAUSE / 5)
-            finally:
-                if process.poll() is None:
-                    process.terminate()
+                await asyncio.to_thread(process.wait, END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.terminate()
         if self._folder is not None and not self._log_named:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-async def _answers(port: int, path: str) -> bool:
-    """Return whether the server answers 200; a plain socket bypasses all proxies."""
-    writer = None
-    try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(HOST, port), 5.0)
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
-        line = await asyncio.wait_for(reader.readline(), 5.0)
-        return line.split(b" ")[1:2] == [b"200"]
-    except (TimeoutError, OSError, ValueError):
-        return False
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def start_limit() -> float:
@@ -267,13 +238,6 @@ def start_limit() -> float:
         if float(text) > 0:
             return float(text)
     raise ModelSetupError(f"{TIMEOUT}={text!r} is not a number of seconds")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 @contextmanager
