@@ -7,26 +7,14 @@ import os
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import click
 import pytest
+from command import run_command as run
 
 import reward_kit
 from reward_kit import RewardKitError
 from reward_kit.cli import cli, main, parse_args
-
-
-def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "reward_kit", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.fixture
@@ -46,14 +34,14 @@ class TestHelp:
     @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
     def test_names_every_command_with_a_line(self, arguments):
         done = run(*arguments)
-        assert done.returncode == 0
+        assert done.code == 0
         for line in (
             "agent-eval Evaluate an agent",
             "db Open, export",
             "preview Try an evaluator",
         ):
-            assert line in " ".join(done.stdout.split())
-        assert "deploy" not in done.stdout
+            assert line in " ".join(done.out.split())
+        assert "deploy" not in done.out
 
     @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
     def test_says_of_each_command_what_the_command_says_of_itself(self, name):
@@ -63,7 +51,7 @@ class TestHelp:
 
     def test_version(self):
         done = run("--version")
-        assert (done.returncode, done.stdout) == (0, f"reward-kit {reward_kit.__version__}\n")
+        assert (done.code, done.out) == (0, f"reward-kit {reward_kit.__version__}\n")
 
 
 class TestExitCodes:
@@ -90,8 +78,8 @@ class TestExitCodes:
             (["--nothing"], "No such option"),
         ]:
             done = run(*arguments)
-            assert done.returncode == 2
-            assert fault in done.stderr
+            assert done.code == 2
+            assert fault in done.err
 
     def test_an_interrupt_is_130(self, command):
         def interrupted():
@@ -151,7 +139,7 @@ class TestEnvironment:
         (tmp_path / "main.py").write_text("def evaluate(messages, **kwargs):\n    return {'score': 1}\n")
         (tmp_path / "samples.jsonl").write_text('{"messages": []}\n')
         arguments = ["preview", "-m", f"a={tmp_path}", "-s", str(tmp_path / "samples.jsonl")]
-        assert run("-v", *arguments).returncode == run(*arguments).returncode == 0
+        assert run("-v", *arguments).code == run(*arguments).code == 0
         code = (
             "from reward_kit.cli import main; main(['-v'])\n"
             "import logging; print(logging.getLogger('reward_kit').level)"

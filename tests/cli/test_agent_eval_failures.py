@@ -63,14 +63,3 @@ def test_a_model_that_cannot_be_reached_is_told_and_the_exit_code_is_1(
     assert quiet.error.startswith("2 explanations are missing: ")
     judge._faults.clear()
     assert agent_eval("--resume", "mine", "--quiet", **variables).code == 0
-
-
-def test_a_key_that_is_missing_for_the_explanations_stops_before_the_first_rollout(
-    agent_eval: Command, bundle: Bundle, environment: None
-) -> None:
-    bundle.rows({"actions": GOLD})
-    bundle.write("agent.py", AGENT)
-    ran = agent_eval(*RUN, "--explain", "openai/judge")
-    assert ran.code == 2
-    assert "OPENAI_API_KEY is not set" in ran.error
-    assert not (bundle.folder / "runs").exists()

@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -45,6 +44,7 @@ def server_of(stub: StubServer) -> dict[str, str]:
 
 def test_no_dataset(agent_eval: Command) -> None:
     assert_fault(agent_eval("--agent", "gold"), "--dataset")
+    assert_fault(agent_eval("-d", "nothing.jsonl", "--agent", "gold"), "nothing.jsonl")
 
 
 def test_no_model_and_no_agent(agent_eval: Command) -> None:
@@ -87,10 +87,6 @@ def test_an_option_that_is_none(agent_eval: Command) -> None:
 # -- the bundle
 
 
-def test_a_missing_file(agent_eval: Command) -> None:
-    assert_fault(agent_eval("-d", "nothing.jsonl", "--agent", "gold"), "nothing.jsonl")
-
-
 def test_bad_json_on_line_seven(agent_eval: Command, bundle: Bundle) -> None:
     lines = [json.dumps({**ROW, "id": f"row{number}"}) for number in range(6)]
     bundle.write("task.jsonl", "\n".join([*lines, '{"id": "row6",}', ""]))
@@ -105,6 +101,7 @@ def test_bad_json_on_line_seven(agent_eval: Command, bundle: Bundle) -> None:
         ([{"id": "../x"}], ["task.jsonl:1", "../x"]),
         ([{"seed_sql": "file:nothing.sql"}], ["task.jsonl:1", "nothing.sql"]),
         ([{"toolset": "flight_task.gadgets"}], ["task.jsonl:1", "flight_task.gadgets"]),
+        ([{"toolset": "flight_task.reward"}], ["flight_task.reward", "ToolRegistry"]),
         ([{"actions": None}], ["flight.booking.001", "actions", "--agent"]),
     ],
 )
@@ -120,18 +117,6 @@ def test_an_error_in_the_seed_is_told_with_its_line(agent_eval: Command, bundle:
     bundle.write("seed.sql", SEED + "\nINSERT INTO flihgts VALUES (2);\n")
     assert_fault(agent_eval(*GOLD_RUN), "flight_task/seed.sql:6", "flihgts")
     assert list((bundle.folder / "runs" / ".bases").iterdir()) == []
-
-
-def test_a_toolset_without_a_registry(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows({"actions": GOLD})
-    bundle.write("tools.py", "tools = []\n")
-    assert_fault(agent_eval(*GOLD_RUN), "flight_task.tools", "ToolRegistry")
-
-
-def test_a_toolset_that_does_not_import(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows({"actions": GOLD})
-    bundle.write("tools.py", "import no_such_library\n")
-    assert_fault(agent_eval(*GOLD_RUN), "tools.py:1", "no_such_library")
 
 
 # -- the reward
@@ -188,12 +173,10 @@ def test_a_key_in_a_dot_env_file_is_read(
     assert agent_eval(*MODEL_RUN, "--quiet").code == 0
 
 
-@pytest.mark.parametrize("model", ["gpt-9000-nonesuch", "nonesuch/model"])
-def test_an_unknown_model(agent_eval: Command, model: str) -> None:
-    ran = agent_eval(
-        "-d", "task.jsonl", "--model", model, "--no-sim-user", OPENAI_API_KEY="sk-test-0123456789"
+def test_an_unknown_model(agent_eval: Command) -> None:
+    assert_fault(
+        agent_eval("-d", "task.jsonl", "--model", "nonesuch/model", "--no-sim-user"), "nonesuch/model"
     )
-    assert_fault(ran, model)
 
 
 def test_a_model_that_the_server_does_not_know(agent_eval: Command, stub_llm: StubServer) -> None:
@@ -258,16 +241,6 @@ def test_a_rollout_that_failed_through_no_fault_of_the_agent_is_run_again(
     (outcome,) = results()["rows"][0]["rollouts"]
     assert (outcome["attempt"], outcome["reward"]) == (1, 0.0)
     assert results()["usage"]["agent"]["calls"] == 1
-
-
-def test_an_answer_that_is_not_json(
-    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
-) -> None:
-    stub_llm.script("gpt-4o-mini", [Answer(body=b"<html>Bad gateway</html>")])
-    ran = agent_eval(*MODEL_RUN, "--retries", "0", **server_of(stub_llm))
-    assert ran.code == 1
-    assert results()["unjudged"] == {"infrastructure_error": 1}
-    assert "not judged" in ran.error
 
 
 # -- the tools
@@ -416,26 +389,6 @@ def test_secrets_given_as_model_arguments_are_not_stored(
     written = [path for path in bundle.folder.rglob("*") if path.is_file()]
     assert not [path for path in written if canary.encode() in path.read_bytes()]
     assert canary not in ran.out + ran.err
-
-
-def test_a_tool_calling_sys_exit_costs_its_call_only(
-    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
-) -> None:
-    bundle.write(
-        "tools.py",
-        "import sys\nfrom reward_kit.agent import ToolRegistry\n"
-        'R = ToolRegistry("exits")\n@R.tool(parameters={})\ndef leave(db):\n    sys.exit(3)\n',
-    )
-    bundle.rows({"actions": [{"name": "leave", "arguments": {}}], "n_rollouts": 1})
-    ran = agent_eval(*GOLD_RUN)
-    assert (ran.code, results()["score"]) == (0, 0.0), ran.err
-
-
-def test_the_module_runs_as_a_program_too() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "reward_kit", "agent-eval", "--help"], capture_output=True, timeout=60
-    )
-    assert ran.returncode == 0
 
 
 def test_the_model_is_asked_with_the_rollouts_seed_and_the_tools(

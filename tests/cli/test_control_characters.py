@@ -27,19 +27,11 @@ def seed_in_error(bundle: Bundle) -> None:
     bundle.write("seed.sql", f"{SEED}INSERT INTO nowhere VALUES('{FOREIGN.strip()}{HARMLESS}');\n")
 
 
-def goal_in_error(bundle: Bundle) -> None:
-    bundle.rows({"end_goal_sql": f'SELECT 1 FROM "{FOREIGN}{HARMLESS}"'})
-
-
-def action_in_error(bundle: Bundle) -> None:
-    bundle.rows({"actions": [{"name": f"{FOREIGN}{HARMLESS}", "arguments": {}}]})
-
-
 def import_in_error(bundle: Bundle) -> None:
     bundle.write("tools.py", f"raise ValueError({FOREIGN + HARMLESS!r})")
 
 
-@pytest.mark.parametrize("broken", [seed_in_error, goal_in_error, action_in_error, import_in_error])
+@pytest.mark.parametrize("broken", [seed_in_error, import_in_error])
 def test_faults_of_a_bundle_are_shown_without_control_characters(
     bundle: Bundle, agent_eval: Callable[..., Finished], broken: Callable[[Bundle], None]
 ) -> None:

@@ -8,13 +8,14 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from command import run_command
 
 pytest.importorskip("mcp")
 import httpx2
@@ -45,13 +46,13 @@ async def add(text: str, db) -> int:
 
 @R.tool
 def count(db) -> int:
-    '''How many notes there are.'''
+    '''The number of notes.'''
     return db.fetch_val("SELECT count(*) FROM notes")
 
 
 @R.tool
 def long(letters: int) -> str:
-    '''A text of so many letters, of two bytes each.'''
+    '''A text of this many letters, of two bytes each.'''
     return "é" * letters
 """
 SEED = """
@@ -71,19 +72,6 @@ def folder(tmp_path: Path) -> Path:
     (bundle / "tools.py").write_text(TOOLS)
     (bundle / "seed.py").write_text(SEED)
     return tmp_path
-
-
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MODULE, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @asynccontextmanager
@@ -140,82 +128,65 @@ async def count(client: Client) -> str:
 
 class TestStdio:
     @pytest.mark.parametrize(
-        ("target", "mode"),
-        [("office_notes.tools", "auto"), ("office_notes", "legacy"), ("office_notes.tools:R", "auto")],
+        ("cwd", "target", "mode"),
+        [
+            (".", "office_notes.tools:R", "auto"),
+            (".", "office_notes", "legacy"),
+            ("office_notes", ".", "auto"),
+        ],
     )
-    async def test_tools_are_listed_and_called(self, folder, target, mode):
-        async with over_stdio(folder, target, mode) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count", "long"]
-            assert (await client.call_tool("add", {"text": "second"})).content[0].text == "2"
-            assert await count(client) == "2"
-
-    async def test_from_inside_the_bundle(self, folder):
-        async with over_stdio(folder / "office_notes", ".") as client:
-            assert await count(client) == "1"
-
-    async def test_what_tools_print_goes_to_stderr(self, folder, tmp_path):
+    async def test_tools_are_listed_and_called_and_print_to_stderr(self, folder, tmp_path, cwd, target, mode):
         with (tmp_path / "log.txt").open("w+") as log:
-            async with over_stdio(folder, "office_notes", log=log) as client:
-                await client.call_tool("add", {"text": "second"})
+            async with over_stdio(folder / cwd, target, mode, log=log) as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count", "long"]
+                assert (await client.call_tool("add", {"text": "second"})).content[0].text == "2"
+                assert await count(client) == "2"
             log.seek(0)
             printed = log.read()
         for text in ("imported", "seeding", "adding second", "raw", "child"):
             assert text in printed
 
-    def test_standard_output_has_nothing_but_the_protocol(self, folder):
-        hello = {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": {"name": "t", "version": "1"},
-            },
-        }
-        call = {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "add", "arguments": {"text": "x"}},
-        }
-        process = subprocess.Popen(
-            [*MODULE, "office_notes"],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        answers = []
-        for message in (hello, call):
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-            answers.append(json.loads(process.stdout.readline()))
+    def test_standard_output_has_only_the_protocol_until_the_input_ends(self, folder):
+        about = {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+        }  # fmt: skip
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+        add = {"name": "add", "arguments": {"text": "x"}}
+        process = started(folder)
+        answers = [
+            ask(process, hello),
+            ask(process, {**hello, "id": 2, "method": "tools/call", "params": add}),
+        ]
         rest, _ = process.communicate(timeout=30)
         assert [answer["id"] for answer in answers] == [1, 2]
         assert answers[1]["result"]["content"][0]["text"] == "2"
-        assert rest == ""
-        assert process.returncode == 0
+        assert (rest, process.returncode) == ("", 0)
 
     def test_ctrl_c_ends_it(self, folder):
-        process = subprocess.Popen(
-            [*MODULE, "office_notes"],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        while "seeding" not in process.stderr.readline():
-            pass
-        time.sleep(0.5)  # until it waits for input; earlier, the signal ends it as well
+        process = started(folder)
+        ask(process, {"jsonrpc": "2.0", "id": 1, "method": "ping"})  # it waits for input now
         process.send_signal(2)
         assert process.wait(timeout=20) == 128 + 2
         process.communicate()
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*MODULE, "office_notes"],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
 
 
 class TestHttp:
@@ -240,58 +211,46 @@ class TestHttp:
             async with over_http(url, Authorization="Bearer open-sesame") as client:
                 assert await count(client) == "1"
 
-    def test_a_page_in_a_browser_cannot_reach_it(self, folder):
+    def test_strangers_are_refused_and_those_who_hang_up_print_nothing(self, folder):
         with serving(folder) as url:
             headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
             assert httpx.post(url, json={}, headers=headers).status_code == 403
             assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 403
-
-    def test_a_client_that_hangs_up_in_the_body_prints_nothing(self, folder):
-        with serving(folder) as url:
             host = url.split("/")[2]
-            with socket.create_connection(("127.0.0.1", int(host.split(":")[1]))) as client:
+            port = host.split(":")[1]
+            with socket.create_connection(("127.0.0.1", int(port))) as client:
                 head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
                 client.sendall(f"{head}Accept: application/json, text/event-stream\r\n".encode())
                 client.sendall(b"Content-Length: 100\r\n\r\n{")
             assert httpx.get(f"http://{host}/").status_code == 404
+            second = run_command("mcp", "office_notes", "--http", "--port", port, cwd=folder)
+        assert second.code == 2
+        assert f"cannot listen on 127.0.0.1 port {port}" in second.error
 
 
 class TestFaults:
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
     def test_listening_elsewhere_without_a_token_is_refused(self, folder, host):
-        done = run(folder, "office_notes.tools", "--http", "--host", host, REWARD_KIT_MCP_TOKEN="")
-        assert done.returncode == 2
-        assert "REWARD_KIT_MCP_TOKEN" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        env = {**os.environ, "REWARD_KIT_MCP_TOKEN": ""}
+        done = run_command("mcp", "office_notes.tools", "--http", "--host", host, cwd=folder, env=env)
+        assert done.code == 2
+        assert "REWARD_KIT_MCP_TOKEN" in done.err
+        assert len(done.err.splitlines()) == 1
 
     @pytest.mark.parametrize(
-        ("target", "told"),
+        ("target", "fault"),
         [
             ("nothing.tools", "there is no module 'nothing'"),
             ("office_notes.seed", "has no ToolRegistry"),
             ("office_notes/tools.py", "is a file"),
             ("office_notes.tools:S", "does not exist"),
             ("json", "has no ToolRegistry"),
+            ("office_notes", "nonsense"),
         ],
     )
-    def test_a_target_that_has_no_tools_is_one_line(self, folder, target, told):
-        done = run(folder, target)
-        assert (done.returncode, done.stdout) == (2, "")
-        errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-        assert len(errors) == 1
-        assert told in errors[0]
-        assert "Traceback" not in done.stderr
-
-    def test_a_faulty_seed_is_told_before_anything_is_served(self, folder):
+    def test_a_target_that_cannot_be_served_is_one_line(self, folder, target, fault):
         (folder / "office_notes" / "seed.py").write_text("def seed(db):\n    db.execute('nonsense')\n")
-        done = run(folder, "office_notes")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "nonsense" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_a_port_in_use_is_one_line(self, folder):
-        with serving(folder) as url:
-            port = url.rsplit(":", 1)[1].split("/")[0]
-            done = run(folder, "office_notes", "--http", "--port", port)
-        assert done.returncode == 2
-        assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+        done = run_command("mcp", target, cwd=folder)
+        assert (done.code, done.out) == (2, "")
+        (line,) = [line for line in done.error.splitlines() if line.startswith("Error: ")]
+        assert fault in line

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from command import run_command
 
 from reward_kit.cli import deploy_command, parse_args, preview_command
 
@@ -26,27 +25,20 @@ def folder(tmp_path):
 
 
 def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "reward_kit", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=folder,
-    )
+    return run_command(*arguments, cwd=folder)
 
 
 def test_the_results_are_shown(folder):
     done = run(folder, "preview", "-m", "first=good", "second=good", "--samples", "samples.jsonl")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Total Samples: 2" in done.stdout
-    assert "  Score: 0.5\n  first: {'score': 0.5, 'reason': 'fine'}\n  second: " in done.stdout
+    assert (done.code, done.err) == (0, "")
+    assert "Total Samples: 2" in done.out
+    assert "  Score: 0.5\n  first: {'score': 0.5, 'reason': 'fine'}\n  second: " in done.out
 
 
 def test_a_sample_that_cannot_be_judged_is_exit_code_1(folder):
     done = run(folder, "preview", "-m", "broken=broken", "-s", "samples.jsonl")
-    assert done.returncode == 1
-    assert "Error: broken: LookupError: mine" in done.stdout
+    assert done.code == 1
+    assert "Error: broken: LookupError: mine" in done.out
 
 
 @pytest.mark.parametrize(
@@ -75,7 +67,7 @@ def test_a_sample_that_cannot_be_judged_is_exit_code_1(folder):
 )
 def test_a_fault_is_one_line_and_exit_code_2(folder, arguments, fault):
     done = run(folder, "preview", *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", fault)
+    assert (done.code, done.out, done.err) == (2, "", fault)
 
 
 def test_the_function_behind_it_prints_faults_and_gives_1(folder, monkeypatch, capsys):
@@ -88,10 +80,8 @@ def test_the_function_behind_it_prints_faults_and_gives_1(folder, monkeypatch, c
 
 def test_deploy_says_that_it_is_gone(folder, capsys):
     done = run(folder, "deploy", "--id", "x", "--target", "fireworks", "-m", "a=good")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "Error: deploying an evaluator to the Fireworks platform is not part of this"
-    )
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Error: deploying an evaluator to the Fireworks platform is not part of this")
     assert deploy_command(parse_args(["deploy", "--id", "x"])[0]) == 1
     assert "not part of this package" in capsys.readouterr().err
 
@@ -99,15 +89,15 @@ def test_deploy_says_that_it_is_gone(folder, capsys):
 def test_an_evaluator_that_exits_is_an_error_with_its_line(folder):
     (folder / "broken" / "main.py").write_text("def evaluate(messages, **kwargs):\n    raise SystemExit\n")
     done = run(folder, "preview", "-m", "broken=broken", "-s", "samples.jsonl")
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: an evaluator raised main.py:2: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.code == 2
+    assert done.err.startswith("Error: an evaluator raised main.py:2: ")
+    assert len(done.err.splitlines()) == 1
 
 
 def test_samples_that_cannot_be_read_are_one_error(folder):
     (folder / "deep.jsonl").write_text('{"messages": ' + "[" * 100_000)
     for samples, fault in (("deep.jsonl", "nested too deeply"), ("good", "Is a directory: 'good'")):
         done = run(folder, "preview", "-m", "a=good", "-s", samples)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert fault in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert (done.code, done.out) == (2, "")
+        assert fault in done.err
+        assert len(done.err.splitlines()) == 1

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import run_command
 from pages import ROOT, follow
 
 from reward_kit.agent.config import OPTIONS
@@ -60,10 +59,7 @@ def test_what_is_not_there_is_not(path: str) -> None:
 def test_commands_that_are_not_there_end_with_2(command: str) -> None:
     arguments = shlex.split(command)[1:]
     options = ["--id", "x"] if arguments == ["deploy"] else []
-    done = subprocess.run(
-        [sys.executable, "-m", "reward_kit", *arguments, *options], capture_output=True, timeout=60
-    )
-    assert done.returncode == 2
+    assert run_command(*arguments, *options).code == 2
 
 
 def test_earlier_options_are_there_or_not_as_the_table_says() -> None:

@@ -9,12 +9,12 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Finished, run_command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NODE = shutil.which("node")
@@ -39,17 +39,9 @@ def agent() -> Iterator[str]:
         process.communicate()
 
 
-def evaluate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", str(EXAMPLES / "flight_task")]
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=folder,
-        env={**os.environ, "MODEL_AGENT": "", "MODEL_SIM": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def evaluate(folder: Path, *arguments: str) -> Finished:
+    env = {**os.environ, "MODEL_AGENT": "", "MODEL_SIM": ""}
+    return run_command("agent-eval", "-d", EXAMPLES / "flight_task", *arguments, cwd=folder, env=env)
 
 
 def trajectories(folder: Path) -> list[dict[str, Any]]:
@@ -60,7 +52,7 @@ def trajectories(folder: Path) -> list[dict[str, Any]]:
 
 def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None:
     done = evaluate(tmp_path, "--agent", agent, "--no-sim-user", "--task-ids", ROWS, "--n-rollouts", "5")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     played = trajectories(tmp_path)
     assert [one["reward"] for one in played] == [1.0] * 10
     assert {one["agent"] for one in played} == {agent}
@@ -83,7 +75,7 @@ def test_it_books_for_a_user_who_tells_a_name(tmp_path: Path, agent: str) -> Non
     )
     row = ("--task-ids", "flight.booking.001", "--n-rollouts", "1")
     done = evaluate(tmp_path, "--agent", agent, "--user", "traveller:Traveller", *row)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     [one] = trajectories(tmp_path)
     assert (one["reward"], one["stop_reason"], one["turns"]) == (1.0, "user_stop", 2)
     assert [call["name"] for call in one["tool_calls"]] == [
@@ -96,8 +88,6 @@ def test_it_books_for_a_user_who_tells_a_name(tmp_path: Path, agent: str) -> Non
 
 def test_an_agent_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = evaluate(tmp_path, "--agent", "http://127.0.0.1:9", "--no-sim-user")
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert "no agent answers at http://127.0.0.1:9" in errors[0]
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    (line,) = [line for line in done.error.splitlines() if line.startswith("Error: ")]
+    assert "no agent answers at http://127.0.0.1:9" in line
