@@ -19,9 +19,9 @@ import sys
 import time
 from typing import Any
 
+from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import LiteLLMModel
-from reward_kit.agent.models.openai_http.endpoint import find_endpoint
-from reward_kit.agent.models.openai_http.model import OpenAIModel
+from reward_kit.agent.models.openai_http import OpenAIModel
 
 NAME = "openai/gpt-4o-mini"
 SERVER = """

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.agent.models.litellm import LiteLLMModel, check_model, import_litellm
-from reward_kit.agent.models.litellm_answer import read_answer
-from reward_kit.agent.models.own_fields import sent_messages
-from reward_kit.agent.models.remote import remote_model
+from reward_kit.agent.models.litellm import LiteLLMModel, check_model, remote_model
+from reward_kit.agent.models.litellm_library import import_litellm, read_answer, sent_messages
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"

@@ -18,8 +18,8 @@ from stub_server import Answer, StubServer
 from reward_kit.agent import load_agent
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.models.openai_http.endpoint import find_endpoint
-from reward_kit.agent.models.openai_http.model import OpenAIModel
+from reward_kit.agent.models.endpoint import find_endpoint
+from reward_kit.agent.models.openai_http import OpenAIModel
 from reward_kit.errors import BundleError
 
 BOUNDED = settings(

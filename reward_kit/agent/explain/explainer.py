@@ -68,7 +68,7 @@ def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -
     if config.explain is None:
         return None
     from reward_kit.agent.models.limiter import Limiters
-    from reward_kit.agent.models.remote import remote_model
+    from reward_kit.agent.models.litellm import remote_model
 
     if limiters is None or not limiters.used:
         limiters = Limiters(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 
     from reward_kit.agent.base.types import Completion, Message, Model, Role
-    from reward_kit.agent.models.limiter import Limiter
+    from reward_kit.agent.models.limiter import Limiter, Limiters
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
 
@@ -153,6 +153,84 @@ def _for_all(fault: ModelError) -> ModelError:
     )
     error.__cause__ = fault
     return error
+
+
+class RemoteModel:
+    """A model at a provider, asked for each answer through ``ask``.
+
+    ``timeout`` is in seconds for one attempt; a fault that may pass is raised after ``retries`` further
+    attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, on top of what the
+    provider asks for. With ``limiters``, calls go through the limiter of the provider. Subclasses write a
+    request, and make one attempt with it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        temperature: float | None = None,
+        model_args: dict[str, Any] | None = None,
+        timeout: float = 600.0,
+        retries: int = 3,
+        backoff: float = 1.0,
+        limiters: Limiters | None = None,
+    ) -> None:
+        self.name = name
+        self.temperature = temperature
+        self.model_args = dict(model_args or {})
+        self.timeout = timeout
+        self.retries = retries
+        self.backoff = backoff
+        self._limiters = limiters
+
+    async def complete(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        parallel_tool_calls: bool = True,
+        caller: Caller | None = None,
+    ) -> Completion:
+        """Ask the model; raises ``ModelError`` or one of its subclasses if it does not answer."""
+        request = self._request(messages, tools, seed, parallel_tool_calls)
+        limiter = None if self._limiters is None else self._limiters.of(*self._place())
+        return await ask(
+            lambda: self._attempt(request, limiter),
+            retries=self.retries,
+            backoff=self.backoff,
+            limiter=limiter,
+            size=0 if limiter is None else self._size(request),
+            caller=caller,
+        )
+
+    def for_rollout(self, caller: Caller) -> Model:
+        """The model as one rollout asks it."""
+        return BoundModel(self, caller)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        raise NotImplementedError
+
+    def _place(self) -> tuple[str, str | None]:
+        """The provider and its address."""
+        raise NotImplementedError
+
+    def _request(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        seed: int | None,
+        parallel_tool_calls: bool,
+    ) -> Any:
+        raise NotImplementedError
+
+    def _size(self, request: Any) -> int:
+        """Characters of what is counted in tokens."""
+        raise NotImplementedError
+
+    async def _attempt(self, request: Any, limiter: Limiter | None) -> Completion | ModelError:
+        raise NotImplementedError
 
 
 class BoundModel:

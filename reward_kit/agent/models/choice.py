@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
+from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.models.local.server import ModelServers
-from reward_kit.agent.models.remote import remote_model
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:

@@ -1,16 +1,17 @@
-"""Models of a person's own that answer in this process: objects, or plain functions."""
+"""A person's own models, which answer in this process: objects, or plain functions."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
+import math
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.models.calls import RemoteModel
 from reward_kit.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Model, Role
 
+T = TypeVar("T")
+
 OPTIONS = ("tools", "seed", "parallel_tool_calls")
-"""What a function gets by these names, if it takes it, besides the messages."""
+"""Names under which a function gets more than the messages, if it takes them."""
 
 
 def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
-    """Models by role, functions made into such; ``UsageError`` for what is none."""
+    """Models by role, with functions wrapped; raises ``UsageError`` for anything else."""
     if not isinstance(models, Mapping):
         raise UsageError(
             f"models takes a dict, not {models!r}",
@@ -57,7 +60,7 @@ class FunctionModel:
 
     A function that is not ``async`` runs in a thread, so that others are answered meanwhile. It returns the
     assistant message (a dict, or an object with ``model_dump()``, such as OpenAI's client gives), its text
-    alone, or a ``Completion``, which can tell what the answer used. ``TypeError`` for anything else, and for
+    alone, or a ``Completion``, which can say what the answer used. ``TypeError`` for anything else, and for
     tool calls that are not of OpenAI's form.
     """
 
@@ -74,104 +77,32 @@ class FunctionModel:
         seed: int | None = None,
         parallel_tool_calls: bool = True,
     ) -> Completion:
-        """What the function makes of ``messages``."""
+        """Return what the function makes of ``messages``."""
         options = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
         call = partial(self._function, messages, **{name: options[name] for name in self._options})
         answer = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
         return _completion(await answer if inspect.isawaitable(answer) else answer)
 
 
-def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, CallTimeout]:
-    """The time of a call, by role, for those of a person's own models that do not see to it themselves."""
-    if not models:
-        return {}
-    from reward_kit.agent.models.litellm import LiteLLMModel
-    from reward_kit.agent.models.openai_http.model import OpenAIModel
-
-    return {
-        role: CallTimeout(seconds)
-        for role, model in models.items()
-        if not isinstance(model, LiteLLMModel | OpenAIModel)
-    }
+def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, float]:
+    """The time limit of a call, by role, for those of a person's own models that keep none themselves."""
+    return {role: seconds for role, model in models.items() if not isinstance(model, RemoteModel)}
 
 
-class CallTimeout:
-    """Ends calls that take longer than ``seconds``, all of those that run at the same time.
+async def answer_within(seconds: float, call: Awaitable[T], name: str) -> T:
+    """Await ``call``; raises ``ModelError`` if the model ``name`` does not answer in time.
 
-    They have the same time, so the first to be over is the one that began first: a single timer serves all,
-    and a quick call costs next to nothing.
+    What runs in a thread goes on there, and nothing waits for it.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._running: dict[_Call, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def answer(self, call: Awaitable[Any], name: str) -> Any:
-        """What ``call`` gives; ``ModelError`` where the model ``name`` has not answered in time.
-
-        What runs in a thread goes on there, and nobody waits for it any more.
-        """
-        loop = asyncio.get_running_loop()
-        present: Any = asyncio.current_task()
-        entry = _Call(present, loop.time() + self.seconds)
-        self._running[entry] = None
-        if self._timer is None:
-            self._start(loop, self.seconds)
-        try:
+    try:
+        async with asyncio.timeout(None if math.isinf(seconds) else seconds) as limit:
             return await call
-        except (Exception, asyncio.CancelledError) as error:
-            if not entry.is_over or (isinstance(error, asyncio.CancelledError) and entry.is_cancelled_too()):
-                raise
-            raise ModelError(
-                f"no answer within {self.seconds:g} s",
-                place=f"model {name}",
-                retryable=True,
-                no_answer="time",
-            ) from error
-        finally:
-            del self._running[entry]
-            entry.leave()
-
-    def _start(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        # in no rollout's context: the tasks of one are guarded against all others
-        self._timer = loop.call_later(seconds, self._end_calls, loop, context=contextvars.Context())
-
-    def _end_calls(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the calls whose time is over, and wait for the next one."""
-        self._timer = None
-        for entry in list(self._running):
-            left = entry.deadline - loop.time()
-            if left > 0:
-                self._start(loop, left)
-                return
-            entry.end()
-
-
-class _Call:
-    """A call of a model by ``task``; ``is_over`` when it was told to end for its time."""
-
-    __slots__ = ("deadline", "is_over", "task")
-
-    def __init__(self, task: Any, deadline: float) -> None:
-        self.task = task
-        self.deadline = deadline
-        self.is_over = False
-
-    def end(self) -> None:
-        """Cancel what its task waits for; once, also if it does not heed that."""
-        if not self.is_over:
-            self.is_over = True
-            self.task.cancel()
-
-    def is_cancelled_too(self) -> bool:
-        """Whether somebody else has cancelled the task as well (Python 3.10 does not know)."""
-        return hasattr(self.task, "cancelling") and self.task.cancelling() > 1
-
-    def leave(self) -> None:
-        """The task goes on, as it was before it was told to end."""
-        if self.is_over and hasattr(self.task, "uncancel"):
-            self.task.uncancel()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ModelError(
+            f"no answer within {seconds:g} s", place=f"model {name}", retryable=True, no_answer="time"
+        ) from error
 
 
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:

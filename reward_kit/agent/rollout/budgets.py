@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Model, Role, Usage
     from reward_kit.agent.models.calls import Caller
-    from reward_kit.agent.models.function import CallTimeout
 
 BROKEN = 3
 """Times that a model which has answered nothing raises the same until it counts as broken."""
@@ -121,9 +120,9 @@ class RolloutLimits:
     ``timeout`` is in seconds for agent and user, ``reward_timeout`` for one call of the reward;
     ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
     ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as well).
-    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` are for models that have
-    none of their own. ``usage``, if given, becomes the rollout's own, so that it can be read also when the
-    rollout is aborted. The time limit of the rollout becomes the clock of ``caller``.
+    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` (seconds) are
+    for models that have none of their own. ``usage``, if given, becomes the rollout's own, so that it can be
+    read also when the rollout is aborted. The time limit of the rollout becomes the clock of ``caller``.
     """
 
     max_steps: int | None = None
@@ -134,7 +133,7 @@ class RolloutLimits:
     budget: Budget | None = None
     parallel_tool_calls: bool = True
     first_answers: FirstAnswers | None = None
-    call_timeouts: Mapping[Role, CallTimeout] = field(default_factory=dict)
+    call_timeouts: Mapping[Role, float] = field(default_factory=dict)
     usage: dict[Role, Usage] | None = None
     on_tool: Callable[[str], None] | None = None
     caller: Caller | None = None

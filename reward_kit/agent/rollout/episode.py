@@ -29,6 +29,7 @@ from reward_kit.agent.base.types import (
     Role,
     Usage,
 )
+from reward_kit.agent.models.function import answer_within
 from reward_kit.agent.rollout.gold import replay_gold
 from reward_kit.agent.rollout.judge import judge_episode, run_sync
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
@@ -278,7 +279,7 @@ class Episode(EpisodeState):
             self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
         )
         limit = self.limits.call_timeouts.get(role)
-        return _checked(await (call if limit is None else limit.answer(call, model.name)))
+        return _checked(await (call if limit is None else answer_within(limit, call, model.name)))
 
     def _broken(self, role: Role, model: Model, error: BaseException) -> ModelError:
         """The error for what a person's own model raised: neither agent nor user is at fault."""

@@ -317,7 +317,7 @@ def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
 
 def _has_no_price(model: Model) -> bool:
     """True if this is known without a call; LiteLLM's prices depend on more than a model's name."""
-    from reward_kit.agent.models.openai_http.model import OpenAIModel
-    from reward_kit.agent.models.openai_http.prices import has_price
+    from reward_kit.agent.models.litellm_library import has_openai_price
+    from reward_kit.agent.models.openai_http import OpenAIModel
 
-    return isinstance(model, OpenAIModel) and not has_price(model.identity()["model"])
+    return isinstance(model, OpenAIModel) and not has_openai_price(model.identity()["model"])

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from reward_kit.agent.models.remote import remote_model
+from reward_kit.agent.models.litellm import remote_model
 from reward_kit.errors import ModelError, ModelSetupError
 
 CLIENTS = pytest.mark.parametrize("client", ["direct", "litellm"])

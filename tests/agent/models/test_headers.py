@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from reward_kit.agent.base.network import retry_after, seconds_until
-from reward_kit.agent.models.litellm import response_headers
+from reward_kit.agent.models.litellm_library import response_headers
 from reward_kit.agent.models.rate_limits import Quota, quotas
 
 

@@ -9,7 +9,7 @@ import pytest
 from stub_server import Answer, StubServer
 
 from reward_kit.agent.models.errors import named_wait, quota_used_up, refuses_input
-from reward_kit.agent.models.remote import remote_model
+from reward_kit.agent.models.litellm import remote_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "openai/gpt-4o-mini"

@@ -12,10 +12,9 @@ from stub_server import Answer, StubServer
 
 from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.types import Completion, Message
-from reward_kit.agent.models.litellm import LiteLLMModel
-from reward_kit.agent.models.openai_http.endpoint import find_endpoint
-from reward_kit.agent.models.openai_http.model import LONGEST_ANSWER, OpenAIModel
-from reward_kit.agent.models.remote import remote_model
+from reward_kit.agent.models.endpoint import find_endpoint
+from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
+from reward_kit.agent.models.openai_http import LONGEST_ANSWER, OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}

@@ -7,15 +7,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE
 from reward_kit.agent.models.local.server import logger
-from reward_kit.agent.models.openai_http.model import OpenAIModel
-from reward_kit.agent.models.remote import remote_model
+from reward_kit.agent.models.openai_http import OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Completion, Message
-    from reward_kit.agent.models.litellm import LiteLLMModel
+    from reward_kit.agent.models.calls import RemoteModel
     from reward_kit.agent.models.local.server import ModelServer
 
 CHECK_SECONDS = 0.5
@@ -45,7 +45,7 @@ class LocalModel:
         self._temperature = temperature
         self._limits: dict[str, Any] = {"retries": retries, "timeout": timeout}
         self._model_args = dict(model_args or {})
-        self._asked: OpenAIModel | LiteLLMModel | None = None
+        self._asked: RemoteModel | None = None
         self._warned = False
 
     def identity(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class LocalModel:
                 self.name, sign, self._server.backend.name,
             )  # fmt: skip
 
-    def _reached(self, model_args: dict[str, Any], **settings: Any) -> OpenAIModel | LiteLLMModel:
+    def _reached(self, model_args: dict[str, Any], **settings: Any) -> RemoteModel:
         """Make a client for the served model."""
         arguments = {**model_args, "api_base": self._server.url, "api_key": "none"}
         name = self._server.served_name

@@ -1,15 +1,16 @@
-"""Which models are asked directly, and where."""
+"""Addresses of OpenAI-compatible servers, and the models that are asked there directly."""
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
 import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.agent.models.addresses import base_from_environment, check_address, needs_no_key
+from reward_kit.errors import ModelSetupError
 
 PROVIDER = "openai"
 DEFAULT_BASE = "https://api.openai.com/v1"
@@ -18,8 +19,7 @@ PLAIN_MODELS = re.compile(r"(gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-4|gpt-3\.5-turbo)(-
 _REWRITTEN = re.compile(
     r"(^|[/-])(o\d|gpt-5|gpt-6|chatgpt|codex|computer-use)|audio|search|realtime|transcribe|tts"
 )
-"""Part of the names of models for which LiteLLM renames or drops parameters, or takes another interface."""
-
+"""Parts of the names of models for which LiteLLM renames or drops parameters, or takes another interface."""
 _PASSED_ON = frozenset(
     {
         "frequency_penalty",
@@ -36,12 +36,44 @@ _PASSED_ON = frozenset(
 )
 _OF_THE_CONNECTION = frozenset({"api_base", "base_url", "api_key", "extra_headers"})
 _LITELLM_SETTINGS = ("LITELLM_PROXY_API_BASE", "OPENAI_ORGANIZATION", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
-"""With one of these in the environment LiteLLM's clients send what this path does not."""
+"""With one of these in the environment LiteLLM's clients send what the direct client does not."""
+
+
+def needs_no_key(provider: str, api_base: str | None = None) -> bool:
+    """True for an OpenAI-compatible server on this machine or network for which no key is set."""
+    if provider != PROVIDER or os.environ.get("OPENAI_API_KEY"):
+        return False
+    host = urlsplit(api_base or base_from_environment(provider) or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return bool(host) and ("." not in host or host.endswith((".local", ".internal", ".localhost")))
+
+
+def base_from_environment(provider: str) -> str | None:
+    """The address that the environment gives for an OpenAI-compatible server."""
+    if provider != PROVIDER:
+        return None
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+
+
+def check_address(provider: str, api_base: str | None, *, place: str) -> None:
+    """Raise ``ModelSetupError`` for a server's address that is no URL, wherever it was given."""
+    variable = f"{provider.upper()}_API_BASE"
+    address = api_base or base_from_environment(provider) or os.environ.get(variable)
+    if address and not address.lower().startswith(("http://", "https://")):
+        account, at, rest = address.rpartition("@")
+        shown = f"***@{rest}" if at and account else address
+        raise ModelSetupError(
+            f"the server's address {shown!r} has no http:// or https://",
+            place=place,
+            remedy=f"Write http://{shown}, for example." if "://" not in address else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is asked: the address of its chat completions, its name there, and the headers."""
+    """The address of a model's chat completions, its name there, the headers, and the server's address."""
 
     url: str
     model: str
@@ -54,7 +86,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
 
     These are models of the provider ``openai`` (also at other addresses: vLLM, SGLang, Ollama and most others
     speak its protocol), called with arguments that are passed on unchanged. Raises ``ModelSetupError`` for an
-    address that is none.
+    address that is no URL.
     """
     if not model_args.keys() <= _PASSED_ON | _OF_THE_CONNECTION or any(
         map(os.environ.get, _LITELLM_SETTINGS)
@@ -82,6 +114,11 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     return Endpoint(f"{base}/chat/completions", model, headers, base)
 
 
+def body_arguments(model_args: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that belong into the request's body."""
+    return {name: value for name, value in model_args.items() if name in _PASSED_ON and value is not None}
+
+
 def _without_account(base: str) -> tuple[str, str | None]:
     """The address without user and password, and these as the header sends them."""
     parts = urlsplit(base)
@@ -92,18 +129,11 @@ def _without_account(base: str) -> tuple[str, str | None]:
     return bare.geturl(), base64.b64encode(account.encode()).decode()
 
 
-def body_arguments(model_args: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that belong into the request's body."""
-    return {name: value for name, value in model_args.items() if name in _PASSED_ON and value is not None}
-
-
 def _openai_name(name: str, provider: str | None) -> str | None:
-    """The model's name without its provider, where the provider is OpenAI's protocol."""
+    """The model's name without its provider, if the provider speaks OpenAI's protocol."""
     prefix, slash, rest = name.partition("/")
     if slash and prefix == PROVIDER:
         return rest or None
     if provider == PROVIDER:
         return name or None
-    if provider is None and PLAIN_MODELS.fullmatch(name):
-        return name
-    return None
+    return name if provider is None and PLAIN_MODELS.fullmatch(name) else None

@@ -1,0 +1,286 @@
+"""The LiteLLM library: its import, its answers, its prices, and all private parts of it that are used.
+
+Importing it takes seconds, so nothing imports it before a model is checked or called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import logging
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.redaction import label
+from reward_kit.agent.base.types import Completion, Message, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+_quiet: ContextVar[bool] = ContextVar("litellm_is_quiet", default=False)
+
+
+@functools.cache
+def import_litellm() -> ModuleType:
+    """LiteLLM, which prints nothing and reads no price list from the network and no ``.env`` file.
+
+    If the program has imported it before, it stays as it is. Otherwise its loggers say nothing during calls
+    that ``quiet`` surrounds. Other loggers keep the level and the filters that the program gave them.
+    """
+    if "litellm" in sys.modules:
+        return sys.modules["litellm"]
+    settings = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
+    added = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(added)  # read while it is imported, and removed again
+    known = [logging.getLogger(), *map(logging.getLogger, tuple(logging.root.manager.loggerDict))]
+    before = [(logger, logger.level, list(logger.filters)) for logger in known]
+    try:
+        import litellm
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        for logger, level, filters in before:
+            logger.setLevel(level)
+            logger.filters[:] = filters
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(lambda _: not _quiet.get())
+    # Some releases serialise their own answers in a way that pydantic warns about at every call.
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", module="pydantic")
+    return litellm
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence LiteLLM's loggers in this block, for this task alone."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
+# -- requests
+
+OWN_FIELD = "provider_specific_fields"
+"""Holds signatures of thoughts, refusals, and every field of an answer that LiteLLM does not know."""
+_READ_AGAIN = frozenset(
+    {
+        *("anthropic", "bedrock", "bedrock_converse", "deepseek"),
+        *("gemini", "moonshot", "vertex_ai", "vertex_ai_beta"),
+    }
+)
+"""Providers for which LiteLLM makes something else of it; strict ones among the others refuse it."""
+
+_workarounds: dict[str, Any] = {}
+
+
+def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Message]:
+    """Copies of ``messages``, since LiteLLM rewrites some, as they are to be sent to ``provider``."""
+    if provider in _READ_AGAIN:
+        return [dict(message) for message in messages]
+    return [{name: value for name, value in one.items() if name != OWN_FIELD} for one in messages]
+
+
+async def acompletion(request: dict[str, Any]) -> Any:
+    """LiteLLM's answer to a request; raises whatever it raises."""
+    litellm = import_litellm()
+    try:
+        return await litellm.acompletion(**request, **_workarounds)
+    except Exception as error:
+        if "No module named 'mcp'" not in str(error) or _workarounds:
+            raise
+        # some releases import an optional package for every call with tools, unless this is set
+        _workarounds["_skip_mcp_handler"] = True
+        return await litellm.acompletion(**request, **_workarounds)
+
+
+# -- answers
+
+_RETURNED_FIELDS = ("reasoning_content", "thinking_blocks", "reasoning_details", "reasoning_items")
+"""Fields of an answer that some providers want back with the history."""
+
+
+def response_headers(answer: Any) -> dict[str, Any]:
+    """The provider's own headers in an answer of LiteLLM, by their names in lower case.
+
+    ``_hidden_params`` is private, and the only place that holds them (LiteLLM 1.75 to 1.106).
+    """
+    hidden = getattr(answer, "_hidden_params", None) or {}
+    headers = hidden.get("additional_headers") or {}
+    return {str(name).lower().removeprefix("llm_provider-"): value for name, value in headers.items()}
+
+
+def read_answer(answer: Any, model: str, provider: str, secrets: frozenset[str] = frozenset()) -> Completion:
+    """The completion in a LiteLLM answer; raises ``ValueError`` for one without choices."""
+    if not answer.choices:
+        raise ValueError("it has no choices")
+    choice = answer.choices[0]
+    return Completion(
+        message=_message(choice.message),
+        usage=_usage(answer, model, provider),
+        finish_reason=label(str(choice.finish_reason or "stop"), secrets),
+        model=label(str(answer.model or model), secrets),
+    )
+
+
+def read_json(answer: Any, model: str, provider: str, secrets: frozenset[str]) -> Completion:
+    """The completion in the JSON of a chat completion; raises ``ValueError`` if it cannot be read."""
+    litellm = import_litellm()
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    for choice in choices if isinstance(choices, list) else ():
+        _put_into_form(choice)
+    from litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response import (
+        convert_to_model_response_object,
+    )
+
+    try:
+        response: Any = convert_to_model_response_object(
+            response_object=answer, model_response_object=litellm.ModelResponse(), hidden_params={}
+        )
+    except litellm.APIError as error:
+        raise ValueError(error.message) from error  # its status is made up: the answer's was 200
+    return read_answer(response, model, provider, secrets)
+
+
+def _put_into_form(choice: Any) -> None:
+    """Put right what some servers write in another way, and LiteLLM does not read.
+
+    They leave out the role, which can only be the assistant's, or give the content in parts.
+    """
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
+        return
+    if message.get("role") is None:
+        message["role"] = "assistant"
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return
+    try:
+        said, thought = "".join(_texts(parts, "text")), "".join(_texts(parts, "thinking"))
+    except (TypeError, LookupError):
+        return  # LiteLLM says that it cannot be read
+    message["content"] = said
+    if thought and not message.get("reasoning_content"):
+        message["reasoning_content"] = thought
+
+
+def _texts(parts: list[dict[str, Any]], field: str) -> Iterator[str]:
+    """The texts, or thoughts, in the parts of a content; raises ``TypeError`` for parts of other kinds."""
+    for part in parts:
+        kind = {"text": "text", "output_text": "text", "thinking": "thinking"}[part["type"]]
+        if kind == field:
+            text = part[field]
+            yield "".join(_texts(text, "text")) if isinstance(text, list) else text
+
+
+def _message(message: Any) -> Message:
+    kept: Message = {"role": "assistant", "content": message.content}
+    if message.tool_calls:
+        kept["tool_calls"] = [
+            call.model_dump(exclude_none=True, exclude={"index"}) for call in message.tool_calls
+        ]
+    kept |= {name: value for name in _RETURNED_FIELDS if (value := getattr(message, name, None))}
+    fields = getattr(message, OWN_FIELD, None) or {}
+    if fields := {key: value for key, value in fields.items() if value}:
+        kept[OWN_FIELD] = fields
+    return kept
+
+
+def _usage(answer: Any, model: str, provider: str) -> Usage:
+    usage = getattr(answer, "usage", None)
+    used = Usage(
+        calls=1,
+        input_tokens=_tokens(usage, "prompt_tokens"),
+        cached_tokens=_tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens"),
+        output_tokens=_tokens(usage, "completion_tokens"),
+        reasoning_tokens=_tokens(getattr(usage, "completion_tokens_details", None), "reasoning_tokens"),
+    )
+    litellm = import_litellm()
+    try:
+        cost = float(litellm.completion_cost(answer, model=model, custom_llm_provider=provider))
+    except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+        cost = -1.0
+    # for some names that its table lacks LiteLLM says 0
+    names = {key for name in (answer.model, model) for key in (name, f"{provider}/{name}")}
+    is_priced = cost > 0 or (cost == 0 and not names.isdisjoint(litellm.model_cost))
+    if is_priced and (used.input_tokens or used.output_tokens):  # without tokens the cost is unknown
+        used.cost = cost
+    else:
+        used.unpriced_calls = 1
+    return used
+
+
+def _tokens(counts: Any, name: str) -> int:
+    return max(0, getattr(counts, name, None) or 0)
+
+
+# -- prices of OpenAI's models, without importing LiteLLM
+
+_TABLE = "model_prices_and_context_window_backup.json"
+_READ = frozenset({"input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"})
+_OF_OTHER_CALLS = ("_batches", "_flex", "_priority", "_per_image", "_per_query", "_per_session")
+"""Ends of the names of prices that a plain chat completion never has to pay."""
+
+
+class NotPlain(Exception):  # noqa: N818 - an answer to a question, no fault
+    """The price depends on more than counts of tokens: LiteLLM has to work it out."""
+
+
+def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
+    """US dollars for a call of the first of ``names`` (of models) that has a price; None if none has, or if
+    the answer did not state its tokens.
+
+    Raises ``NotPlain`` if the table has tiers, or kinds of tokens with prices of their own.
+    """
+    entry = next(filter(None, map(_entry, names)), None)
+    if entry is None or not (usage.input_tokens or usage.output_tokens):
+        return None
+    if not entry.keys() >= {"input_cost_per_token", "output_cost_per_token"} or any(
+        "cost" in name and name not in _READ and not name.endswith(_OF_OTHER_CALLS) and value
+        for name, value in entry.items()
+    ):
+        raise NotPlain
+    cached = entry.get("cache_read_input_token_cost")
+    if cached is None and usage.cached_tokens:
+        raise NotPlain
+    fresh = usage.input_tokens - usage.cached_tokens
+    prompt = fresh * entry["input_cost_per_token"] + usage.cached_tokens * (cached or 0.0)
+    return float(prompt + usage.output_tokens * entry["output_cost_per_token"])
+
+
+def has_openai_price(name: str) -> bool:
+    """True if an OpenAI model has a price under this name."""
+    return _entry(name) is not None
+
+
+def _entry(name: str) -> dict[str, Any] | None:
+    loaded = getattr(sys.modules.get("litellm"), "model_cost", None)
+    table = load_prices() if loaded is None else loaded  # once LiteLLM is loaded, prices may have been added
+    for key in (name, f"openai/{name}"):
+        entry = table.get(key)
+        if isinstance(entry, dict) and entry.get("litellm_provider") == "openai":
+            return entry
+    return None
+
+
+@functools.cache
+def load_prices() -> dict[str, Any]:
+    """LiteLLM's table as it came with the installed release; empty if it is not there."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return {}
+    try:
+        entries: dict[str, Any] = json.loads(Path(spec.origin).with_name(_TABLE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return entries

@@ -1,0 +1,348 @@
+"""Models behind OpenAI-compatible endpoints, asked over aiohttp.
+
+This costs less CPU per call than LiteLLM. Requests, completions and errors equal those of ``litellm``; tests
+compare the two exchange by exchange. LiteLLM reads the answers that have an unusual shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urljoin
+
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from reward_kit.agent.base.redaction import label, secrets_in
+from reward_kit.agent.base.types import Completion, Message, Usage
+from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.models.calls import RemoteModel
+from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, base_from_environment, body_arguments
+from reward_kit.agent.models.errors import model_error
+from reward_kit.agent.models.litellm_library import (
+    OWN_FIELD,
+    NotPlain,
+    import_litellm,
+    load_prices,
+    openai_price,
+    read_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import aiohttp
+
+    from reward_kit.agent.models.limiter import Limiter
+    from reward_kit.errors import ModelError
+
+KEEP_ALIVE = 30.0
+"""Seconds that an unused connection stays open."""
+LONGEST_ANSWER = 2**25
+"""Bytes of an answer, unpacked: far more than any model writes, far less than a machine has."""
+READ_BUFFER = 2**18
+"""Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
+KEPT_TOOLS = 16
+"""Lists of tools whose text is kept."""
+
+
+class OpenAIModel(RemoteModel):
+    """The model at an ``Endpoint``; it takes what ``LiteLLMModel`` takes and means the same."""
+
+    def __init__(self, name: str, endpoint: Endpoint, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._endpoint = endpoint
+        self._secrets = secrets_in({**self.model_args, "headers": endpoint.headers})
+        arguments = body_arguments({"temperature": self.temperature, **self.model_args})
+        self._fixed = _encoded({"model": endpoint.model, **arguments})[1:-1]
+        self._tools: dict[tuple[int, ...], tuple[list[dict[str, Any]], str]] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines its answers besides the conversation; as that of ``LiteLLMModel``."""
+        return {
+            "model": self._endpoint.model,
+            "provider": PROVIDER,
+            "api_base": base_from_environment(PROVIDER),
+            "api_version": os.environ.get("OPENAI_API_VERSION"),
+            "temperature": self.temperature,
+            "model_args": self.model_args,
+        }
+
+    async def open(self) -> None:
+        """Read the price table before the first answer waits for it."""
+        load_prices()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _place(self) -> tuple[str, str | None]:
+        return PROVIDER, self._endpoint.base
+
+    def _request(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        seed: int | None,
+        parallel_tool_calls: bool,
+    ) -> bytes:
+        """The JSON of a request; what is the same in all of them is encoded once."""
+        parts = [self._fixed, f'"messages": {_encoded([_sent(message) for message in messages])}']
+        if seed is not None:
+            parts.append(f'"seed": {seed:d}')
+        if tools:
+            key = tuple(map(id, tools))  # the tools are kept with their text, so that the ids stay theirs
+            if key not in self._tools:
+                if len(self._tools) >= KEPT_TOOLS:
+                    self._tools.clear()
+                self._tools[key] = list(tools), _encoded(tools)
+            parts.append(f'"tools": {self._tools[key][1]}')
+            if not parallel_tool_calls:
+                parts.append('"parallel_tool_calls": false')
+        return f"{{{', '.join(parts)}}}".encode()
+
+    def _size(self, request: bytes) -> int:
+        return len(request)
+
+    async def _attempt(self, request: bytes, limiter: Limiter | None) -> Completion | ModelError:
+        try:
+            return await read_answer(await self._post(request, limiter), self._endpoint.model, self._secrets)
+        except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
+            fault = model_error(
+                error,
+                model=self._endpoint.model,
+                provider=PROVIDER,
+                address=self._endpoint.base,
+                timeout=self.timeout,
+                secrets=self._secrets,
+            )
+            fault.__cause__ = error
+            return fault
+
+    async def _post(self, body: bytes, limiter: Limiter | None) -> bytes:
+        import aiohttp
+
+        url = self._endpoint.url
+        try:
+            async with self._open_session().post(url, data=body, allow_redirects=False) as response:
+                answer = await _content(response)
+        except aiohttp.ClientError as error:
+            raise UnreachableError("Connection error.") from error
+        if limiter is not None:
+            limiter.read_headers(response.headers)
+        if 300 <= response.status < 400 and "Location" in response.headers:
+            raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
+        if response.status >= 300:
+            raise HTTPStatusError(response.status, response.headers, answer)
+        return answer
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        """One session for any number of connections: the limiter decides how many calls there are."""
+        if self._session is None:
+            import ssl
+
+            import aiohttp
+            import certifi
+
+            # the certificates that LiteLLM's clients trust
+            trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
+                headers=self._endpoint.headers,
+                timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
+                read_bufsize=READ_BUFFER,
+                trust_env=True,
+            )
+        return self._session
+
+
+def _sent(message: Message) -> Message:
+    """A message as it is sent: without what is None, as LiteLLM does, and without LiteLLM's own field."""
+    if None not in message.values() and OWN_FIELD not in message:
+        return message
+    return {name: value for name, value in message.items() if value is not None and name != OWN_FIELD}
+
+
+def _encoded(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    content = bytearray()
+    async for part in response.content.iter_any():
+        content += part
+        if len(content) > LONGEST_ANSWER:
+            response.close()
+            raise ValueError(f"it is longer than {LONGEST_ANSWER // 2**20} MB")
+    return bytes(content)
+
+
+# -- errors, in the form that ``models.errors`` reads
+
+
+class UnreachableError(Exception):
+    """No connection, or one that broke off before the answer was whole."""
+
+
+class HTTPStatusError(Exception):
+    """An answer with a status that is no success; ``body`` is its text."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        stated: Any = {}
+        try:
+            answer = json.loads(body)
+            stated = (answer[0] if isinstance(answer, list) else answer)["error"]  # Google sends a list
+        except (ValueError, LookupError, TypeError):
+            pass
+        stated = stated if isinstance(stated, dict) else {"message": str(stated)}
+        self.status_code = status
+        self.litellm_response_headers = headers
+        self.code = stated.get("code")
+        self.body = body.decode(errors="replace")
+        super().__init__(stated.get("message") or self.body)
+
+
+class RedirectError(Exception):
+    """An answer that sends the conversation and the key elsewhere, which is not followed."""
+
+    def __init__(self, status: int, target: str) -> None:
+        super().__init__(f"HTTP {status}: it redirects to {target.partition('?')[0]}, which is not followed")
+
+
+class StatedError(Exception):
+    """An answer with a status of success that holds an error, as aggregators of providers send them.
+
+    ``status_code`` is the number that it names, if it does.
+    """
+
+    def __init__(self, error: Any) -> None:
+        stated = error if isinstance(error, dict) else {"message": error}
+        self.code = stated.get("code")
+        self.status_code = self.code if type(self.code) is int else None
+        super().__init__(str(stated.get("message") or "it only says that there was an error"))
+
+
+# -- answers
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Function(_Plain):
+    name: str
+    arguments: str
+
+
+class _ToolCall(_Plain):
+    id: str
+    type: Literal["function"]
+    function: _Function
+    index: Any = None
+
+
+class _Message(_Plain):
+    role: Literal["assistant"]
+    content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    reasoning_content: str | None = None
+    refusal: Literal[""] | None = None
+    annotations: Annotated[list[Any], Len(0, 0)] | None = None
+    function_call: None = None
+    audio: None = None
+
+
+class _Choice(_Plain):
+    index: Any = None
+    message: _Message
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
+    logprobs: Any = None
+
+
+class _Usage(_Plain):
+    prompt_tokens: NonNegativeInt
+    completion_tokens: NonNegativeInt
+    total_tokens: Any = None
+    prompt_tokens_details: dict[str, NonNegativeInt | None] | None = None
+    completion_tokens_details: dict[str, NonNegativeInt | None] | None = None
+
+
+class _Answer(_Plain):
+    """An answer in the shape that nearly all have."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    choices: Annotated[list[_Choice], Len(1, 1)]
+    model: str
+    usage: _Usage
+    error: None = None
+
+
+async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Completion:
+    """The completion in an answer's body; a malformed one raises whatever reading it raises.
+
+    Raises ``StatedError`` for one that holds an error.
+    """
+    try:
+        return _plain_completion(_Answer.model_validate_json(body), model, secrets)
+    except (ValidationError, NotPlain):
+        pass  # LiteLLM reads it, so that it means the same
+    answer = json.loads(body)
+    for holder in (answer, *_choices(answer)[:1]):
+        error = holder.get("error") if isinstance(holder, dict) else None
+        if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
+            raise StatedError(error)
+    if isinstance(answer, dict) and answer.get("choices") == []:
+        raise ValueError("it has no choices")
+    await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
+    return read_json(answer, model, PROVIDER, secrets)
+
+
+def _plain_completion(answer: _Answer, model: str, secrets: frozenset[str]) -> Completion:
+    """The completion of a plain answer; raises ``NotPlain`` if LiteLLM has to work out its price or text."""
+    (choice,) = answer.choices
+    said, used = choice.message, answer.usage
+    if said.content is not None and said.content.startswith("<"):
+        raise NotPlain  # thoughts, perhaps
+    usage = Usage(
+        calls=1,
+        input_tokens=used.prompt_tokens,
+        cached_tokens=_only_count(used.prompt_tokens_details, "cached_tokens"),
+        output_tokens=used.completion_tokens,
+        reasoning_tokens=_only_count(used.completion_tokens_details, "reasoning_tokens"),
+    )
+    if usage.cached_tokens > usage.input_tokens:
+        raise NotPlain
+    cost = openai_price(usage, (answer.model, model))
+    usage.cost, usage.unpriced_calls = cost or 0.0, int(cost is None)
+    message: Message = {"role": "assistant", "content": said.content}
+    if said.tool_calls:
+        message["tool_calls"] = [call.model_dump(exclude={"index"}) for call in said.tool_calls]
+    if said.reasoning_content:
+        message["reasoning_content"] = said.reasoning_content
+    stops_to_call = choice.finish_reason == "stop" and said.tool_calls
+    return Completion(
+        message=message,
+        usage=usage,
+        finish_reason="tool_calls" if stops_to_call else choice.finish_reason,
+        model=label(answer.model or model, secrets),
+    )
+
+
+def _only_count(details: dict[str, int | None] | None, name: str) -> int:
+    """The count of this name; raises ``NotPlain`` if others, such as sound, have prices of their own."""
+    counts = dict(details or {})
+    count = counts.pop(name, None) or 0
+    if any(counts.values()):
+        raise NotPlain
+    return count
+
+
+def _choices(answer: Any) -> list[Any]:
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    return choices if isinstance(choices, list) else []
