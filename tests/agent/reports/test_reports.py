@@ -18,7 +18,6 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.reports.console import print_report
-from reward_kit.agent.reports.facts import scores_line
 from reward_kit.agent.reports.json_report import report_parts
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
@@ -33,25 +32,22 @@ UNPRICED = Usage(calls=4, input_tokens=2000, output_tokens=300, unpriced_calls=4
 
 def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **more: Any) -> RolloutOutcome:
     given: dict[str, Any] = {
+        **dict.fromkeys(("stop_detail", "error", "failure", "failure_detail")),
         "id": f"{row_id}{index}",
         "row_id": row_id,
         "index": index,
-        "attempt": 0,
-        "final": True,
-        "seed": 1,
         "reward": reward,
-        "stop_reason": "user_stop",
-        "stop_detail": None,
-        "error": None,
-        "failure": None,
-        "failure_detail": None,
+        "final": True,
+        "attempt": 0,
+        "seed": 1,
         "steps": 8,
         "turns": 4,
-        "turn_of_success": 3 if reward == 1.0 else None,
         "started": 0.0,
         "seconds": 10.0,
+        "stop_reason": "user_stop",
         "model_seconds": 6.5,
         "file": "x.json",
+        "turn_of_success": 3 if reward == 1.0 else None,
         "usage": {"agent": PRICED, "user": UNPRICED},
         **more,
     }
@@ -146,7 +142,6 @@ _FAULTY = {"user_faults": ["stopped_early", "stopped_early"]}
             ["waiting 15% of the time: limits delayed a model call by 0.12 s"],
             [],
         ),
-        ([row(1, outcome(waited_seconds=0.4))], {}, [], ["waiting", "means of a row", "score: the mean"]),
         (
             [
                 row(1, failed("slow", 0, "other", **_LATE)),
@@ -158,13 +153,6 @@ _FAULTY = {"user_faults": ["stopped_early", "stopped_early"]}
         ),
         ([row(2, outcome(**_BROKE))], {}, ["warning 1 rollout passed although the agent failed"], []),
         ([row(2, outcome(reward=40.0))], {}, ["up to 40: a reward of 1 or more counts as passed"], []),
-        ([row(1, outcome(reward=1.0000001))], {}, [], ["counts as passed", "warning"]),
-        (
-            [row(1, outcome(usage={"agent": replace(UNPRICED, reused_calls=4)}))],
-            {},
-            ["4 answers from the cache, not paid again"],
-            ["$"],
-        ),
         (
             [row(2, outcome(), outcome("row", 1, None, error="reward.py:6: raised KeyError: 'x'"))],
             {},
@@ -178,7 +166,6 @@ _FAULTY = {"user_faults": ["stopped_early", "stopped_early"]}
             ["rescore"],
         ),
         ([row(2)], {"status": "interrupted", "reason": "by a signal"}, ["2 not run", "by a signal"], []),
-        ([row(4, failed())], {"status": "interrupted", "reason": "x"}, ["wrong_tool 1, 3 not run"], []),
         ([row(1, outcome())], {"options": {"errors_as_failures": True}}, ["1 of 1 rollout passed"], []),
         (
             [row(1, outcome())],
@@ -221,7 +208,7 @@ def test_hundreds_of_rows_are_folded() -> None:
     assert "row000" not in text
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [60, 200])
 def test_names_and_failures_fit_any_width(width: int) -> None:
     name = "a.very.long.row.id." * 5
     assert "wrong_tool" in printed(result_of(row(1, failed(name))), width)
@@ -275,15 +262,6 @@ def test_explanations_are_counted_with_their_cost() -> None:
     ):
         assert part in text
     assert not result.complete
-    spent = Explanations("openai/judge", [], 1, "1.5 of 1 USD are spent (--max-cost)", Path("x"))
-    text = words(result_of(rows, explanations=spent))
-    assert "(--max-cost); --resume e1 --max-cost USD makes the rest" in text
-
-
-def test_the_scores_in_one_line() -> None:
-    result = result_of(row(2, outcome(), outcome("row", 1)))
-    line = "tool-calling (openai/gpt-4o-mini)  Pass^1 1.000  Pass^2 1.000  Pass^3 -  Pass^4 -"
-    assert scores_line(result) == line
 
 
 def tally_of(*outcomes: RolloutOutcome, planned: int = 10) -> Tally:
@@ -346,19 +324,16 @@ def test_one_rollout_in_a_line() -> None:
     assert len(line) < 350
 
 
-@pytest.mark.parametrize(
-    ("usage", "text"),
-    [
-        (Usage(), "-"),
-        (Usage(calls=1, cost=0.00004), "<$0.0001"),
-        (Usage(calls=1, cost=0.12345), "$0.1235"),
-        (Usage(calls=2, cost=12.345), "$12.35"),
-        (Usage(calls=2, unpriced_calls=2), "unpriced"),
-        (Usage(calls=2, unpriced_calls=1, cost=0.5), "$0.5000 + 1 unpriced call"),
-    ],
-)
-def test_money(usage: Usage, text: str) -> None:
-    assert money(usage) == text
+def test_money_says_what_is_unpriced() -> None:
+    half = Usage(calls=2, unpriced_calls=1, cost=0.5)
+    usages = [
+        Usage(),
+        Usage(calls=1, cost=0.00004),
+        Usage(calls=2, cost=12.345),
+        replace(half, unpriced_calls=2),
+    ]
+    assert [money(usage) for usage in usages] == ["-", "<$0.0001", "$12.35", "unpriced"]
+    assert money(half) == "$0.5000 + 1 unpriced call"
 
 
 def test_tokens_and_durations() -> None:
@@ -380,13 +355,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 def test_a_transcript_tells_the_rollout_in_order(bundle: Bundle) -> None:
     result = agent_eval(bundle.dataset, agent="gold")
     text = transcript(result.record(result.outcomes[0]))
-    order = [
-        "row flight.booking.001, number 1",
-        "USER",
-        "CALL create_booking",
-        "TOOL create_booking (ok",
-        "* insert bookings",
-        "CALL pay_booking",
+    order = ["number 1", "USER", "CALL create_booking", "TOOL create_booking (ok", "* insert bookings"]
+    order += [
         "* update bookings",
         "ASSISTANT",
         "stopped: agent_done",
@@ -434,5 +404,4 @@ def test_the_report_shows_a_failure_of_each_class_with_the_expected_call(bundle:
     assert "first wrong step: 1, in turn 1" in log
     assert 'made: create_booking({"flight_id": 9, "passenger": "Alice"})' in log
     plain = json.loads(result.results_path.read_text())
-    expected = {"count": 1, "percent": pytest.approx(100 / 3)}
-    assert plain["failure_breakdown"]["wrong_arguments"] == expected
+    assert plain["failure_breakdown"]["wrong_arguments"] == {"count": 1, "percent": pytest.approx(100 / 3)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from scripted_agent import failure_of
-from small_task import BOOKED, GOAL, ScriptedUser, airline, seeded, small_task
+from small_task import BOOKED, ScriptedUser, airline, seeded, small_task
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.scoring.failures.classify import Failure
@@ -105,35 +105,24 @@ async def test_an_answer_to_a_wrong_question_is_a_wrong_argument(base: Database,
 
 async def test_a_refused_call_is_kept_with_its_answer(base: Database, tmp_path: Path) -> None:
     failure = await failed(base, tmp_path, Books(BOOK[1], pay="0000"))
-    assert (failure.kind, failure.call) == ("wrong_arguments", 1)
-    assert failure.made == {
-        "name": "pay_booking",
-        "arguments": {"booking_id": "0000"},
-        "status": "refused",
-        "answer": "Error: no such booking",
-    }
+    call = {"name": "pay_booking", "arguments": {"booking_id": "0000"}}
+    answer = {"status": "refused", "answer": "Error: no such booking"}
+    assert (failure.kind, failure.call, failure.made) == ("wrong_arguments", 1, {**call, **answer})
 
 
 @pytest.mark.parametrize(
     ("agent", "fields", "kind", "detail"),
     [
-        (Books(BOOK[1], BOOK[1]), {}, "unintended_action", "nobody asked for create_booking("),
         (Books(BOOK[1]), {"outputs": ["1,093", "Booked"]}, "missing_output", "never said: '1,093'"),
         (Books(BOOK[1], pay=None), {"outputs": ["1093"]}, "partially_completed", "1 of 2 changes made"),
         (Books(BOOK[1]), {"max_steps": 1}, "max_steps", "its only step is used up"),
         (Books(BOOK[1], then=-1), {"outputs": ["1"]}, "agent_error", ""),
         (Books(BOOK[1], pay=None, then=60), {"timeout": 0.3}, "other", "not over after 0.3 s"),
         (
-            Books({"flight_id": 2, "passenger": "Alice"}, pay=None, then=60),
-            {"timeout": 0.3},
-            "wrong_arguments",
-            "create_booking: flight_id: expected 1, got 2",
-        ),
-        (
             Books(BOOK[1]),
             {"actions": [{"name": SEARCH[0], "arguments": SEARCH[1]}]},
             "unintended_action",
-            "nobody asked for",
+            "nobody asked for create_booking(",
         ),
         (
             Books({"flight_id": 1, "passenger": "Bob"}),
@@ -165,19 +154,9 @@ async def test_a_user_that_raises_is_not_judged(base: Database, tmp_path: Path) 
     assert "no line" in failure.detail
 
 
-async def test_without_gold_actions_only_the_end_is_known(base: Database, tmp_path: Path) -> None:
-    failure = await failure_of(small_task(tmp_path, end_goal_sql=GOAL), base, [SEARCH, "No."])
-    assert failure is not None
-    detail = "the row has no gold actions to compare with"
-    assert (failure.kind, failure.detail, failure.step) == ("other", detail, 2)
-
-
 async def test_calls_that_cannot_run_count_as_attempts(base: Database, tmp_path: Path) -> None:
     task = small_task(tmp_path, reward=whole, actions=BOOKED, registry=airline())
     failure = await failure_of(task, base, [("book_it", {}), ("create_booking", "{torn")])
     assert failure is not None
     assert (failure.kind, failure.call) == ("wrong_arguments", 1)
     assert "the arguments are no JSON object" in failure.detail
-    failure = await failure_of(task, base, [("transfer", {"why": "?"}), SEARCH])
-    assert failure is not None
-    assert (failure.kind, failure.call) == ("partially_completed", None)

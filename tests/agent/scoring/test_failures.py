@@ -16,7 +16,6 @@ from reward_kit.agent.database import Database
 from reward_kit.agent.scoring.failures.alignment import ExpectedCall
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure, classify_failure
 from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences
-from reward_kit.agent.scoring.outputs import missing_outputs
 from reward_kit.agent.scoring.user_faults import UserFault
 
 CANCEL = ExpectedCall("cancel_order", {"order_id": "#W1", "reason": "no longer needed"}, writes=True)
@@ -68,12 +67,6 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             'cancel_order: reason is missing, expected "no longer needed"',
         ),
         (
-            [made("cancel_order", {**CANCEL.arguments, "note": 1}, status="refused")],
-            [CANCEL],
-            "wrong_arguments",
-            "cancel_order: note was not expected, got 1",
-        ),
-        (
             [made("cancel_order", "{not json", status="invalid_arguments")],
             [CANCEL],
             "wrong_arguments",
@@ -89,7 +82,6 @@ def test_some_stop_reasons_decide(reason: str) -> None:
         ([DONE, DONE], [CANCEL], "unintended_action", "nobody asked for cancel_order("),
         ([DONE], [LOOK, CANCEL, REFUND], "partially_completed", "1 of 2 changes made; missing refund("),
         ([], [CANCEL], "partially_completed", "0 of 1 changes made"),
-        ([made("get_order", {}, writes=False)], [LOOK, CANCEL], "partially_completed", "0 of 1"),
         (
             [made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")],
             [CANCEL],
@@ -103,12 +95,6 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             "all expected calls were made, but refund before cancel_order",
         ),
         ([DONE], [CANCEL], "other", 'orders #W1 status: expected "cancelled", got "pending"'),
-        (  # the first fault decides
-            [made("refund", {}), made("cancel_order", {"order_id": "#W2"})],
-            [CANCEL],
-            "unintended_action",
-            "nobody asked for refund({})",
-        ),
         (  # an unknown answer of a read stands for any value
             [made("pay", {"booking_id": "AB12"}), made("refund", {})],
             [ExpectedCall("find", {"seat": 1}, writes=False), PAY],
@@ -120,12 +106,6 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             [BOOK, PAY],
             "wrong_arguments",
             'pay: booking_id: expected "AB12", got "ZZ99"',
-        ),
-        (
-            [made("pay", {"booking_id": "ZZ99"})],
-            [BOOK, PAY],
-            "wrong_arguments",
-            'pay: booking_id: expected {"$result": [0, "id"]}, got "ZZ99"',
         ),
         (  # the agent pays for the booking that it made
             [made("book", {"seat": 2}, content='{"id": "AB12"}'), made("pay", {"booking_id": "AB12"})],
@@ -186,7 +166,6 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
             "never said: '12'",
         ),
         ({"differences": None}, "other", "the row has no gold actions to compare with"),
-        ({"stop_reason": "timeout", "stop_detail": "not over after 5 s"}, "other", "not over after 5 s"),
         ({}, "other", "data and outputs are as expected, but the reward is not; never called: transfer"),
         ({"gold_fault": "action 0: x"}, "other", "the expected data are not known: gold action 0: x"),
     ],
@@ -198,16 +177,11 @@ def test_without_wrong_data(given: dict[str, Any], kind: str, detail: str) -> No
     assert (failure.kind, failure.detail) == (kind, detail)
 
 
-def test_outputs_are_found_regardless_of_case_and_commas() -> None:
-    assert missing_outputs(["Camera", "10"], ["the CAMERA", "costs $1,0"]) == []
-    assert missing_outputs(["a b"], ["a", "b"]) == ["a b"]
-
-
-@pytest.mark.parametrize("reason", ["timeout", "budget"])
-def test_a_lack_of_time_explains_missing_calls_but_not_wrong_ones(reason: str) -> None:
-    assert failed([], CANCEL, stop_reason=reason).kind == "other"
+def test_a_lack_of_time_explains_missing_calls_but_not_wrong_ones() -> None:
+    failure = failed([], CANCEL, stop_reason="timeout", stop_detail="not over after 5 s")
+    assert (failure.kind, failure.detail) == ("other", "not over after 5 s")
     wrong = [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})]
-    assert failed(wrong, CANCEL, stop_reason=reason).kind == "wrong_arguments"
+    assert failed(wrong, CANCEL, stop_reason="budget").kind == "wrong_arguments"
 
 
 def test_a_decisive_fault_of_the_user_gives_the_class_and_the_rest_is_kept() -> None:
@@ -300,11 +274,6 @@ def lines_of(base: Database, actual: list[str], expected: list[str]) -> list[str
                 'orders #W1 status: expected "cancelled", got "pending"',
                 "orders #W1 total: expected 60.0, got 60.5",
             ],
-        ),
-        (
-            ["DELETE FROM orders WHERE id='#W2'"],
-            [],
-            ['orders #W2: missing row {"id": "#W2", "status": "pending", "total": 1.5}'],
         ),
         (
             ["INSERT INTO orders VALUES ('#W4', 'new', 1)"],

@@ -184,32 +184,22 @@ def test_tasks_that_were_corrected_since_are_named(
     assert "expects other actions or outputs than the file of task 12" in caplog.text
 
 
-def test_only_the_chosen_rows_are_judged(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
+def test_the_chosen_rows_are_judged_and_resumed_by_name(
+    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], tmp_path: Path
 ) -> None:
     entries = [entry(index, native(row_of(index), observations[index]), 1.0) for index in (0, 5)]
-    assert [one.row_id for one in judge(entries, task_ids="5,7").outcomes] == ["retail.classic.005"]
+    judge(entries, task_ids="5,7", eval_id="again")
+    result = agent_eval(resume="again", output_dir=str(tmp_path / "runs"))
+    assert outcomes(result) == [("retail.classic.005", 0, 1.0, "user_stop")]
+    assert result.configuration["agent"] == f"tau-bench:{tmp_path / 'results.json'}"
     with pytest.raises(BundleError, match="has no result of the chosen rows"):
         judge(entries, task_ids="7")
 
 
-def test_it_can_be_resumed_by_name(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], tmp_path: Path
-) -> None:
-    judge([entry(0, native(row_of(0), observations[0]), 1.0)], eval_id="again")
-    result = agent_eval(resume="again", output_dir=str(tmp_path / "runs"))
-    assert outcomes(result) == [("retail.classic.000", 0, 1.0, "user_stop")]
-    assert result.configuration["agent"] == f"tau-bench:{tmp_path / 'results.json'}"
-
-
-@pytest.mark.parametrize(
-    "option", [{"agent": "gold"}, {"model": "gpt-4o"}, {"n_rollouts": 2}, {"user": "llm"}]
-)
-def test_what_would_run_something_does_not_go_with_it(
-    judge: Callable[..., EvaluationResult], option: dict[str, Any]
-) -> None:
-    with pytest.raises(UsageError, match="--from-tau-bench runs nothing"):
-        judge([crash(0, "x", "")], **option)
+def test_options_that_would_run_something_are_refused(judge: Callable[..., EvaluationResult]) -> None:
+    for option in ({"agent": "gold"}, {"n_rollouts": 2}, {"user": "llm"}):
+        with pytest.raises(UsageError, match="--from-tau-bench runs nothing"):
+            judge([crash(0, "x", "")], **option)
 
 
 def test_a_bundle_of_ones_own_goes_by_positions(
