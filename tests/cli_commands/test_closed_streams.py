@@ -36,11 +36,11 @@ def shell(bundle: Bundle, arguments: str, rest: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_commands_do_their_work_without_the_streams(bundle: Bundle, closed: str) -> None:
     bundle.write("reward.py", f"print('from the bundle')\n{REWARD}")
     runs = bundle.folder.parent / "runs"
-    for arguments in (EVALUATE, "show mine", "show", "compare mine mine", "--version", "--help"):
+    for arguments in (EVALUATE, "show mine", "compare mine mine", "--help"):
         done = shell(bundle, arguments, closed)
         assert done.returncode == 0, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
@@ -52,12 +52,11 @@ def test_commands_do_their_work_without_the_streams(bundle: Bundle, closed: str)
             assert b"from the bundle" not in file.read_bytes(), "it was printed into a file of the run"
 
 
-@pytest.mark.parametrize("arguments", [EVALUATE, "show mine", "compare mine mine"])
-def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle, arguments: str) -> None:
-    assert shell(bundle, EVALUATE, "").returncode == 0
-    done = shell(bundle, arguments, "| true")
-    assert "Traceback" not in done.stderr
-    assert done.returncode in (141, 0), done.stderr
+def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle) -> None:
+    for arguments in (EVALUATE, "show", "show mine", "compare mine mine"):
+        done = shell(bundle, arguments, "| true")
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (141, 0), done.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--workers", "2"]])

