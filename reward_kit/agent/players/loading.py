@@ -25,34 +25,30 @@ from reward_kit.agent.players.wrappers import (
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.users import User
 
 
 def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
-    """A maker of agents for ``spec``.
+    """Return a maker of agents for ``spec``.
 
     ``spec`` is a built-in name, ``module:factory``, ``replay:PATH`` or an address; or the class, the factory,
     the function of a rollout or the agent itself, which then plays all rollouts. Raises ``BundleError`` for
     an unknown name, a module that does not import, a faulty recording, or an object that is no agent.
     """
-    if not isinstance(spec, str):
-        return _own_factory(spec, "agent")
-    if is_address(spec):
+    if isinstance(spec, str) and is_address(spec):
         from reward_kit.agent.agents.http_agent import HttpAgents
 
         return HttpAgents(spec)
-    factory: Callable[[], Agent] = _named_factory(spec, "agent", AGENTS)
+    factory: Callable[[], Agent] = _factory(spec, "agent")
     return factory
 
 
 def load_user(spec: str | User | Callable[..., Any]) -> Callable[[], User | None]:
-    """A maker of users for ``spec``: as ``load_agent``; ``none`` makes None."""
-    if not isinstance(spec, str):
-        return _own_factory(spec, "user")
-    factory: Callable[[], User | None] = _named_factory(spec, "user", USERS)
+    """Return a maker of users for ``spec``: as ``load_agent``; ``none`` makes None."""
+    factory: Callable[[], User | None] = _factory(spec, "user")
     return factory
 
 
@@ -60,32 +56,19 @@ def no_user() -> None:
     """Make no user: the rollout ends with the agent's first reply."""
 
 
-def takes_a_rollout(found: Any) -> bool:
-    """True for a callable of one argument, which answers turns itself; a factory is a class or takes none."""
-    inner = found
-    while isinstance(inner, partial):
-        inner = inner.func
-    if inspect.isclass(inner) or not callable(found):
-        return False
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):  # not written in Python
-        return False
-    required = [
-        parameter
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(required) == 1
-
-
-def _named_factory(spec: str, kind: str, built_in: Mapping[str, str]) -> Callable[[], Any]:
+def _factory(spec: Any, kind: str) -> Callable[[], Any]:
+    if not isinstance(spec, str):
+        return _of_object(spec, kind)
+    built_in = AGENTS if kind == "agent" else USERS
     if spec in built_in:
         found: Callable[[], Any] = _imported(built_in[spec], kind)
         return found
     if spec.startswith("replay:"):
-        return _replay_factory(Path(spec.removeprefix("replay:")), kind)
+        from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
+        from reward_kit.agent.records.recording import Recordings
+
+        recordings = Recordings.load(Path(spec.removeprefix("replay:")))
+        return partial(ReplayAgent if kind == "agent" else ReplayUser, recordings)
     module, _, attribute = spec.partition(":")
     if not module or not attribute:
         names = ", ".join([*built_in, "replay:PATH"])
@@ -103,51 +86,52 @@ def _named_factory(spec: str, kind: str, built_in: Mapping[str, str]) -> Callabl
     before = set(sys.modules)
     found = _imported(spec, kind)
     _loaded.update({name: _state(name) for name in sys.modules.keys() - before})
-    return _factory_of(found, spec, kind, place=f"--{kind}")
+    return _maker(found, spec, kind, place=f"--{kind}")
 
 
-def _replay_factory(path: Path, kind: str) -> Callable[[], Any]:
-    from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
-    from reward_kit.agent.records.recording import Recordings
-
-    player = ReplayAgent if kind == "agent" else ReplayUser
-    return partial(player, Recordings.load(path))
-
-
-def _own_factory(given: Any, kind: str) -> Callable[[], Any]:
+def _of_object(given: Any, kind: str) -> Callable[[], Any]:
     is_plain = not callable(given) and type(given).__module__ == "builtins"
     shown = reprlib.repr(given) if is_plain else named_object(given)[1]
     place = f"{kind}={shown}"
     if not inspect.isclass(given) and hasattr(given, "complete") and not hasattr(given, "respond"):
         raise BundleError("this is a model", place=place, remedy=f'Give it as models={{"{kind}": {shown}}}.')
-    return _factory_of(given, shown, kind, place)
+    return _maker(given, shown, kind, place)
 
 
-def _factory_of(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
-    """The maker of the players that ``found`` is: a factory, an object, or a function that answers itself."""
+def _maker(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
+    """Return the maker for a factory, an object, or a function that answers turns itself."""
     if not inspect.isclass(found) and hasattr(found, "respond"):
-        if not can_respond(found):
-            raise BundleError(f"{spec} is {type(found).__name__}, {CANNOT_RESPOND}", place=place)
-        return OwnFactory(SharedPlayer(found), spec, place)
-    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-        raise BundleError(
-            f"{spec} is a generator",
-            place=place,
-            remedy=f"A function answers one turn of the {kind} with return; it is called for each.",
-        )
-    if takes_a_rollout(found):
+        if can_respond(found):
+            return OwnFactory(SharedPlayer(found), spec, place)
+        fault = f"{spec} is {type(found).__name__}, {CANNOT_RESPOND}"
+    elif inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        remedy = f"A function answers one turn of the {kind} with return; it is called for each."
+        raise BundleError(f"{spec} is a generator", place=place, remedy=remedy)
+    elif _takes_a_rollout(found):
         return partial(FunctionPlayer, found)
-    if is_async(found) and not inspect.isclass(found):
+    elif is_async(found) and not inspect.isclass(found):
         fault = f"{spec} is `async def`, but not a function of one argument, the rollout"
-        raise BundleError(fault, place=place)
-    if not callable(found):
+    elif callable(found):
+        return OwnFactory(found, spec, place)
+    else:
         fault = f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}"
-        raise BundleError(fault, place=place)
-    return OwnFactory(found, spec, place)
+    raise BundleError(fault, place=place)
+
+
+def _takes_a_rollout(found: Any) -> bool:
+    """Return True for a callable of one argument; a factory is a class or takes none."""
+    if not callable(found) or inspect.isclass(found.func if isinstance(found, partial) else found):
+        return False
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):  # not written in Python
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.default is one.empty for one in parameters if one.kind in positional].count(True) == 1
 
 
 def _imported(spec: str, kind: str) -> Any:
-    """The object that ``module:attribute`` names; the working directory is importable meanwhile."""
+    """Return the object that ``module:attribute`` names."""
     module_name, _, attribute = spec.partition(":")
     place = f"--{kind} {spec}"
     try:
@@ -187,7 +171,7 @@ def _forget_if_edited() -> None:
 
 
 def _state(name: str) -> tuple[Path, int] | None:
-    """File and time of change (ns) of a module below the working directory; None for any other."""
+    """Return file and time of change (ns) of a module below the working directory; None for any other."""
     file = Path(getattr(sys.modules[name], "__file__", None) or "/")
     is_ours = name.partition(".")[0] == __name__.partition(".")[0]
     if is_ours or "site-packages" in file.parts or not (file.is_relative_to(Path.cwd()) and file.is_file()):

@@ -45,22 +45,22 @@ _OWN = re.compile(r"(?!replay:)[\w.]+:[\w.()]+")
 
 
 def is_own(spec: str) -> bool:
-    """True for a person's own agent or user: ``module:factory``, or what ``name_of`` makes of an object."""
+    """Return True for a person's own player: ``module:factory``, or what ``name_of`` makes of an object."""
     return _OWN.fullmatch(spec) is not None
 
 
 def is_address(spec: str) -> bool:
-    """True for an agent behind HTTP."""
+    """Return True for an agent behind HTTP."""
     return spec.lower().startswith(("http://", "https://"))
 
 
 def uses_model(spec: str) -> bool:
-    """False for agents and users that never ask a model."""
+    """Return False for agents and users that never ask a model."""
     return spec not in WITHOUT_MODEL and not spec.lower().startswith("replay:") and not is_address(spec)
 
 
 def agent_spec(config: EvaluationConfig) -> str:
-    """The agent to evaluate; raises ``UsageError`` if none is given."""
+    """Return the agent to evaluate; raises ``UsageError`` if none is given."""
     if config.agent:
         return config.agent
     config.from_environment(model=True)
@@ -74,23 +74,21 @@ def agent_spec(config: EvaluationConfig) -> str:
 
 
 def user_of(row: TaskRow, agent: str, asked: str | None) -> str:
-    """The user of a row; ``asked`` is the one named with ``--user``."""
+    """Return the user of a row; ``asked`` is the one named with ``--user``."""
     if asked is None:
         return default_user(row, agent)
     return NO_USER if asked in FROM_PROMPT and not row.sim_user_prompt else asked
 
 
 def default_user(row: TaskRow, agent: str) -> str:
-    """The user of a row without ``--user``.
+    """Return the user of a row without ``--user``.
 
     A replay's is the recorded one; gold needs none; any other agent gets ``llm`` if the row has a prompt for
     it.
     """
     if agent.startswith("replay:"):
         return agent
-    if agent == "gold" or not row.sim_user_prompt:
-        return NO_USER
-    return "llm"
+    return "llm" if row.sim_user_prompt and agent != "gold" else NO_USER
 
 
 def check_user_option(asked: str | None, chosen: Iterable[str]) -> None:
@@ -103,7 +101,7 @@ def check_user_option(asked: str | None, chosen: Iterable[str]) -> None:
 
 
 def name_of(given: Any) -> str:
-    """The name in results of an agent or user given from Python; a name is itself.
+    """Return the name in results of an agent or user given from Python; a name is itself.
 
     An object is called like its class with ``()`` after it, a ``partial`` like the function that it holds: no
     import finds those, so a resumed evaluation does not take another for it.
@@ -120,14 +118,11 @@ def name_of(given: Any) -> str:
 
 
 def named_object(given: Any) -> tuple[Any, str]:
-    """The class or function that names ``given``, and the name: ``Agent``, ``Agent()``, ``Agent().play``."""
-    if isinstance(given, partial):
-        named, call = named_object(given.func)
-        return named, f"{call}()"
+    """Return the class or function that names ``given``, and ``Agent``, ``Agent()`` or ``Agent().play``."""
     if inspect.ismethod(given) and not inspect.isclass(given.__self__):
         named, call = named_object(given.__self__)
         return named, f"{call}.{given.__name__}"
     if inspect.isclass(given) or inspect.isroutine(given):
         return given, given.__qualname__.replace("<locals>.", "").replace("<lambda>", "lambda")
-    named, call = named_object(type(given))
+    named, call = named_object(given.func if isinstance(given, partial) else type(given))
     return named, f"{call}()"

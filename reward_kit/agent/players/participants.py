@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.models.choice import find_models
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
+_MODEL_REMEDIES = {
+    "agent": "Name one with --model or the environment variable MODEL_AGENT.",
+    "user": "Name one with --sim-model or the environment variable MODEL_SIM, "
+    "or do without a user: --no-sim-user.",
+}
 
 
 @dataclass(slots=True)
@@ -51,16 +55,16 @@ class Participants:
     recordings: Recordings | None = None
 
     def user(self, task: Task) -> User | None:
-        """A new user for a rollout of ``task``."""
+        """Return a new user for a rollout of ``task``."""
         return self.make_user[self.user_specs[task.row.id]]()
 
     def recorded_seed(self, row_id: str, index: int) -> int | None:
-        """The seed of the rollout that is replayed: its tools drew their random numbers from it."""
+        """Return the seed of the replayed rollout: its tools drew their random numbers from it."""
         recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
         return recording.seed if recording else None
 
     def models_of(self, episode: Episode) -> dict[str, str]:
-        """The names of the models that took part in an episode; a person's own agent may ask none."""
+        """Return the names of the models that took part; a person's own agent may ask none."""
         asked = {call.role for call in episode.model_calls}
         players = {"agent": self.agent_spec, "user": self.user_specs[episode.row.id]}
         return {
@@ -112,14 +116,14 @@ def find_participants(
         if role in models:
             setattr(config, option, models[role].name)
     players = players or {}
-    spec = agent_spec(config)
+    config.agent = spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
-    config.agent = spec
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
-    config.from_environment(model=uses_model(spec), sim_model=any(map(uses_model, user_specs.values())))
-    make_agent = _factory(load_agent, "agent", players.get("agent", spec), config)
+    user_asks = any(map(uses_model, user_specs.values()))
+    config.from_environment(model=uses_model(spec), sim_model=user_asks)
+    make_agent = _factory("agent", players.get("agent", spec), config)
     make_user = {
-        name: _factory(load_user, "user", players.get("user", name), config)
+        name: _factory("user", players.get("user", name), config)
         for name in dict.fromkeys(user_specs.values())
     }
     participants = Participants(
@@ -128,8 +132,9 @@ def find_participants(
         user_specs=user_specs,
         make_user={name: _configured(make, config, tasks) for name, make in make_user.items()},
     )
-    _check_agent(participants, tasks, config)
-    _check_users(participants, tasks, config)
+    participants.recordings = _check(participants, "agent", participants.make_agent, tasks, config)
+    for name in make_user:
+        _check_user(participants, name, tasks, config)
     participants.limiters = Limiters(
         ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
     )
@@ -137,32 +142,27 @@ def find_participants(
         config,
         participants.limiters,
         agent=uses_model(spec) and "agent" not in models,
-        user=any(map(uses_model, participants.make_user)) and "user" not in models,
+        user=user_asks and "user" not in models,
     )
     participants.models.update(models)
     return participants
 
 
-def _factory(
-    load: Callable[[Any], Callable[[], _T]], role: Role, spec: Any, config: EvaluationConfig
-) -> Callable[[], _T]:
+def _factory(role: Role, spec: Any, config: EvaluationConfig) -> Callable[[], Any]:
     """Load ``spec``; in a resumed evaluation it may be the name of an object that was given from Python."""
     try:
-        return load(spec)
+        return load_agent(spec) if role == "agent" else load_user(spec)
     except BundleError as error:
         if config.resume is None or not isinstance(spec, str) or not is_own(spec) or error.remedy:
             raise
-        raise BundleError(
-            error.fault,
-            place=error.place,
-            remedy=f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...).",
-        ) from error
+        remedy = f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...)."
+        raise BundleError(error.fault, place=error.place, remedy=remedy) from error
 
 
 def _configured(
     factory: Callable[[], Any], config: EvaluationConfig, tasks: Sequence[Task]
 ) -> Callable[[], Any]:
-    """The factory for this evaluation; a person's own sees no answers of the tasks unless it says so."""
+    """Return the factory for this evaluation; a person's own sees no answers unless it says so."""
     configured = getattr(factory, "configured", None)
     if configured is None:
         return factory
@@ -171,57 +171,41 @@ def _configured(
     return ready
 
 
-def _trial_of(make: Callable[[], _T]) -> _T:
-    """A product to be checked; a person's own costs too much to be thrown away."""
-    made: _T = make.trial() if isinstance(make, OwnFactory) else make()
-    return made
-
-
-def _check_agent(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
-    agent = _trial_of(participants.make_agent)
-    if getattr(agent, "needs_model", False) and not config.model:
-        raise UsageError(
-            f"the agent {participants.agent_spec} needs a model",
-            remedy="Name one with --model or the environment variable MODEL_AGENT.",
-        )
-    participants.interactive |= bool(getattr(agent, "interactive", False))
-    if hasattr(agent, "check"):
-        sees_answers = getattr(agent, "sees_answers", False)
-        for task in tasks:
-            agent.check(task if sees_answers else TaskView(task))
-    participants.recordings = _recordings(agent, tasks, config)
-
-
-def _check_users(participants: Participants, tasks: Sequence[Task], config: EvaluationConfig) -> None:
-    for name, make in list(participants.make_user.items()):
-        user = _trial_of(make)
-        if user is None:
-            continue
-        if getattr(user, "needs_model", False) and not config.sim_model:
-            raise UsageError(
-                f"the simulated user ({name}) needs a model of its own",
-                remedy="Name one with --sim-model or the environment variable MODEL_SIM, "
-                "or do without a user: --no-sim-user.",
-            )
-        participants.interactive |= bool(getattr(user, "interactive", False))
-        of_user = [task for task in tasks if participants.user_specs[task.row.id] == name]
-        if hasattr(user, "check"):
-            for task in of_user:
-                user.check(TaskView(task, for_user=True))
-        recordings = _recordings(user, of_user, config)
-        for task in of_user:
-            # waiting for the first line of a user who says none would end the replay
-            if recordings is not None and not recordings.with_user(task.row.id):
-                participants.user_specs[task.row.id] = NO_USER
-                participants.make_user.setdefault(NO_USER, no_user)
-
-
-def _recordings(player: Any, tasks: Sequence[Task], config: EvaluationConfig) -> Recordings | None:
-    """The recordings of a replay, checked for as many rollouts as are wanted; else None."""
+def _check(
+    participants: Participants,
+    role: Role,
+    make: Callable[[], Any],
+    tasks: Sequence[Task],
+    config: EvaluationConfig,
+    name: str = "",
+) -> Recordings | None:
+    """Check that a player has a model and can play ``tasks``; return the recordings of a replay."""
     from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
 
+    player = make.trial() if isinstance(make, OwnFactory) else make()
+    if getattr(player, "needs_model", False) and not (config.model if role == "agent" else config.sim_model):
+        who = f"the agent {participants.agent_spec} needs a model"
+        fault = who if role == "agent" else f"the simulated user ({name}) needs a model of its own"
+        raise UsageError(fault, remedy=_MODEL_REMEDIES[role])
+    participants.interactive |= bool(getattr(player, "interactive", False))
+    if hasattr(player, "check"):
+        sees_answers = role == "agent" and getattr(player, "sees_answers", False)
+        for task in tasks:
+            player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
     if not isinstance(player, ReplayAgent | ReplayUser):
         return None
     for task in tasks:
         player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
     return player.recordings
+
+
+def _check_user(
+    participants: Participants, name: str, tasks: Sequence[Task], config: EvaluationConfig
+) -> None:
+    of_user = [task for task in tasks if participants.user_specs[task.row.id] == name]
+    recordings = _check(participants, "user", participants.make_user[name], of_user, config, name)
+    for task in of_user:
+        # waiting for the first line of a user who says none would end the replay
+        if recordings is not None and not recordings.with_user(task.row.id):
+            participants.user_specs[task.row.id] = NO_USER
+            participants.make_user.setdefault(NO_USER, no_user)

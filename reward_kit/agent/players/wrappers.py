@@ -22,12 +22,12 @@ CANNOT_RESPOND = "which has no `async def respond(self, rollout)`"
 
 
 def can_respond(player: Any) -> bool:
-    """True for an object that can answer turns."""
+    """Return True for an object that can answer turns."""
     return inspect.iscoroutinefunction(getattr(player, "respond", None))
 
 
 def is_async(function: Any) -> bool:
-    """True for an ``async def`` function, a ``partial`` of one, or an object that is called like one."""
+    """Return True for an ``async def`` function, or an object that is called like one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - the method itself is what is looked at
     )
@@ -43,7 +43,7 @@ class FunctionPlayer:
         self._function = function
 
     async def respond(self, rollout: Rollout) -> Any:
-        """The function's result."""
+        """Return the function's result."""
         if is_async(self._function):
             return await self._function(rollout)
         blocking = BlockingRollout(rollout)
@@ -83,7 +83,10 @@ _loops: WeakKeyDictionary[BlockingRollout, asyncio.AbstractEventLoop] = WeakKeyD
 
 
 class OwnFactory:
-    """A factory of a person's own: errors name it, and its products can respond."""
+    """A person's own factory: errors name it, and its products can respond.
+
+    ``trial`` makes a product to be checked before the first rollout gets it: it may be costly to make.
+    """
 
     def __init__(self, found: Any, spec: str, place: str) -> None:
         self._found = found
@@ -93,17 +96,24 @@ class OwnFactory:
         self.sees_answers = bool(getattr(found, "sees_answers", False))
 
     def __call__(self) -> Any:
-        tried, self._trial = self._trial, None
-        return tried if tried is not None else self._made()
+        made, self._trial = self.trial(), None
+        return made
 
     def trial(self) -> Any:
-        """The product that the first rollout will get, to be checked before: it may be costly to make."""
+        """Return the product that the next call returns."""
         if self._trial is None:
-            self._trial = self._made()
+            with self._faults(f"{self._spec}() raised"):
+                made = self._found()
+            if inspect.iscoroutine(made):
+                made.close()
+            if not can_respond(made):
+                fault = f"{self._spec}() gave {type(made).__name__}, {CANNOT_RESPOND}"
+                raise BundleError(fault, place=self._place)
+            self._trial = made
         return self._trial
 
     def configured(self, config: EvaluationConfig, tasks: Sequence[Any]) -> OwnFactory:
-        """The factory that its own ``configured`` gives, if it has one."""
+        """Return the factory that its own ``configured`` gives, if it has one."""
         configured = getattr(self._found, "configured", None)
         if configured is None:
             return self
@@ -112,27 +122,17 @@ class OwnFactory:
 
     async def open(self) -> None:
         """Call the factory's ``open``; that of a class belongs to its products."""
-        if not inspect.isclass(self._found) and callable(getattr(self._found, "open", None)):
+        if not inspect.isclass(self._found):
             with self._faults(f"{self._spec} cannot be opened:"):
-                await _awaited(self._found.open())
+                await _call(self._found, "open")
 
     async def close(self) -> None:
         """Call the factory's ``close``, and that of a product that no rollout got."""
         try:
-            await _closed(self._trial)
-        finally:  # what its products share is closed also where one of them cannot be
+            await _call(self._trial, "close")
+        finally:  # what its products share is closed even if one of them cannot be
             if not inspect.isclass(self._found):
-                await _closed(self._found)
-
-    def _made(self) -> Any:
-        with self._faults(f"{self._spec}() raised"):
-            made = self._found()
-        if not can_respond(made):
-            if inspect.iscoroutine(made):
-                made.close()
-            fault = f"{self._spec}() gave {type(made).__name__}, {CANNOT_RESPOND}"
-            raise BundleError(fault, place=self._place)
-        return made
+                await _call(self._found, "close")
 
     @contextmanager
     def _faults(self, doing: str) -> Iterator[None]:
@@ -144,14 +144,12 @@ class OwnFactory:
             raise BundleError(f"{doing} {fault_line(error)}", place=self._place) from error
 
 
-async def _closed(player: Any) -> None:
-    if callable(getattr(player, "close", None)):
-        await _awaited(player.close())
-
-
-async def _awaited(work: Any) -> None:
-    if inspect.isawaitable(work):
-        await work
+async def _call(player: Any, hook: str) -> None:
+    method = getattr(player, hook, None)
+    if callable(method):
+        result = method()
+        if inspect.isawaitable(result):
+            await result
 
 
 class SharedPlayer:
