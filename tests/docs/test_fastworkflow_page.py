@@ -41,6 +41,5 @@ def test_versions_and_limits_are_those_of_the_code() -> None:
     assert f"Python {oldest} to {newest}" in TEXT
     assert f"FastWorkflow {home.VERSION}" in TEXT
     assert f"workflows/{home.DEFAULT_WORKFLOW}/" in TEXT
-    assert (Patience().silence, Patience().turn) == (60.0, 900.0)
-    assert "does not respond for a minute" in TEXT
+    assert Patience().turn == 900.0
     assert "finishes no call for 15 minutes" in TEXT

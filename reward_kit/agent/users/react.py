@@ -15,17 +15,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import UserRollout
 
-_MARKS = r"[ \t>*_#`~-]*"
 _LABEL = re.compile(
-    rf"""
-    ^{_MARKS}(?:
-        (?P<thought>(?:user(?:'s)?\ )?(?:thoughts?|thinking|reasoning|analysis)(?:\ process)?)
-      | (?P<line>(?:user|customer)(?:'s)?\ (?:response|reply|message|answer))
-      | (?P<loose_line>response|reply|message|answer|line|user|customer)
-      | (?P<other>agent|assistant)
-    )(?:\ ?\#?\d{{1,3}})?[ \t*_`]*:[*_`]*
-    | (?:(?<=\s)|(?<=[.!?)"]))[*_`]{{0,3}}
-      (?:(?P<inline_line>user(?:'s)?\ response)|(?P<inline_thought>(?-i:Thought)))[*_`]{{0,3}}:[*_`]*
+    r"""
+    ^[ \t>*_#`~-]*(thoughts?|user(?:'s)?\ response|response|user|agent)(?:\ ?\#?\d{1,3})?[ \t*_`]*:[*_`]*
+    | (?<=[\s.!?)"])[*_`]{0,3}(user(?:'s)?\ response|(?-i:Thought))[*_`]{0,3}:[*_`]*
     """,
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
@@ -42,7 +35,7 @@ class ReactUser(LLMUser):
         self._thoughts: dict[int, str] = {}
 
     async def respond(self, rollout: UserRollout) -> str:
-        """The user's next line; ``SimulatedUserError`` after three answers in a row without one."""
+        """Return the next line; raises ``SimulatedUserError`` after three answers in a row without one."""
         draft = await draft_line(rollout, self.conversation(rollout), labelled_draft)
         self._thoughts[len(rollout.lines)] = draft.thought
         return draft.line
@@ -63,13 +56,13 @@ class ReactUser(LLMUser):
 
 
 def as_written(thought: str, line: str) -> str:
-    """A thought and a line in the form that the model is asked for."""
+    """Return a thought and a line in the form that the model is asked for."""
     said = f"User Response:\n{line}"
     return f"Thought:\n{thought}\n\n{said}" if thought else said
 
 
 def labelled_draft(answer: str) -> Draft:
-    """The line of an answer ``Thought: … User Response: …``, and its thoughts.
+    """Return the line of an answer ``Thought: … User Response: …``, and its thoughts.
 
     An answer without labels is a line as a whole. The line is empty if there is only a thought; a stop token
     that stands alone in the last row of such an answer is taken for the line.
@@ -89,14 +82,13 @@ def labelled_draft(answer: str) -> Draft:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """The text before the first label (kind ``before``, often empty), then each labelled section by kind."""
+    """Yield the text before the first label (kind ``before``), then each labelled section by kind."""
     kind, start = "before", 0
     for label in _LABEL.finditer(text):
-        found = str(label.lastgroup)
-        if found == "loose_line" and kind == "line":
-            continue  # "Message: …" may well stand in what a person says
         yield kind, _clean(text[start : label.start()])
-        kind, start = found.removeprefix("inline_").removeprefix("loose_"), label.end()
+        word = (label[1] or label[2]).lower()
+        kind = "thought" if word.startswith("thought") else "agent" if word == "agent" else "line"
+        start = label.end()
     yield kind, _clean(text[start:])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -93,11 +92,6 @@ class Session:
         sys.stderr.flush()
         os._exit(3)
 
-    def do_freeze(self, _: str) -> Line:
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1.0)  # another thread may take the signal, and this one runs on for a moment
-        return completed("thawed")
-
     def do_babble(self, _: str) -> Line:
         with LOCK:
             sys.stdout.write("this is no JSON\n")
@@ -140,7 +134,6 @@ def answer(sessions: dict[str, Session], message: Line) -> None:
         lacking = json.loads(LACKING or "{}")
         trained = "FAKE_UNTRAINED" not in os.environ
         answered = {
-            "versions": {},
             "trained": trained,
             "untrained": [] if trained else ["*"],
             "lacking": lacking,

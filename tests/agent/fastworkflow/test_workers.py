@@ -69,8 +69,8 @@ async def test_the_other_rollouts_of_a_worker_that_hangs_can_be_played_again(ope
 
 
 async def test_a_long_turn_that_goes_on_asking_models_is_left_alone(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(turn=2.0))
-    finished = await talk(factory, "work 30")  # three seconds
+    factory = await opened(patience=Patience(turn=1.0))
+    finished = await talk(factory, "work 15")  # a second and a half
     assert finished.rollout.lines[1].text == "Worked."
 
 
@@ -81,15 +81,6 @@ async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(open
     assert finished.rollout.stop_reason == "timeout"
     assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
     assert pid_of(factory) == first
-
-
-async def test_a_frozen_process_is_noticed(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(silence=5.0))
-    first = pid_of(factory)
-    finished = await talk(factory, "freeze .")
-    assert finished.rollout.stop_reason == "infrastructure_error"
-    assert "did not respond for 5 s" in finished.rollout.stop_detail
-    await until_gone(first)
 
 
 async def test_a_worker_that_writes_something_else_is_ended(opened: Any, talk: Any) -> None:

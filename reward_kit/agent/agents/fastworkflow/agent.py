@@ -96,7 +96,6 @@ class FastWorkflow:
             raise_fault(description["error"])
         preflight.check([*faults, *preflight.faults_of_worker(description)])
         self.models = {role: environment[f"LLM_{role}"] for role in preflight.ROLES}
-        logger.debug("FastWorkflow runs with %s", description["versions"])
         for warning in warnings:
             self._warn(warning)
 

@@ -6,13 +6,12 @@ It speaks JSON lines on stdin and stdout, plays many rollouts concurrently and i
 project. Each request has an ``id``, which its answer repeats; the answer 0 says that the worker is ready.
 FastWorkflow and its libraries print to standard error. The process exits at the end of stdin.
 
-- ``describe``: versions, whether the workflow is trained, the variables that its models lack;
+- ``describe``: whether the workflow is trained, and the variables that its models lack;
 - ``open``: ``rollout``, ``tools`` (base address of its tools), ``token``, ``policy`` (text or null);
 - ``turn``: ``rollout``, ``text``; gives ``status``, ``reason``, ``text``, ``thoughts``, or ``error``;
 - ``action``: ``rollout``, ``command``, ``parameters``: one command without any model; gives ``text``;
 - ``cancel``: ``rollout``: its turn ends, as ``stopped``, before its next model call or tool call;
-- ``close``: ``rollout``;
-- ``ping``: answered by the reading thread, which tells a frozen process from a busy one.
+- ``close``: ``rollout``.
 
 ``error`` is an object: ``kind`` (``model``, ``tools``, ``agent``), ``name`` of the exception, HTTP ``status``
 or null, ``text``. Lines with ``event`` come unrequested: ``model_call`` reports a call with its tokens and
@@ -23,10 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -337,11 +334,7 @@ class Worker:
     def serve(self) -> None:
         send({"id": 0})
         for line in sys.stdin:
-            message = json.loads(line)
-            if message["op"] in ("ping", "cancel"):
-                self._answer(message)
-            else:
-                threading.Thread(target=self._answer, args=[message], daemon=True).start()
+            threading.Thread(target=self._answer, args=[json.loads(line)], daemon=True).start()
 
     def _answer(self, message: Answer) -> None:
         try:
@@ -371,14 +364,8 @@ class Worker:
         from fastworkflow.model_pipeline_training import is_workflow_trained
 
         trained, missing = is_workflow_trained(self._workflow)
-        packages = ("fastworkflow", "dspy", "litellm", "torch")
-        versions = {name: importlib.metadata.version(name) for name in packages}
-        return {
-            "versions": {"python": platform.python_version(), **versions},
-            "trained": trained,
-            "untrained": missing,
-            "lacking": {role: self._lacking(role) for role in ROLES},
-        }
+        lacking = {role: self._lacking(role) for role in ROLES}
+        return {"trained": trained, "untrained": missing, "lacking": lacking}
 
     def _lacking(self, role: str) -> list[str]:
         """Return environment variables that the model of this role lacks."""

@@ -38,18 +38,17 @@ class Patience:
     """Time limits for workers, in seconds.
 
     ``start``: until a process is ready. ``turn``: until the next model call or tool call of a turn ends.
-    ``silence``: without an answer to a ping. ``farewell``: until a cancelled turn ends; since killing the
-    process loses other rollouts, this is long enough for a slow model's answer.
+    ``farewell``: until a cancelled turn ends; since killing the process loses other rollouts, this is long
+    enough for a slow model's answer.
     """
 
     start: float = 300.0
     turn: float = 900.0
-    silence: float = 60.0
     farewell: float = 120.0
 
 
 class WorkerLostError(ModelError):
-    """A worker exited, or was killed because it did not answer; its rollouts can be replayed."""
+    """A worker exited, or was killed because a turn did not end; its rollouts can be replayed."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault, place="FastWorkflow", retryable=True)
@@ -122,7 +121,6 @@ class Worker:
         except BaseException:
             await self.end("no longer needed")
             raise
-        self._run(self._watch())
 
     async def ask(self, op: str, **fields: Any) -> Answer:
         """Send a request and return the answer. Raises ``WorkerLostError`` if the process is gone."""
@@ -188,19 +186,6 @@ class Worker:
             text = redact(self._without_secrets(line).decode(errors="replace").rstrip())
             self._last_lines.append(text[-300:])
             logger.debug("worker %s: %s", self.pid, text)
-
-    async def _watch(self) -> None:
-        """Kill the process if it does not answer pings."""
-        with contextlib.suppress(WorkerLostError):
-            while True:
-                try:
-                    async with asyncio.timeout(self._patience.silence):
-                        await self.ask("ping")
-                except TimeoutError:
-                    await self.end(
-                        f"a worker did not respond for {self._patience.silence:g} s and was killed"
-                    )
-                await asyncio.sleep(self._patience.silence / 4)
 
     def _without_secrets(self, line: bytes) -> bytes:
         for secret in self._hidden:
