@@ -94,7 +94,7 @@ def small_task(
     registry: ToolRegistry | None = None,
     **fields: Any,
 ) -> Task:
-    row = TaskRow.model_validate(
+    row = TaskRow.from_json(
         {
             "id": "book",
             "toolset": "airline.tools",

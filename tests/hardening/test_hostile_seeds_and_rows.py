@@ -96,7 +96,7 @@ def test_a_seed_of_many_megabytes_is_just_a_seed(tmp_path: Path) -> None:
         ({"id": ".bases"}, "output directory"),
         ({"id": ".Cache"}, "output directory"),
         ({"toolset": "os"}, "outside"),
-        ({"toolset": "os.path"}, "ToolRegistry"),
+        ({"toolset": "os.path"}, "outside of the bundle's folder"),
         ({"reward": "os:system"}, "kwargs"),
         ({"n_rollouts": 10**30}, "more than 1000000 rollouts"),
         ({"now": "0001-01-01T00:00:00+23:59"}, "ISO 8601"),

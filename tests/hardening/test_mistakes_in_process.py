@@ -152,4 +152,4 @@ def test_a_module_beside_the_bundle_does_not_hide_pythons_own(agent_eval: Comman
 
 
 def test_a_dataset_that_is_neither_file_nor_folder_is_refused(agent_eval: Command) -> None:
-    agent_eval("-d", "/dev/null", "--agent", "gold").refused("/dev/null: is neither a file nor a folder")
+    agent_eval("-d", "/dev/null", "--agent", "gold").refused("/dev/null: is not a dataset")

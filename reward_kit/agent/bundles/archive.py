@@ -8,13 +8,13 @@ import zipfile
 import zlib
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
 
@@ -23,22 +23,16 @@ MAX_BYTES = 4 << 30
 
 MAX_FILES = 20_000
 
-_BLOCK = 1 << 20
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError)
 """Errors of reading a damaged archive, or one of an unknown kind."""
-
-
-def is_packed(path: Path) -> bool:
-    """True if ``path`` has the name of a packed bundle."""
-    return path.name.lower().endswith(SUFFIXES)
 
 
 def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Path:
     """The files of ``path`` in a new temporary folder, which the caller removes.
 
     Raises ``BundleError`` for a file that is damaged, would write outside of the folder, holds links or
-    devices, or exceeds the limits once unpacked; the sizes that it states are checked before anything is
-    written, and the bytes are counted while they are.
+    devices, or exceeds the limits once unpacked. All of that is checked before anything is written; neither
+    kind of archive yields more bytes than it states.
     """
     folder = temporary_folder("bundle")
     with ExitStack() as undo:
@@ -59,62 +53,29 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
 
 def _unpack(path: Path, folder: Path, max_bytes: int, max_files: int) -> None:
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            infos = archive.infolist()
-            _check_sizes((info.file_size for info in infos), max_bytes, max_files)
-            _write(_zip_members(archive, infos), folder, max_bytes)
+        with zipfile.ZipFile(path) as packed:
+            modes = ((info, info.external_attr >> 16 & 0o170000) for info in packed.infolist())
+            _check(((i.filename, i.file_size, mode != 0o120000) for i, mode in modes), max_bytes, max_files)
+            for member in packed.infolist():
+                packed.extract(member, folder)
     else:
         with tarfile.open(path, "r:*") as archive:
-            _check_sizes((info.size for info in archive), max_bytes, max_files)
-            _write(_tar_members(archive), folder, max_bytes)
+            _check(((i.name, i.size, i.isreg() or i.isdir()) for i in archive), max_bytes, max_files)
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
+            for item in archive.getmembers():
+                archive.extract(item, folder, set_attrs=False)
 
 
-def _check_sizes(sizes: Iterable[int], max_bytes: int, max_files: int) -> None:
+def _check(members: Iterable[tuple[str, int, bool]], max_bytes: int, max_files: int) -> None:
+    """Refuse an archive by the name, the size in bytes, and the kind of its members: files and folders."""
     total = 0
-    for count, size in enumerate(sizes, 1):
+    for count, (name, size, is_plain) in enumerate(members, 1):
         total += size
         if count > max_files:
             raise BundleError(f"holds more than {max_files} files")
         if total > max_bytes:
             raise BundleError(f"is larger than {max_bytes} bytes once unpacked")
-
-
-def _write(members: Iterator[tuple[str, IO[bytes]]], folder: Path, max_bytes: int) -> None:
-    left = max_bytes
-    for name, stream in members:
-        target = folder.joinpath(*_safe_path(name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with stream, target.open("xb") as out:
-            while block := stream.read(_BLOCK):
-                left -= len(block)
-                if left < 0:  # the sizes that an archive states may be false
-                    raise BundleError(f"is larger than {max_bytes} bytes once unpacked")
-                out.write(block)
-
-
-def _safe_path(name: str) -> tuple[str, ...]:
-    names = PurePosixPath(name).parts
-    is_odd = any("\\" in one or ":" in one or one == ".." for one in names)
-    if not names or is_odd or name.startswith(("/", "\\")):
-        raise BundleError(f"holds a file that would be written outside of its folder: {name!r}")
-    return names
-
-
-def _zip_members(
-    archive: zipfile.ZipFile, infos: Iterable[zipfile.ZipInfo]
-) -> Iterator[tuple[str, IO[bytes]]]:
-    for info in infos:
-        if (info.external_attr >> 16) & 0o170000 == 0o120000:
-            raise BundleError(f"holds a link: {info.filename!r}")
-        if not info.is_dir():
-            yield info.filename, archive.open(info)
-
-
-def _tar_members(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
-    for info in archive:
-        if info.isdir():
-            continue
-        stream = archive.extractfile(info) if info.isreg() else None
-        if stream is None:
-            raise BundleError(f"holds something other than files and folders: {info.name!r}")
-        yield info.name, stream
+        if not is_plain:
+            raise BundleError(f"holds something other than files and folders: {name!r}")
+        if name.startswith("/") or "\\" in name or ":" in name or ".." in PurePosixPath(name).parts:
+            raise BundleError(f"holds a file that would be written outside of its folder: {name!r}")

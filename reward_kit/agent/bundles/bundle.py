@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.dataset import RowFaults, read_dataset
+from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, placeholder_fault, read_user_prompts
 from reward_kit.agent.bundles.imports import BundleImports, absolute
 from reward_kit.agent.bundles.seed import Seed, SeedSource, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Reward, Task, select_tasks
-from reward_kit.agent.bundles.toolset import (
-    end_goal_reward,
-    load_registry,
-    load_reward,
-    outside_fault,
-    required_fields,
-)
+from reward_kit.agent.bundles.task_row import RowFaults
+from reward_kit.agent.bundles.toolset import end_goal_reward, load_registry, load_reward, required_fields
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-    from types import TracebackType
 
     from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.rollout.episode import Episode
@@ -37,7 +29,20 @@ __all__ = ["BundleRows", "Seed", "Task", "TaskBundle", "read_bundle"]
 _T = TypeVar("_T")
 
 
-class BundleRows:
+class _Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BundleRows(_Closing):
     """The rows of a bundle, checked, and their seeds; no code of the bundle has run.
 
     ``rows`` are in the order of the dataset, ``seeds`` belong to them one by one (rows with the same seed
@@ -45,20 +50,15 @@ class BundleRows:
     ``open()`` imports the tools and rewards that the rows name. ``close()`` removes unpacked files.
     """
 
-    def __init__(
-        self,
-        source: BundleSource,
-        rows: list[TaskRow],
-        seeds: list[Seed],
-        warnings: list[str],
-        user_prompts: dict[str, str],
-    ) -> None:
+    def __init__(self, source: BundleSource) -> None:
+        files = BundleFiles(source.folder)
+        read = read_dataset(source.dataset, files)
         self.dataset = source.dataset
         self.folder = source.folder
-        self.rows = rows
-        self.seeds = seeds
-        self.warnings = warnings
-        self.user_prompts = user_prompts
+        self.rows = read.rows
+        self.seeds = _seeds(read.rows, files, source.folder)
+        self.warnings = read.warnings
+        self.user_prompts = read_user_prompts(source.folder)
         self._source = source
 
     def open(self) -> TaskBundle:
@@ -74,14 +74,6 @@ class BundleRows:
         """Remove unpacked files. May be called again."""
         self._source.discard()
 
-    def __enter__(self) -> BundleRows:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def read_bundle(source: str | Path | None, task_dir: str | Path | None = None) -> BundleRows:
     """Read and check the rows of the bundle that ``source`` names, without importing any of its code.
@@ -93,15 +85,12 @@ def read_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
     found = find_bundle(source, task_dir)
     with ExitStack() as undo:
         undo.callback(found.discard)
-        files = BundleFiles(found.folder)
-        dataset = read_dataset(found.dataset, files)
-        seeds = _seeds(dataset.rows, files, found.folder)
-        prompts = read_user_prompts(found.folder)
+        rows = BundleRows(found)
         undo.pop_all()
-    return BundleRows(found, dataset.rows, seeds, dataset.warnings, prompts)
+    return rows
 
 
-class TaskBundle:
+class TaskBundle(_Closing):
     """An open bundle: its tasks in the order of the dataset, and ``warnings`` about oddities in it.
 
     While it is open, its modules can be imported; ``close()`` (or leaving a ``with`` block) ends that::
@@ -132,8 +121,7 @@ class TaskBundle:
         of the modules that the rows name.
         """
         with ExitStack() as undo:
-            read = undo.enter_context(read_bundle(source, task_dir))
-            bundle = read.open()
+            bundle = undo.enter_context(read_bundle(source, task_dir)).open()
             undo.pop_all()
         return bundle
 
@@ -160,77 +148,88 @@ class TaskBundle:
         self._imports.close()
         self._read.close()
 
-    def __enter__(self) -> TaskBundle:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
-    """The seed of each row; rows with the same seed share one object. Also checks the other references."""
-    sources: dict[str | None, SeedSource | BundleError] = {}
-    made: dict[tuple[str | None, str | None], Seed] = {}
-    shared: dict[str, Seed] = {}
-    outside: dict[str, str | None] = {}
-    seeds: list[Seed] = []
-    faults = RowFaults()
-    for row in rows:
-        if row.toolset not in outside:
-            outside[row.toolset] = outside_fault(folder, row.toolset)
-        if (fault := outside[row.toolset]) and not row.toolset_outside:
-            faults.add(row, "toolset", fault)
-        template = row.text("sim_user_template")
-        if template is not None and (unusable := placeholder_fault(template)):
-            faults.add(row, "sim_user_template", unusable)
-        if row.seed_sql not in sources:
-            sources[row.seed_sql] = _or_error(partial(seed_source, row, files, folder))
-        source = sources[row.seed_sql]
-        if isinstance(source, BundleError):
-            faults.add(row, "seed_sql", str(source))
-            continue
-        seed = made.get((row.seed_sql, row.now))
-        if seed is None:
-            seed = source.at(row.now)
-            seed = made[row.seed_sql, row.now] = shared.setdefault(seed.key, seed)
-        seeds.append(seed)
-    faults.raise_if_any()
-    return seeds
-
-
-def _or_error(make: Callable[[], _T]) -> _T | BundleError:
+def _or_error(make: Callable[..., _T], *arguments: Any, **keywords: Any) -> _T | BundleError:
     """The value that ``make`` returns, or its ``BundleError``, kept for all rows that meet it."""
     try:
-        return make()
+        return make(*arguments, **keywords)
     except BundleError as error:
         return error
 
 
+def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
+    """The seed of each row; rows with the same seed share one object. Also checks the users' prompts."""
+    sources: dict[str | None, SeedSource | BundleError] = {}
+    made: dict[tuple[str | None, str | None], Seed] = {}
+    shared: dict[str, Seed] = {}
+    seeds: list[Seed] = []
+    faults = RowFaults()
+    for row in rows:
+        template = row.text("sim_user_template")
+        if template is not None and (fault := placeholder_fault(template)):
+            faults.add(row, "sim_user_template", fault)
+        if row.seed_sql not in sources:
+            sources[row.seed_sql] = _or_error(seed_source, row, files, folder)
+        source = sources[row.seed_sql]
+        if isinstance(source, BundleError):
+            faults.add(row, "seed_sql", str(source))
+            continue
+        if (row.seed_sql, row.now) not in made:
+            seed = source.at(row.now)
+            made[row.seed_sql, row.now] = shared.setdefault(seed.key, seed)
+        seeds.append(made[row.seed_sql, row.now])
+    faults.raise_if_any()
+    return seeds
+
+
+class _FoundReward(NamedTuple):
+    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
+
+    function: Reward
+    required: frozenset[str]
+    missing: str | None = None
+
+
+def _found_reward(imports: BundleImports, toolset: str, reward: str | None) -> _FoundReward:
+    function = load_reward(imports, toolset, reward)
+    if function is not None:
+        return _FoundReward(function, frozenset(required_fields(function)))
+    module = absolute(imports.folder, toolset.partition(":")[0])
+    package = module.rpartition(".")[0] or imports.folder.name
+    missing = f"{package.replace('.', '/')}/reward.py"
+    return _FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
+
+
 def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
-    registries: dict[str, ToolRegistry | BundleError] = {}
+    registries: dict[tuple[str, bool], ToolRegistry | BundleError] = {}
     rewards: dict[tuple[str, str | None], _FoundReward | BundleError] = {}
     tasks: list[Task] = []
     faults = RowFaults()
     for row, seed in zip(read.rows, read.seeds, strict=True):
-        if row.toolset not in registries:
-            registries[row.toolset] = _or_error(partial(load_registry, imports, row.toolset))
-        registry = registries[row.toolset]
+        tools = (row.toolset, bool(row.toolset_outside))
+        if tools not in registries:
+            registries[tools] = _or_error(load_registry, imports, row.toolset, outside=tools[1])
+        registry = registries[tools]
         if isinstance(registry, BundleError):
             faults.add(row, "toolset", str(registry))
             continue
-        what = (row.toolset, row.reward)
-        if what not in rewards:
-            rewards[what] = _or_error(partial(_FoundReward.load, imports, *what))
-        found = rewards[what]
-        if isinstance(found, BundleError):
-            faults.add(row, "reward", str(found))
+        named = (row.toolset, row.reward)
+        if named not in rewards:
+            rewards[named] = _or_error(_found_reward, imports, *named)
+        reward = rewards[named]
+        if isinstance(reward, BundleError):
+            faults.add(row, "reward", str(reward))
             continue
-        for name, fault in found.faults(row):
-            faults.add(row, name, fault)
-        tasks.append(Task(row, registry, found.function, seed, read.folder, read.user_prompts))
+        if reward.required:
+            why = (
+                f"and there is no {reward.missing}: no reward is defined"
+                if reward.missing
+                else "but the reward needs it"
+            )
+            for name in sorted(reward.required - row.given_fields()):
+                faults.add(row, name, f"is missing, {why}")
+        tasks.append(Task(row, registry, reward.function, seed, read.folder, read.user_prompts))
     faults.raise_if_any()
     return tasks
 
@@ -240,36 +239,8 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
     faults = RowFaults()
     for task in tasks:
         known = task.registry.tools
-        for name in {action.name: None for action in task.row.actions or ()}:
+        for name in dict.fromkeys(action.name for action in task.row.actions or ()):
             if name not in known:
                 hint = did_you_mean(name, list(known))
-                fault = f"there is no tool {name!r}{hint}; the call is skipped"
-                faults.add(task.row, "actions", fault)
+                faults.add(task.row, "actions", f"there is no tool {name!r}{hint}; the call is skipped")
     return faults.lines()
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundReward:
-    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
-
-    function: Reward
-    required: frozenset[str]
-    missing: str | None = None
-
-    @classmethod
-    def load(cls, imports: BundleImports, toolset: str, reward: str | None) -> _FoundReward:
-        function = load_reward(imports, toolset, reward)
-        if function is not None:
-            return cls(function, frozenset(required_fields(function)))
-        module = absolute(imports.folder, toolset.partition(":")[0])
-        package = module.rpartition(".")[0] or imports.folder.name
-        return cls(end_goal_reward, frozenset({"end_goal_sql"}), f"{package.replace('.', '/')}/reward.py")
-
-    def faults(self, row: TaskRow) -> Iterator[tuple[str, str]]:
-        if not self.required:
-            return
-        for name in sorted(self.required - row.given_fields()):
-            if self.missing is None:
-                yield name, "is missing, but the reward needs it"
-            else:
-                yield name, f"is missing, and there is no {self.missing}: no reward is defined"

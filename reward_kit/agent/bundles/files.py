@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import cut
@@ -27,7 +24,6 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
 }
 """The prompts of simulated users by name, each with the placeholders (``{instruction}``) that it needs."""
 
-_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
 _ELSEWHERE = "If the bundle is in another folder than its rows, name it with --task-dir."
 
 
@@ -45,14 +41,11 @@ class BundleFiles:
             raise BundleError(f'"{PREFIX}" names no file')
         try:
             path = (self.folder / name).resolve()
-            inside = path.is_relative_to(self.folder)
-            exists = inside and path.exists()
-            if inside and not exists and path.is_symlink():
-                path.stat()  # Python 3.13 resolves a loop of links without an error
+            exists = path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error
             raise BundleError(f"file {cut(name, LONGEST_SHOWN)!r} cannot be opened: {reason}") from None
-        if not inside:
+        if not path.is_relative_to(self.folder):
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
         if not exists:
             is_bundle = (self.folder / "tools.py").exists() or (self.folder / "tools").exists()
@@ -64,12 +57,7 @@ class BundleFiles:
 
     def has(self, text: str) -> bool:
         """True if ``text`` is the name of a file of the folder, rather than anything longer."""
-        if len(text) > LONGEST_SHOWN or len(text.split()) != 1:
-            return False
-        try:
-            return self.resolve(text).is_file()
-        except BundleError:
-            return False
+        return len(text) <= LONGEST_SHOWN and len(text.split()) == 1 and (self.folder / text).is_file()
 
     def text(self, reference: str) -> str:
         """The text of ``file:NAME``; raises ``BundleError``."""
@@ -88,40 +76,28 @@ def read_text(path: Path) -> str:
     """The text of a UTF-8 file without byte order mark, line ends ``\\n``; raises ``BundleError``."""
     try:
         data = path.read_bytes()
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BundleError(f"is not UTF-8 text ({error.reason})", place=f"{path}:{line}") from None
 
 
-def is_file(path: Path) -> bool:
-    """True for a file, False if nothing has this name.
+def own_file(folder: Path, name: str) -> Path | None:
+    """The file of this name in a bundle's folder, None if there is none.
 
-    Raises ``BundleError`` for anything else (a folder, a dangling link): silently taking it for missing would
-    run the bundle without its file.
+    Raises ``BundleError`` for a folder, a broken link, or a link that leads out of the bundle's folder:
+    taking it for missing would run the bundle without its file.
     """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:  # a NUL character in its name
-        number = getattr(error, "errno", None)
-        is_link = os.path.islink(path)  # noqa: PTH114 - Path's own raises if a name is too long
-        if not is_link and number != errno.EACCES:
-            return False
-        if number == errno.ENOENT:
-            fault = "is a link to a file that does not exist"
-        elif number == errno.ELOOP:
-            fault = "is a link that leads back to itself"
-        else:
-            fault = f"cannot be read: {getattr(error, 'strerror', error)}"
-        remedy = "Put the file there, or remove the link."
-        raise BundleError(fault, place=str(path), remedy=remedy) from None
-    if stat.S_ISREG(mode):
-        return True
-    kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
-    raise BundleError(f"is {kind}, expected a file", place=str(path), remedy="Rename it.")
+    path = folder / name
+    if path.is_file():
+        if path.resolve().is_relative_to(folder.resolve()):
+            return path
+        raise BundleError("is a link to a file outside of the bundle's folder", place=str(path))
+    if path.exists() or path.is_symlink():
+        raise BundleError("is not a file", place=str(path), remedy="Put the file there, or rename this.")
+    return None
 
 
 def read_user_prompts(folder: Path) -> dict[str, str]:
@@ -137,8 +113,7 @@ def read_user_prompts(folder: Path) -> dict[str, str]:
             raise BundleError(
                 "no simulated user reads this prompt", place=place, remedy=f"Names that are read: {names}."
             )
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BundleError("is a link to a file outside of the bundle's folder", place=place)
+        own_file(folder, place)
         prompts[path.stem] = read_text(path)
         if fault := placeholder_fault(prompts[path.stem], path.stem):
             raise BundleError(fault, place=place)

@@ -10,11 +10,8 @@ from reward_kit.agent.base.text import cut
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Way = tuple[str | int, ...]
-"""The path inside a value: object keys and list positions."""
-
-Fault = tuple[Way, str]
-"""A fault, and its path inside the value that was checked."""
+Fault = tuple[tuple[str | int, ...], str]
+"""A fault, and the path to it inside the value that was checked: object keys and list positions."""
 
 ROLES = ("system", "user", "assistant", "tool")
 _CALL = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "{…}"}}'
@@ -30,10 +27,12 @@ _KINDS: dict[type, str] = {
 
 def message_faults(messages: Sequence[Any]) -> Iterator[Fault]:
     """The faults of a conversation: of its messages first, then of the order of tool calls and results."""
-    single = [fault for index, message in enumerate(messages) for fault in _single_faults(message, (index,))]
-    yield from single
-    if not single:
-        yield from _order_faults(messages)
+    single = [
+        ((index, *way), fault)
+        for index, message in enumerate(messages)
+        for way, fault in _single_faults(message)
+    ]
+    yield from single or _order_faults(messages)
 
 
 def show(value: Any, limit: int = 60) -> str:
@@ -47,63 +46,56 @@ def show(value: Any, limit: int = 60) -> str:
     return f"{text} ({kind})" if kind else text
 
 
-def _single_faults(message: Any, way: Way) -> Iterator[Fault]:
+def _single_faults(message: Any) -> Iterator[Fault]:
     if not isinstance(message, dict):
-        yield way, f'expected a message such as {{"role": "user", "content": "…"}}, got {show(message)}'
+        yield (), f'expected a message such as {{"role": "user", "content": "…"}}, got {show(message)}'
         return
     role = message.get("role")
     if role not in ROLES:
         got = f"got {show(role)}" if "role" in message else "there is none"
-        yield (*way, "role"), f"expected one of {', '.join(json.dumps(name) for name in ROLES)}; {got}"
+        yield ("role",), f"expected one of {', '.join(json.dumps(name) for name in ROLES)}; {got}"
         return
-    yield from _content_faults(message, (*way, "content"))
+    content, calls = message.get("content"), message.get("tool_calls")
+    if content is None and (role != "assistant" or not calls):
+        yield ("content",), "there is none; only an assistant message with tool calls can do without"
+    elif isinstance(content, list) and content:
+        yield from _part_faults(content)
+    elif content is not None and not isinstance(content, str):
+        yield ("content",), f"expected text or a list of parts, got {show(content)}"
     if role == "tool" and not _is_name(message.get("tool_call_id")):
-        yield (*way, "tool_call_id"), "a tool message names the call it answers, as text"
-    calls = message.get("tool_calls")
+        yield ("tool_call_id",), "a tool message names the call it answers, as text"
     if role == "assistant" and calls is not None:
-        yield from _tool_call_faults(calls, (*way, "tool_calls"))
+        yield from _tool_call_faults(calls)
     elif calls:
-        fault = f"only an assistant message can have tool calls, this one is from {role!r}"
-        yield (*way, "tool_calls"), fault
+        yield ("tool_calls",), f"only an assistant message can have tool calls, this one is from {role!r}"
 
 
-def _content_faults(message: dict[str, Any], way: Way) -> Iterator[Fault]:
-    content = message.get("content")
-    if isinstance(content, str):
-        return
-    if content is None:
-        if message["role"] != "assistant" or not message.get("tool_calls"):
-            yield way, "there is none; only an assistant message with tool calls can do without"
-        return
-    if not isinstance(content, list) or not content:
-        yield way, f"expected text or a list of parts, got {show(content)}"
-        return
-    for index, part in enumerate(content):
+def _part_faults(parts: list[Any]) -> Iterator[Fault]:
+    for index, part in enumerate(parts):
         if not isinstance(part, dict) or not _is_name(part.get("type")):
-            yield (*way, index), f'expected a part such as {{"type": "text", "text": "…"}}, got {show(part)}'
+            yield (
+                ("content", index),
+                f'expected a part such as {{"type": "text", "text": "…"}}, got {show(part)}',
+            )
         elif part["type"] == "text" and not isinstance(part.get("text"), str):
-            yield (*way, index, "text"), f"expected text, got {show(part.get('text'))}"
+            yield ("content", index, "text"), f"expected text, got {show(part.get('text'))}"
 
 
-def _tool_call_faults(calls: Any, way: Way) -> Iterator[Fault]:
+def _tool_call_faults(calls: Any) -> Iterator[Fault]:
     if not isinstance(calls, list) or not calls:
-        yield way, f"expected a list of one or more tool calls, got {show(calls)}"
+        yield ("tool_calls",), f"expected a list of one or more tool calls, got {show(calls)}"
         return
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if (
             not isinstance(function, dict)
             or not _is_name(call.get("id"))
-            or call.get("type", "function") != "function"
+            or not _is_name(function.get("name"))
         ):
-            yield (*way, index), f"expected a tool call of the form {_CALL}, got {show(call)}"
-            continue
-        name, arguments = function.get("name"), function.get("arguments")
-        if not _is_name(name):
-            yield (*way, index, "function", "name"), f"expected a tool's name, got {show(name)}"
-        if not _is_json_object(arguments):
-            fault = f"expected the text of a JSON object, got {show(arguments)}"
-            yield (*way, index, "function", "arguments"), fault
+            yield ("tool_calls", index), f"expected a tool call of the form {_CALL}, got {show(call)}"
+        elif not _is_json_object(function.get("arguments")):
+            way = ("tool_calls", index, "function", "arguments")
+            yield way, f"expected the text of a JSON object, got {show(function.get('arguments'))}"
 
 
 def _order_faults(messages: Sequence[dict[str, Any]]) -> Iterator[Fault]:

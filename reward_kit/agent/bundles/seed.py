@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib
+import inspect
 import re
+import sys
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.bundles.files import PREFIX, BundleFiles, is_file, read_text
-from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.base.places import import_fault
+from reward_kit.agent.bundles.files import PREFIX, BundleFiles, own_file, read_text
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from reward_kit.agent.bundles.task_row import TaskRow
 
@@ -23,6 +30,9 @@ FORMAT = "reward-kit.seed/1"
 
 SEED_SQL = "seed.sql"
 SEED_SCRIPT = "seed.py"
+ENTRY = "seed"
+INPUTS = "SEED_FILES"
+"""A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
 _READS_CLOCK = re.compile(
     r"'now'|\bcurrent_(?:date|time|timestamp)\b|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|\bnow\s*\(",
@@ -62,7 +72,7 @@ class SeedSource:
     def of(cls, sql: str = "", script: SeedScript | None = None, *, origin: str = "seed SQL") -> SeedSource:
         """The source with its digest; raises ``BundleError`` if the script names its files wrongly."""
         digest = hashlib.sha256(FORMAT.encode())
-        for content in (sql.encode(errors="surrogatepass"), script.fingerprint() if script else b""):
+        for content in (sql.encode(), script.fingerprint() if script else b""):
             digest.update(len(content).to_bytes(8, "big"))
             digest.update(content)
         reads_clock = any(map(_reads_clock, (sql, script.source if script else "")))
@@ -74,20 +84,18 @@ class SeedSource:
         One that reads the clock gives another base on another day, so its key holds ``now``, else today's
         date (UTC).
         """
-        clock = ""
-        if self.reads_clock:
-            clock = now or datetime.now(UTC).date().isoformat()
+        if not self.reads_clock:
+            return Seed(hashlib.sha256(self.digest).hexdigest(), self.sql, self.script, self.origin)
+        clock = now or datetime.now(UTC).date().isoformat()
         key = hashlib.sha256(self.digest + clock.encode()).hexdigest()
-        frozen = now if self.reads_clock else None
-        return Seed(key, self.sql, self.script, self.origin, frozen, of_today=self.reads_clock and not now)
+        return Seed(key, self.sql, self.script, self.origin, now, of_today=not now)
 
 
 def _reads_clock(text: str) -> bool:
     small = text.lower()
     # searched first: thirty times faster in a seed of many megabytes
-    if "now" not in small and "current_" not in small and not _NO_ARGUMENTS.search(text):
-        return False
-    return _READS_CLOCK.search(text) is not None
+    may = "now" in small or "current_" in small or _NO_ARGUMENTS.search(text)
+    return bool(may and _READS_CLOCK.search(text))
 
 
 def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
@@ -96,31 +104,17 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     Raises ``BundleError`` if a file is missing or cannot be read.
     """
     if row.seed_sql is None:
-        return folder_source(folder)
+        return _folder_source(folder)
     if not row.seed_sql.startswith(PREFIX):
         if files.has(row.seed_sql):
             remedy = f'Write "{PREFIX}{row.seed_sql}".'
             raise BundleError(f"{row.seed_sql!r} is a file, not SQL", remedy=remedy)
         return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
     path = files.resolve(row.seed_sql)
+    origin = f"{folder.name}/{path.relative_to(files.folder).as_posix()}"
     if path.suffix == ".py":
-        return SeedSource.of(script=SeedScript(path), origin=f"{folder.name}/{path.name}")
-    name = path.relative_to(files.folder).as_posix()
-    return SeedSource.of(files.text(row.seed_sql), origin=f"{folder.name}/{name}")
-
-
-def folder_source(folder: Path) -> SeedSource:
-    """The seed source of a bundle's folder; see ``folder_seed``."""
-    folder = folder.resolve()
-    sql_file, script_file = folder / SEED_SQL, folder / SEED_SCRIPT
-    has_sql, has_script = is_file(sql_file), is_file(script_file)
-    for file, there in ((sql_file, has_sql), (script_file, has_script)):
-        if there and not file.resolve().is_relative_to(folder):
-            raise BundleError("is a link to a file outside of the bundle's folder", place=str(file))
-    sql = read_text(sql_file) if has_sql else ""
-    script = SeedScript(script_file) if has_script else None
-    name = SEED_SQL if has_sql else SEED_SCRIPT if has_script else "no seed"
-    return SeedSource.of(sql, script, origin=f"{folder.name}/{name}")
+        return SeedSource.of(script=SeedScript(path), origin=origin)
+    return SeedSource.of(files.text(row.seed_sql), origin=origin)
 
 
 def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
@@ -128,4 +122,118 @@ def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
 
     Raises ``BundleError`` if a seed file cannot be read or ``seed.py`` has no ``def seed(db)``.
     """
-    return folder_source(Path(folder)).at(now)
+    return _folder_source(Path(folder)).at(now)
+
+
+def _folder_source(folder: Path) -> SeedSource:
+    folder = folder.resolve()
+    sql, script = own_file(folder, SEED_SQL), own_file(folder, SEED_SCRIPT)
+    name = sql.name if sql else script.name if script else "no seed"
+    return SeedSource.of(
+        read_text(sql) if sql else "", SeedScript(script) if script else None, origin=f"{folder.name}/{name}"
+    )
+
+
+class SeedScript:
+    """``def seed(db)`` of a Python file; called with the open, empty database.
+
+    The file is read when the object is made, and run when it is called. Raises ``BundleError`` for a file
+    that is not Python or has no such function, and for any exception of the function.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = f"{path.parent.name}/{path.name}"
+        self.source = read_text(path)
+        try:
+            self._tree = ast.parse(self.source)
+        except SyntaxError as error:
+            raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
+        if not any(ENTRY in _names(node) for node in self._tree.body):
+            raise BundleError(f'has no "def {ENTRY}(db)"', place=str(path))
+
+    def fingerprint(self) -> bytes:
+        """A digest of the script and of the files that it names in ``SEED_FILES``."""
+        digest = hashlib.sha256(self.source.encode())
+        for pattern in self._inputs():
+            digest.update(b"\0" + pattern.encode())
+            for file in self._matching(pattern):
+                content = hashlib.sha256(file.read_bytes()).digest()
+                digest.update(file.relative_to(self.path.parent).as_posix().encode() + b"\0" + content)
+        return digest.digest()
+
+    def _inputs(self) -> list[str]:
+        for node in self._tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or INPUTS not in _names(node):
+                continue
+            with suppress(ValueError):
+                value = ast.literal_eval(node.value) if node.value else None
+                if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
+                    return list(value)
+            fault = f'"{INPUTS}" must be a literal list of file names such as ["data/users.json"]'
+            raise BundleError(fault, place=f"{self.path}:{node.lineno}")
+        return []
+
+    def _matching(self, pattern: str) -> list[Path]:
+        """The files that ``pattern`` names, none outside of the folder."""
+        folder, fault = self.path.parent, f"{INPUTS!r} names {pattern!r}"
+        try:
+            files = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
+        except (NotImplementedError, ValueError, IndexError, OSError) as error:
+            remedy = f"Name files relative to {folder}."
+            raise BundleError(f"{fault}: {error}", place=str(self.path), remedy=remedy) from None
+        if not all(file.resolve().is_relative_to(folder.resolve()) for file in files):
+            raise BundleError(f"{fault}, which is outside of the bundle's folder", place=str(self.path))
+        return files
+
+    def __call__(self, db: Any) -> None:
+        """Fill ``db``."""
+        try:
+            with _imported(self.path) as module:
+                made = getattr(module, ENTRY)(db)
+        except BundleError:
+            raise
+        except (Exception, SystemExit) as error:  # the border to the bundle's own code
+            fault = import_fault(error)
+            if fault.startswith(f"{self.path.name}:"):  # the line is in the script itself
+                raise BundleError(f"{self.path.parent.name}/{fault}") from error
+            raise BundleError(fault, place=self.place) from error
+        if inspect.isgenerator(made) or inspect.iscoroutine(made):
+            made.close()
+            fault = f'"{ENTRY}" is a {type(made).__name__}, which has not run'
+            raise BundleError(fault, place=self.place, remedy='Write a plain "def".')
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+@contextmanager
+def _imported(path: Path) -> Iterator[ModuleType]:
+    """The script as a module of a private package: relative imports work, and no name clashes."""
+    package = f"_reward_kit_seed_{hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]}"
+    above = str(path.parent.parent)
+    sys.modules[package] = ModuleType(package)
+    sys.modules[package].__path__ = [str(path.parent)]
+    sys.path.append(above)
+    importlib.invalidate_caches()
+    name = f"{package}.{ENTRY}"
+    try:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        with suppress(ValueError):  # the script has removed it
+            sys.path.remove(above)
+        for loaded in [one for one in sys.modules if one == package or one.startswith(f"{package}.")]:
+            del sys.modules[loaded]

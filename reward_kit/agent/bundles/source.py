@@ -7,12 +7,12 @@ import importlib.util
 import json
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.bundles.archive import SUFFIXES, is_packed, unpack
+from reward_kit.agent.bundles.archive import SUFFIXES, unpack
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.errors import BundleError
 
@@ -44,41 +44,33 @@ def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
     ``task.jsonl``.
     """
     try:
-        return _found(source, task_dir)
+        if task_dir is None:
+            if source is None:
+                raise BundleError("no dataset is named", remedy="Name a .jsonl file or a bundle's folder.")
+            return _find(source)
+        folder = Path(task_dir).resolve()
+        if not folder.is_dir():
+            raise BundleError("there is no such folder", place=str(task_dir))
+        if source is None:
+            return _in_folder(folder)
+        is_inside = not Path(source).exists() and (folder / source).is_file()
+        return replace(_find(folder / source if is_inside else source), folder=folder)
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         place = cut(str(error.filename or source), LONGEST_SHOWN)
         raise BundleError(f"cannot be opened: {error.strerror}", place=place) from None
-
-
-def _found(source: str | Path | None, task_dir: str | Path | None) -> BundleSource:
-    if task_dir is None:
-        if source is None:
-            raise BundleError("no dataset is named", remedy="Name a .jsonl file or a bundle's folder.")
-        return _find(source)
-    folder = Path(task_dir)
-    if not folder.is_dir():
-        raise BundleError("there is no such folder", place=str(folder))
-    folder = folder.resolve()
-    if source is None:
-        return _in_folder(folder)
-    inside = folder / source
-    found = _find(inside if not Path(source).exists() and inside.is_file() else source)
-    return BundleSource(found.dataset, folder, found.temporary)
 
 
 def _find(source: str | Path) -> BundleSource:
     path = Path(source)
     if path.is_dir():
         return _in_folder(path.resolve())
-    if path.is_file():
-        if is_packed(path):
-            return _unpacked(path.resolve())
-        if path.suffix.lower() in LINES:
-            return BundleSource(path.absolute(), path.absolute().parent.resolve())
-        raise BundleError("is not a dataset", place=str(source), remedy=EXPECTED)
-    if path.exists():
-        raise BundleError("is neither a file nor a folder", place=str(source), remedy=EXPECTED)
-    return _installed(str(source))
+    if not path.exists():
+        return _installed(str(source))
+    if path.is_file() and path.name.lower().endswith(SUFFIXES):
+        return _unpacked(path.resolve())
+    if path.is_file() and path.suffix.lower() in LINES:
+        return BundleSource(path.absolute(), path.absolute().parent.resolve())
+    raise BundleError("is not a dataset", place=str(source), remedy=EXPECTED)
 
 
 def _in_folder(folder: Path) -> BundleSource:
@@ -96,18 +88,18 @@ def _unpacked(path: Path) -> BundleSource:
     # A bundle may be dropped without close(); its tools still need their files until the process ends.
     atexit.register(source.discard)
     try:
-        found = _in_folder(_bundle_root(temporary, path))
+        return replace(_in_folder(_bundle_root(temporary, path)), temporary=temporary)
     except BundleError as error:
         source.discard()
         raise BundleError(error.fault, place=str(path), remedy=error.remedy) from None
-    return BundleSource(found.dataset, found.folder, temporary)
 
 
 def _bundle_root(temporary: Path, archive: Path) -> Path:
     """The only folder with a dataset; files packed without a folder get the one that their rows name."""
     if (temporary / DATASET).is_file():
         members = list(temporary.iterdir())
-        root = temporary / "bundle" / (_named_in_rows(temporary / DATASET) or _stem(archive))
+        stem = next(archive.name[: -len(end)] for end in SUFFIXES if archive.name.lower().endswith(end))
+        root = temporary / "bundle" / (_named_in_rows(temporary / DATASET) or stem)
         root.mkdir(parents=True)
         for member in members:
             member.rename(root / member.name)
@@ -117,10 +109,6 @@ def _bundle_root(temporary: Path, archive: Path) -> Path:
         found = "several bundles" if roots else f"no {DATASET}"
         raise BundleError(f"the packed bundle holds {found}", place=str(archive))
     return roots[0]
-
-
-def _stem(archive: Path) -> str:
-    return next(archive.name[: -len(suffix)] for suffix in SUFFIXES if archive.name.lower().endswith(suffix))
 
 
 def _named_in_rows(dataset: Path) -> str | None:
@@ -138,10 +126,8 @@ def _installed(name: str) -> BundleSource:
     package, _, file = name.replace("\\", "/").partition("/")
     folder = _package_folder(package)
     if folder is None:
-        if name.lower().endswith((*LINES, *SUFFIXES)):
-            raise BundleError(f"no such file: {name}", remedy=f"The working directory is {Path.cwd()}.")
-        what = "no such file or folder, and no installed bundle of that name"
-        raise BundleError(what, place=name, remedy=f"The working directory is {Path.cwd()}.")
+        fault = "no such file or folder, and no installed bundle of that name"
+        raise BundleError(fault, place=name, remedy=f"The working directory is {Path.cwd()}.")
     if not file:
         return _in_folder(folder)
     if not (folder / file).is_file():
@@ -151,20 +137,16 @@ def _installed(name: str) -> BundleSource:
 
 def _package_folder(name: str) -> Path | None:
     """The folder of an importable package, found without running any code, also not that of its parents."""
-    if not all(part.isidentifier() for part in name.split(".")):
+    top, *inner = name.split(".")
+    if not name or top in sys.builtin_module_names:
         return None
     importlib.invalidate_caches()
-    top, *inner = name.split(".")
-    if top in sys.builtin_module_names:
-        return None
     try:
         spec = importlib.util.find_spec(top)
         for part in inner:
-            if spec is None:
-                return None
-            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations or ()))
+            locations = list(spec.submodule_search_locations or ()) if spec else []
+            spec = PathFinder.find_spec(f"{top}.{part}", locations)
     except (ImportError, ValueError, AttributeError):
         return None
     locations = list(spec.submodule_search_locations or ()) if spec else []
-    folders = [Path(location) for location in locations if Path(location).is_dir()]
-    return folders[0].resolve() if folders else None
+    return next((Path(location).resolve() for location in locations if Path(location).is_dir()), None)

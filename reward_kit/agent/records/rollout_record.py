@@ -89,7 +89,7 @@ class RolloutRecord:
         """The row; its ``file:`` references are already replaced by the texts."""
         from reward_kit.agent.bundles.task_row import TaskRow
 
-        return TaskRow.model_validate(self.fields)
+        return TaskRow.from_json(self.fields)
 
     @property
     def gold(self) -> list[Action]:

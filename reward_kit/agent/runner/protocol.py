@@ -11,7 +11,7 @@ Requests and descriptions cross the border as JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
@@ -66,7 +66,7 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
     default_reward = set(description.default_reward)
     return [
         PlannedTask(
-            row=found[row_id][0].model_copy(update={"n_rollouts": rollouts}),
+            row=replace(found[row_id][0], n_rollouts=rollouts),
             seed=found[row_id][1],
             folder=rows.folder,
             user_prompts=rows.user_prompts,

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import apart, count, from_here, one_line
-from reward_kit.agent.bundles.dataset import also_in_more_rows
-from reward_kit.agent.bundles.seed import SeedSource
-from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.bundles.seed import SeedScript, SeedSource
+from reward_kit.agent.bundles.task_row import also_in_more_rows
 from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.storage.fingerprints import is_same_module
 from reward_kit.agent.storage.resume import canonical, result_fields

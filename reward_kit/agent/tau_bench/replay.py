@@ -144,8 +144,9 @@ class RecordedRun:
             conversation = conversation_of(trial.messages)
             self.trials[task.row.id, index] = trial, conversation
             steps = max(steps, len(conversation.steps))
-        fields = {"n_rollouts": len(trials), "max_steps": max(task.row.max_steps, steps + 1)}
-        self.tasks.append(replace(task, row=task.row.model_copy(update=fields)))
+        max_steps = max(task.row.max_steps, steps + 1)
+        row = replace(task.row, n_rollouts=len(trials), max_steps=max_steps)
+        self.tasks.append(replace(task, row=row))
 
     def compare_tools(self, rollout: Rollout) -> None:
         """Compare the tool results of a finished rollout with the recorded ones."""

@@ -133,7 +133,7 @@ def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
         info = zipfile.ZipInfo("link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(BundleError, match="holds a link"):
+    with pytest.raises(BundleError, match="something other than files"):
         unpack(tmp_path / "x.zip")
 
 

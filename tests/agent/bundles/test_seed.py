@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.bundles.seed import SeedSource, folder_seed
-from reward_kit.agent.bundles.seed_script import SeedScript
+from reward_kit.agent.bundles.seed import SeedScript, SeedSource, folder_seed
 from reward_kit.agent.database.base import seed_base
 from reward_kit.errors import BundleError
 
@@ -109,7 +108,6 @@ def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path
     ("source", "expected"),
     [
         ("def sed(db): pass\n", 'has no "def seed(db)"'),
-        ("async def seed(db): pass\n", 'must be a plain "def"'),
         ("def seed(db):\nx\n", "seed.py:2: SyntaxError: expected an indented block"),
         ("SEED_FILES = 'data.json'\ndef seed(db): pass\n", 'seed.py:1: "SEED_FILES" must be a literal list'),
     ],
@@ -161,7 +159,7 @@ def test_input_files_outside_of_the_folder_are_not_read(tmp_path: Path, pattern:
     "source",
     [
         "def seed(db):\n    yield db.execute('CREATE TABLE t (x)')\n",
-        "async def fill(db):\n    db.execute('CREATE TABLE t (x)')\nseed = fill\n",
+        "async def seed(db):\n    db.execute('CREATE TABLE t (x)')\n",
     ],
 )
 def test_a_seed_that_is_only_prepared_by_its_call_is_refused(tmp_path: Path, source: str) -> None:

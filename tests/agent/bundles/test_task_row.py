@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.bundles.task_row import Action, TaskRow, check_row
+from reward_kit.agent.bundles.dataset import row_faults
+from reward_kit.agent.bundles.task_row import Action, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
 
 
 def faults(**fields: Any) -> list[str]:
-    row, found = check_row({**MINIMAL, **fields})
-    assert (row is None) == bool(found)
-    return [f"{name}: {fault}" for name, fault in found]
+    return [f"{name}: {fault}" for name, fault in row_faults({**MINIMAL, **fields})]
+
+
+def read(**fields: Any) -> TaskRow:
+    assert faults(**fields) == []
+    return TaskRow.from_json({**MINIMAL, **fields})
 
 
 def test_a_row_needs_only_id_and_toolset_and_has_the_documented_defaults() -> None:
-    row, found = check_row(MINIMAL)
-    assert found == []
-    assert row is not None
+    row = read()
     assert row.initial_messages == []
     assert row.n_rollouts == 1
     assert row.max_steps == 30
@@ -32,19 +34,14 @@ def test_a_row_needs_only_id_and_toolset_and_has_the_documented_defaults() -> No
 
 
 def test_null_is_the_same_as_leaving_a_field_out() -> None:
-    row, found = check_row(
-        {**MINIMAL, "n_rollouts": None, "outputs": None, "system_prompt": None, "own": None}
-    )
-    assert found == []
-    assert row is not None
+    row = read(n_rollouts=None, outputs=None, system_prompt=None, own=None)
     assert row.n_rollouts == 1
     assert row.outputs == []
     assert row.reward_fields()["own"] is None
 
 
 def test_unknown_fields_reach_the_reward() -> None:
-    row, _ = check_row({**MINIMAL, "difficulty": "hard", "_note": [1], "model_config": 2, "place": 3})
-    assert row is not None
+    row = read(difficulty="hard", _note=[1], model_config=2, place=3)
     assert {
         "difficulty": "hard",
         "_note": [1],
@@ -133,9 +130,7 @@ def test_all_faults_of_a_row_are_found_at_once() -> None:
 
 @pytest.mark.parametrize("data", [[1], "text", 3, None])
 def test_a_row_is_an_object(data: Any) -> None:
-    row, found = check_row(data)
-    assert row is None
-    assert "expected a JSON object" in found[0][1]
+    assert "expected a JSON object" in row_faults(data)[0][1]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +143,7 @@ def test_a_row_is_an_object(data: Any) -> None:
     ],
 )
 def test_the_frozen_clock_is_read_as_utc(text: str, moment: datetime) -> None:
-    row, found = check_row({**MINIMAL, "now": text})
-    assert found == []
-    assert row is not None
+    row = read(now=text)
     assert row.clock() == moment
     assert row.now == text
 
@@ -179,10 +172,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
     ],
 )
 def test_conversations_that_providers_accept_are_accepted(messages: list[dict[str, Any]]) -> None:
-    row, found = check_row({**MINIMAL, "initial_messages": messages})
-    assert found == []
-    assert row is not None
-    assert row.initial_messages == messages
+    assert read(initial_messages=messages).initial_messages == messages
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_seed_that_reads_the_clock_is_another_one_each_day(
     with monkeypatch.context() as then:
         then.setattr(seed, "datetime", Yesterday)
         result = agent_eval(bundle.dataset, agent="gold", eval_id="mine")
-    noon = Yesterday.now(seed.timezone.utc).timestamp()
+    noon = Yesterday.now(seed.UTC).timestamp()
     edit(result.log_path, "UPDATE evaluation SET created = ?", noon)
     (line,) = [line for line in refused(bundle) if "its seed has" in line]
     assert line == (
