@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.function import FunctionModel
     from reward_kit.agent.models.litellm import LiteLLMModel
     from reward_kit.agent.players.loading import load_agent, load_user
-    from reward_kit.agent.records.rollout_record import RolloutRecord, load_rollout
+    from reward_kit.agent.records.loading import load_rollout
+    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.rescoring.judging import rescore
     from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.rollout.episode import Episode
@@ -84,7 +85,7 @@ _HOMES = {
     "judge_sync": "reward_kit.agent.rollout.judge",
     "load_agent": "reward_kit.agent.players.loading",
     "load_evaluation": "reward_kit.agent.storage.stored_evaluation",
-    "load_rollout": "reward_kit.agent.records.rollout_record",
+    "load_rollout": "reward_kit.agent.records.loading",
     "load_user": "reward_kit.agent.players.loading",
     "rescore": "reward_kit.agent.rescoring.judging",
     "run_evaluation": "reward_kit.agent.runner.evaluation",

@@ -130,7 +130,7 @@ def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
     from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.delta import unpack_delta
     from reward_kit.agent.database.overlay import Overlay
-    from reward_kit.agent.records.states import find_state
+    from reward_kit.agent.records.loading import find_state
 
     path, delta = find_state(name, output_dir)
     base = BaseImage.open(path)

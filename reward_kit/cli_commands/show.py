@@ -118,7 +118,7 @@ def _result(name: str, output_dir: str) -> EvaluationResult:
 
 def _rollout(what: str, output_dir: str) -> Path | None:
     """The rollout that is meant; None for anything else."""
-    from reward_kit.agent.records.names import find_rollout
+    from reward_kit.agent.records.loading import find_rollout
     from reward_kit.agent.records.rollout_record import FORMAT
 
     path = Path(what)
@@ -135,7 +135,7 @@ def _rollout(what: str, output_dir: str) -> Path | None:
 
 
 def _print_rollout(name: Path) -> None:
-    from reward_kit.agent.records.rollout_record import load_rollout
+    from reward_kit.agent.records.loading import load_rollout
     from reward_kit.agent.reports.transcript import transcript
 
     record = load_rollout(name)

@@ -11,9 +11,9 @@ from typing import Any
 
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.evaluation_file import rollout_at
-from reward_kit.agent.records.outcome import RolloutOutcome
-from reward_kit.agent.records.played import PlayedRollout
-from reward_kit.agent.storage.store import Run, Store, StoredRow
+from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome
+from reward_kit.agent.storage.resume import Run, StoredRow
+from reward_kit.agent.storage.store import Store
 
 KEY = "ab" * 32
 

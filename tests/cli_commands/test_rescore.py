@@ -467,7 +467,7 @@ def test_the_documentation_lists_every_option() -> None:
     ("name", "told"),
     [
         ("runs/evals/none.db", "there is no such file"),
-        ("runs", "is a folder and is not the file of an evaluation"),
+        ("runs", "is a folder, not an evaluation"),
         ("empty.db", "is not the file of an evaluation"),
         ("text.db", "is damaged, or not the file of an evaluation"),
     ],

@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.records.recording import Recording, Recordings
+    from reward_kit.agent.records.recording import Recordings
+    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout, TaskView, UserRollout
+
+CUT_OFF = frozenset({"max_steps", "timeout", "budget", "agent_error", "user_error", "infrastructure_error"})
+"""Stop reasons that nothing in the messages brings about."""
 
 
 class ReplayAgent:
@@ -44,7 +48,7 @@ class ReplayAgent:
             if not message.get("tool_calls"):
                 return message
             await self._script.make_calls(message, rollout)
-        self._script.recording.end(rollout)
+        _end(self._script.recording, rollout)
         return ""
 
 
@@ -68,7 +72,7 @@ class ReplayUser:
             self._recorded = iter(said[given:])
         line = next(self._recorded, None)
         if line is None:
-            recording.end(rollout)
+            _end(recording, rollout)
             return ""
         return line
 
@@ -76,7 +80,7 @@ class ReplayUser:
 class _Script:
     """A recording's assistant messages, without those that the row begins with, and how to make its calls."""
 
-    def __init__(self, recording: Recording, episode: Episode) -> None:
+    def __init__(self, recording: RolloutRecord, episode: Episode) -> None:
         self.recording = recording
         self._episode = episode
         given = sum(message["role"] == "assistant" for message in episode.messages)
@@ -87,7 +91,7 @@ class _Script:
             for number, message in enumerate(recording.messages)
             if message["role"] == "tool"
         }
-        self._made = {call["id"]: call for call in recording.tool_calls}
+        self._made = {call.id: call for call in recording.tool_calls}
         if episode.max_steps == episode.row.max_steps:  # the row's limit was met when it was recorded
             episode.max_steps = max(episode.max_steps, len(spoken))
 
@@ -111,5 +115,13 @@ class _Script:
         """The call as it was made: the history holds it only in a form that providers accept."""
         made = self._made.get(recorded_id)
         if made is not None:
-            return made["name"], copy.deepcopy(made["arguments"])
+            return made.name, copy.deepcopy(made.arguments)
         return function["name"], written_arguments(function["arguments"])
+
+
+def _end(recording: RolloutRecord, rollout: Rollout) -> None:
+    """End a replay where the recording ends: for the recorded reason, if no message brings it about."""
+    if recording.stop_reason in CUT_OFF:
+        rollout.stop(recording.stop_reason, recording.stop_detail)  # type: ignore[arg-type]  # one of CUT_OFF
+    else:
+        rollout.stop("agent_done", "the recording ends here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -37,10 +38,43 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
     """``text`` without ``secrets``, secrets of the environment, passwords in addresses, and texts that look
     like keys.
     """
-    for secret in (*_of_environment(tuple(os.environ.items())), *secrets):
+    text = hide(text, (*environment_secrets(), *secrets))
+    return _SECRET_LOOK.sub(HIDDEN, _PASSWORD_IN_ADDRESS.sub(f"{HIDDEN}@", text))
+
+
+def environment_secrets() -> tuple[str, ...]:
+    """The secrets in the environment, the longest first: one may hold another."""
+    return _of_environment(tuple(os.environ.items()))
+
+
+def hide(text: str, secrets: Collection[str]) -> str:
+    """``text`` without ``secrets``."""
+    for secret in secrets:
         if secret in text:
             text = text.replace(secret, HIDDEN)
-    return _SECRET_LOOK.sub(HIDDEN, _PASSWORD_IN_ADDRESS.sub(f"{HIDDEN}@", text))
+    return text
+
+
+def hide_in_json(text: str, secrets: Collection[str]) -> str:
+    """JSON text without ``secrets`` in its strings; names of members stay."""
+    if not any(form in text for secret in secrets for form in _encoded(secret)):
+        return text
+    return json.dumps(_hidden(json.loads(text), secrets), ensure_ascii=False)
+
+
+@functools.lru_cache(maxsize=256)
+def _encoded(secret: str) -> frozenset[str]:
+    return frozenset(json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+
+
+def _hidden(value: Any, secrets: Collection[str]) -> Any:
+    if isinstance(value, str):
+        return hide(value, secrets)
+    if isinstance(value, list):
+        return [_hidden(inner, secrets) for inner in value]
+    if isinstance(value, dict):
+        return {name: _hidden(inner, secrets) for name, inner in value.items()}
+    return value
 
 
 @functools.lru_cache(maxsize=256)
@@ -108,7 +142,6 @@ def _of_address(value: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4)
 def _of_environment(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """The secrets in the environment, the longest first: one may hold another."""
     found = set()
     for name, value in variables:
         if _PERHAPS_SECRET_NAME.search(name):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.comparison.measures import Measure, measures_of, metrics_of
 from reward_kit.agent.comparison.row_pairs import (
     CHANGED,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import Usage
-    from reward_kit.agent.comparison.paired import PairedDifference
+    from reward_kit.agent.comparison.measures import PairedDifference
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
 
 FORMAT = "reward-kit.comparison/1"
@@ -45,9 +46,6 @@ class Setting:
     name: str
     a: str
     b: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "a": self.a, "b": self.b}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class EvaluationComparison:
             "a": _named(self.a),
             "b": _named(self.b),
             "verdict": self.success.verdict,
-            "settings": [setting.to_json() for setting in self.settings],
+            "settings": [as_json(setting) for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],
             "metrics": [metric.to_json() for metric in self.metrics],
@@ -254,18 +252,24 @@ def _standing(stored: StoredEvaluation, success: PairedDifference | None) -> Sta
 
 def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
     """Yield differing options that affect results, and versions."""
-    for name, option in OPTIONS.items():
-        in_both = name in a.configuration and name in b.configuration
-        if in_both and (option.fixed or name in ALSO_RELEVANT):
-            yield from _different(flag_of(name), _value(a, name), _value(b, name))
-    for name, version in a.versions.items():
-        if name in b.versions and name not in IRRELEVANT:
-            yield from _different(f"version of {name}", version, b.versions[name])
+    options = [name for name, option in OPTIONS.items() if option.fixed or name in ALSO_RELEVANT]
+    pairs = [
+        (flag_of(name), _value(a, name), _value(b, name))
+        for name in options
+        if name in a.configuration and name in b.configuration
+    ]
+    versions = a.versions.keys() & b.versions.keys() - {*IRRELEVANT}
+    pairs += [
+        (f"version of {name}", a.versions[name], b.versions[name]) for name in a.versions if name in versions
+    ]
+    for name, before, now in pairs:
+        if before != now:
+            yield Setting(name, _shown(before), _shown(now))
 
 
 def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[str | None, str | None]]:
     """Return changed modules of bundle, agent and user with their fingerprints (None: absent)."""
-    both = {name: (a.code.get(name), b.code.get(name)) for name in dict.fromkeys([*a.code, *b.code])}
+    both = {name: (a.code.get(name), b.code.get(name)) for name in {**a.code, **b.code}}
     return {name: (before, now) for name, (before, now) in both.items() if before != now}
 
 
@@ -274,11 +278,6 @@ def _value(stored: StoredEvaluation, name: str) -> Any:
     if name == "model":
         return asked_model(stored.configuration, stored.usage, stored.outcomes)
     return stored.configuration[name]
-
-
-def _different(name: str, a: Any, b: Any) -> Iterator[Setting]:
-    if a != b:
-        yield Setting(name, _shown(a), _shown(b))
 
 
 def _shown(value: Any) -> str:

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.history import parse_arguments
+from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.text import apart, count, one_line
-from reward_kit.agent.records.recording import Observation, Recording, observations
-from reward_kit.agent.records.rollout_record import as_json, load_rollout
+from reward_kit.agent.records.loading import load_rollout
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.recording import Recordings
     from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -24,6 +25,7 @@ SHOWN = 10
 """Rollouts that the report shows."""
 LONGEST = 80
 """Characters of an observation that are shown."""
+_VERBS = {"observation": "answered", "changes": "changed", "call": "made as"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,15 @@ class CallDifference:
     what: str
     before: str
     now: str
+
+    def line(self) -> str:
+        """The difference in words."""
+        place = f"call {self.call + 1}, {self.name}"
+        if self.what == "missing":
+            return f"{place} is not made any more"
+        if self.what == "added":
+            return f"{place} was not made before"
+        return f"{place}: {_VERBS[self.what]} {self.before!r}, now {self.now!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +72,24 @@ class RolloutDifference:
         """One line for a person."""
         parts = []
         if self.reward != self.reward_before:
-            parts.append(f"reward {_score(self.reward_before)} -> {_score(self.reward)}")
+            before, now = (
+                "none" if reward is None else f"{reward:g}" for reward in (self.reward_before, self.reward)
+            )
+            parts.append(f"reward {before} -> {now}")
         if self.stop_reason != self.stop_reason_before:
             parts.append(f"ended by {self.stop_reason_before} -> {self.stop_reason}")
         if self.call is not None:
-            parts.append(_described(self.call))
+            parts.append(self.call.line())
         if self.error:
             parts.append(one_line(self.error))
         return f"{self.row_id} #{self.index + 1}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReplayComparison:
     """An evaluation beside the recording that it played again.
 
-    ``compared`` counts rollouts; ``untold`` those whose recording does not say how they ended (a
-    conversation and nothing else), and those where it or the trajectory cannot be read.
+    ``compared`` counts rollouts; ``untold`` those without a recording or a trajectory that can be read.
     """
 
     source: str
@@ -85,13 +98,8 @@ class Comparison:
     untold: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "compared": self.compared,
-            "different": len(self.differences),
-            "untold": self.untold,
-            "differences": [difference.to_json() for difference in self.differences],
-        }
+        differences = [difference.to_json() for difference in self.differences]
+        return {**as_json(self), "different": len(differences), "differences": differences}
 
     def lines(self) -> Iterator[str]:
         """The report for a person, line by line."""
@@ -106,35 +114,34 @@ class Comparison:
         if number > SHOWN:
             yield f"  and {number - SHOWN} more, all in the results under compared_with"
         if self.untold:
-            yield f"{count(self.untold, 'rollout')} not compared: the recording does not say how they ended"
+            yield f"{count(self.untold, 'rollout')} not compared: recording or trajectory cannot be read"
 
 
-def compare_evaluation(
+def compare_replay(
     outcomes: Iterable[RolloutOutcome], folder: Path, recordings: Recordings
-) -> Comparison:
+) -> ReplayComparison:
     """Compare each of the rollouts with its recording; trajectories are read from ``folder`` one by one."""
     compared = untold = 0
     differences = []
     for outcome in outcomes:
         recording = recordings.find_or_none(outcome.row_id, outcome.index)
-        if recording is None or not recording.tells_the_end:
-            untold += 1
-            continue
         try:
-            difference = compare(recording, load_rollout(folder / outcome.file))
-        except (StorageError, KeyError, TypeError, AttributeError):  # the latter: written by other hands
+            record = load_rollout(folder / outcome.file)
+        except StorageError:
+            recording = None
+        if recording is None:
             untold += 1
             continue
         compared += 1
+        difference = rollout_difference(recording, record)
         if difference is not None:
             differences.append(difference)
-    return Comparison(str(recordings.source), compared, tuple(differences), untold)
+    return ReplayComparison(str(recordings.source), compared, tuple(differences), untold)
 
 
-def compare(recording: Recording, record: RolloutRecord) -> RolloutDifference | None:
-    """What differs between a rollout and its recording; None if nothing does."""
-    calls = [as_json(call) for call in record.tool_calls]
-    call = first_difference(recording.observations(), list(observations(record.messages, calls)))
+def rollout_difference(recording: RolloutRecord, record: RolloutRecord) -> RolloutDifference | None:
+    """The difference between a rollout and its recording; None if there is none."""
+    call = first_difference(recording.tool_calls, record.tool_calls)
     same_end = recording.stop_reason == record.stop_reason and recording.reward == record.reward
     if call is None and same_end:
         return None
@@ -143,16 +150,19 @@ def compare(recording: Recording, record: RolloutRecord) -> RolloutDifference | 
         index=record.index,
         reward_before=recording.reward,
         reward=record.reward,
-        stop_reason_before=recording.stop_reason or "",
+        stop_reason_before=recording.stop_reason,
         stop_reason=record.stop_reason,
         call=call,
         error=record.error if record.error != recording.error else None,
     )
 
 
-def first_difference(before: list[Observation], now: list[Observation]) -> CallDifference | None:
-    """The first call that differs; None if all are the same."""
-    for number, (old, new) in enumerate(zip_longest(before, now)):
+def first_difference(before: Iterable[ToolCall], now: Iterable[ToolCall]) -> CallDifference | None:
+    """The first call that differs, of those that ran to their end; None if all are the same."""
+    ended = (
+        [call for call in calls if call.content not in (INTERRUPTED, NOT_RUN)] for calls in (before, now)
+    )
+    for number, (old, new) in enumerate(zip_longest(*ended)):
         if new is None:
             return CallDifference(number, old.name, "missing", one_line(old.content, LONGEST), "")
         if old is None:
@@ -163,25 +173,11 @@ def first_difference(before: list[Observation], now: list[Observation]) -> CallD
     return None
 
 
-def _difference(old: Observation, new: Observation) -> tuple[str, str, str] | None:
+def _difference(old: ToolCall, new: ToolCall) -> tuple[str, str, str] | None:
     if (old.name, parse_arguments(old.arguments)) != (new.name, parse_arguments(new.arguments)):
         return "call", *apart(f"{old.name} {old.arguments}", f"{new.name} {new.arguments}")
     if old.content != new.content:
         return "observation", *apart(old.content, new.content)
-    if old.changes is not None and new.changes is not None and old.changes != new.changes:
+    if old.changes != new.changes:
         return "changes", *apart(str(old.changes), str(new.changes))
     return None
-
-
-def _score(reward: float | None) -> str:
-    return "none" if reward is None else f"{reward:g}"
-
-
-def _described(call: CallDifference) -> str:
-    where = f"call {call.call + 1}, {call.name}"
-    if call.what == "missing":
-        return f"{where} is not made any more"
-    if call.what == "added":
-        return f"{where} was not made before"
-    noun = {"observation": "answered", "changes": "changed", "call": "made as"}[call.what]
-    return f"{where}: {noun} {call.before!r}, now {call.now!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.scoring.rows import row_result
@@ -51,34 +52,39 @@ class RowPair:
         return {
             "id": self.row_id,
             "difference": self.difference,
-            **{
-                side: {
-                    "judged": row.judged,
-                    "successes": row.passed,
-                    "reward": row.reward,
-                    "failures": row.failures,
-                }
-                for side, row in (("a", self.a), ("b", self.b))
-            },
+            "a": _counts(self.a),
+            "b": _counts(self.b),
             "failed_rollout": failed.id if failed else None,
         }
+
+
+def _counts(row: RowResult) -> dict[str, Any]:
+    return {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
 
 
 def pair_rows(
     a: StoredEvaluation, b: StoredEvaluation, *, changed_rows: bool, errors_as_failures: bool
 ) -> tuple[list[RowPair], dict[str, list[str]]]:
     """Return the row pairs in A's order, and the ids of other rows by the reason for leaving them out."""
-    rows_a, rows_b = (_counted(one.rows, errors_as_failures=errors_as_failures) for one in (a, b))
+    rows_a, rows_b = (
+        {
+            row.row_id: row_result(
+                row.row_id, row.planned, row.outcomes, errors_as_failures=errors_as_failures
+            )
+            for row in one.rows
+        }
+        for one in (a, b)
+    )
     changed = set() if changed_rows else set(changed_rows_between(a, b))
     pairs = []
     left_out: dict[str, list[str]] = {}
     for row_id in dict.fromkeys([*rows_a, *rows_b]):
         one, other = rows_a.get(row_id), rows_b.get(row_id)
-        reason = _reason(one, other) if row_id not in changed else CHANGED
-        if one is not None and other is not None and reason is None:
-            pairs.append(RowPair(one, other))
-        elif reason is not None:
+        reason = CHANGED if row_id in changed else _reason(one, other)
+        if reason is not None:
             left_out.setdefault(reason, []).append(row_id)
+        elif one is not None and other is not None:
+            pairs.append(RowPair(one, other))
     return pairs, left_out
 
 
@@ -97,18 +103,7 @@ def changed_rows_between(
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
     """Return the names of a row's changed fields."""
     before, now = (one.fields_of(row_id) or {} for one in (a, b))
-    return [
-        name
-        for name in dict.fromkeys([*before, *now])
-        if name != "n_rollouts" and before.get(name) != now.get(name)
-    ]
-
-
-def _counted(rows: Sequence[RowResult], *, errors_as_failures: bool) -> dict[str, RowResult]:
-    return {
-        row.row_id: row_result(row.row_id, row.planned, row.outcomes, errors_as_failures=errors_as_failures)
-        for row in rows
-    }
+    return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
 
 
 def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
@@ -116,10 +111,9 @@ def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
     for what, wanting in (
-        ("not run", [not row.outcomes for row in (a, b)]),
-        ("not judged", [row.judged == 0 for row in (a, b)]),
+        ("not run", (not a.outcomes, not b.outcomes)),
+        ("not judged", (not a.judged, not b.judged)),
     ):
         if any(wanting):
-            sides = " and ".join(side for side, wants in zip("AB", wanting, strict=True) if wants)
-            return f"{what} in {sides}"
+            return f"{what} in {' and '.join(compress('AB', wanting))}"
     return None

@@ -15,9 +15,10 @@ from reward_kit.agent.base.text import call_line, excerpt, json_text
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations, Verdict, read_verdict
 from reward_kit.agent.models.answer_parts import text_in
-from reward_kit.agent.records.broken_off import BrokenOff
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.rollout.budgets import spent_of
+from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Explainer:
 
 def _stored(store: Store) -> list[Explanation]:
     try:
-        return [Explanation.from_json(note) for note in store.notes(NOTE)]
+        return [Explanation.from_json(note) for note in read_notes(store.path, NOTE)]
     except (KeyError, TypeError) as error:
         raise StorageError("holds a damaged explanation", place=str(store.path)) from error
 

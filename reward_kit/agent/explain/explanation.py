@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from reward_kit.agent.base.lenient_json import read_object
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.outcome import total_usage, usage_to_json
-from reward_kit.agent.records.rollout_record import as_json
+from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**as_json(self), "usage": usage_to_json(self.usage)}
+        return {**as_json(self), "usage": as_json(self.usage)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Explanation:
@@ -111,7 +111,7 @@ class Explanations:
                 }
                 for author, number in self.authors.most_common()
             },
-            "usage": usage_to_json(self.usage),
+            "usage": as_json(self.usage),
             "rollouts": [
                 {"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made
             ],

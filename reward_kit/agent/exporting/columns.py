@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.exporting.formats import OPENAI_COLUMNS, Format, conversation
-from reward_kit.agent.records.outcome import usage_to_json
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.loading import load_rollout
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -106,6 +106,6 @@ def _logged(stored: StoredEvaluation, outcome: RolloutOutcome) -> dict[str, Any]
         "seconds": outcome.seconds,
         "model_seconds": outcome.model_seconds,
         "waited_seconds": outcome.waited_seconds,
-        "usage": {role: usage_to_json(usage) for role, usage in outcome.usage.items()} or None,
+        "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
         "file": outcome.file,
     }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_file, write_output
 from reward_kit.agent.base.strict_json import json_bytes
-from reward_kit.agent.records.evaluation_file import connect, read_rollout
+from reward_kit.agent.records.evaluation_file import read_rollout, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +39,7 @@ def write_rollouts(found: Export, folder: Path) -> int:
     path = found.evaluation.path
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with closing(connect(path)) as connection:
+    with reading(path) as connection:
         for outcome in found.outcomes:
             text = read_rollout(connection, outcome.id, path).trajectory
             write_file(folder / f"roll_{outcome.id}.json", f"{text}\n".encode(), durable=False)

@@ -14,8 +14,7 @@ from reward_kit.agent.config import NAME
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.pages.rendering import render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
-from reward_kit.agent.records.names import find_rollout
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.loading import find_rollout, load_rollout
 from reward_kit.agent.reports.listings import read_evaluations
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.storage.stored_evaluation import load_evaluation

@@ -1,7 +1,7 @@
-"""The SQLite file of an evaluation: its tables, and reading single rollouts from it.
+"""The SQLite file of an evaluation, ``runs/evals/NAME.db``: find it, open it, read from it.
 
-``runs/evals/NAME.db`` holds everything that is known of the evaluation (``docs/runs.md``).
-A rollout in it has an address that looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
+It holds everything that is known of the evaluation (``docs/runs.md``). A rollout in it has an address that
+looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import json
 import re
 import sqlite3
 from contextlib import closing, contextmanager
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.errors import StorageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 SUFFIX = ".db"
+LATEST = "latest"
+NAMED = 5
+"""Evaluations or rollouts that an error message lists."""
 APPLICATION = 0x52776B45
 """SQLite's ``application_id`` of these files: ``RwkE``."""
 VERSION = 1
@@ -108,65 +112,96 @@ CREATE TABLE notes (
     id INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,
     created REAL NOT NULL,
-    kind TEXT NOT NULL,          -- explanation, notice
+    kind TEXT NOT NULL,          -- explanation; results: what only the run itself knew at its end
     rollout TEXT,
     json TEXT NOT NULL
 );
 """
 
+FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
+"""SQL: of each rollout the last final attempt, which is the one that counts."""
+
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
 _KEY = re.compile(r"[0-9a-f]{8,128}")
+_FAULTS = (
+    ("is full", "the disk is full", "Make room, then continue with --resume: what is finished is kept."),
+    ("readonly", "may not be written", "Choose another folder with --output-dir."),
+    *(
+        (sign, "is damaged, or not the file of an evaluation ({})", None)
+        for sign in ("not a database", "malformed", "no such table")
+    ),
+    ("unable to open", "cannot be opened ({})", None),
+    ("", "cannot be read or written: {}", None),
+)
+"""Part of an error of SQLite, what it means, remedy."""
 
 
-class StoredRollout(NamedTuple):
-    """A rollout as it is stored: its trajectory, and where its final and gold states are.
+def stored_files(evals: Path) -> list[Path]:
+    """The files of all evaluations in a folder ``evals``, by name."""
+    return sorted(file for file in evals.glob(f"*{SUFFIX}") if file.is_file() and not file.is_symlink())
 
-    ``base`` is the key of its seed, ``file`` the complete final database relative to the runs folder,
-    ``state`` and ``gold`` deltas from the base; each None where there is none.
+
+def find_file(evals: Path, name: str) -> Path:
+    """The file of the evaluation ``name`` in a folder ``evals``; ``latest`` is the one written to last.
+
+    Raises ``UsageError`` if there is none.
     """
+    path = evals / f"{name}{SUFFIX}"
+    if name != LATEST and path.is_file():
+        return path
+    newest = sorted(stored_files(evals), key=written, reverse=True)
+    if name == LATEST:
+        if newest:
+            return newest[0]
+        raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
+    names = [file.stem for file in newest]
+    remedy = "There is none in this folder; is --output-dir right?"
+    if names:
+        near = get_close_matches(name, names, n=1)
+        known = f"There are: {', '.join(names)}."
+        if len(names) > NAMED:
+            known = f"The newest of {len(names)}: {', '.join(names[:NAMED])}."
+        remedy = f"Did you mean {near[0]!r}? {known}" if near else known
+    raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
-    trajectory: str
-    base: str
-    file: str | None
-    state: bytes | None
-    gold: bytes | None
+
+def written(file: Path) -> float:
+    """Unix seconds at which an evaluation was last written to; 0 if it is gone."""
+    paths = (file, file.with_name(f"{file.name}-wal"))
+    try:
+        return max(path.stat().st_mtime for path in paths if path.exists())
+    except (OSError, ValueError):
+        return 0.0
 
 
-def is_address(path: Path) -> bool:
-    """True for ``NAME.db/ROLLOUT_ID``, where the former is a file."""
-    return path.parent.suffix == SUFFIX and path.parent.is_file()
-
-
-def connect(path: Path) -> sqlite3.Connection:
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an evaluation's file to read it, also while another process writes it.
 
-    Raises ``StorageError`` for a missing file, and for one that is no evaluation of this version.
+    Raises ``StorageError`` for a missing or damaged file, and for one that is no evaluation of this version.
     """
     if not path.is_file():
         raise StorageError("there is no such evaluation", place=str(path))
+    with sqlite_faults(path), closing(_opened(path)) as connection:
+        check_format(connection, path)
+        yield connection
+
+
+def _opened(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
-    log = path.with_name(f"{path.name}-wal")
-    is_whole = not (log.exists() and log.stat().st_size)
-    with sqlite_faults(path):
-        try:
-            # A read-only connection would leave the files of WAL mode behind; this one removes them.
-            connection = _opened(f"{uri}?mode=rw")
-        except sqlite3.OperationalError:
-            # In WAL mode SQLite has to make files beside it, which a read-only or full disk does not allow.
-            if not is_whole:
-                raise
-            connection = _opened(f"{uri}?immutable=1")
     try:
-        with sqlite_faults(path):
-            check_format(connection, path)
-    except StorageError:
-        connection.close()
-        raise
-    return connection
+        # A read-only connection would leave the files of WAL mode behind; this one removes them.
+        return _connected(f"{uri}?mode=rw")
+    except sqlite3.OperationalError:
+        # In WAL mode SQLite makes files beside it, which a read-only or full disk does not allow.
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise
+        return _connected(f"{uri}?immutable=1")
 
 
-def _opened(uri: str) -> sqlite3.Connection:
+def _connected(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -202,66 +237,52 @@ def sqlite_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _storage_error(error, path) from error
+        text = str(error)
+        _, fault, remedy = next(known for known in _FAULTS if known[0] in text)
+        raise StorageError(fault.format(text), place=str(path), remedy=remedy) from error
 
 
-def _storage_error(error: sqlite3.Error, path: Path) -> StorageError:
-    text = str(error)
-    if "is full" in text:
-        return StorageError(
-            "the disk is full",
-            place=str(path),
-            remedy="Make room, then continue with --resume: what is finished is kept.",
-        )
-    if "readonly" in text:
-        return StorageError(
-            "may not be written", place=str(path), remedy="Choose another folder with --output-dir."
-        )
-    if "not a database" in text or "malformed" in text or "no such table" in text:
-        return StorageError(f"is damaged, or not the file of an evaluation ({text})", place=str(path))
-    if "unable to open" in text:
-        return StorageError(f"cannot be opened ({text})", place=str(path))
-    return StorageError(f"cannot be read or written: {text}", place=str(path))
+class RolloutData(NamedTuple):
+    """A rollout as it is stored: its trajectory, and its final and gold states.
+
+    ``base`` is the key of its seed, ``file`` the complete final database relative to the runs folder,
+    ``state`` and ``gold`` are deltas from the base; None if there is none.
+    """
+
+    trajectory: str
+    base: str
+    file: str | None
+    state: bytes | None
+    gold: bytes | None
 
 
-def read_rollout(connection: sqlite3.Connection, rollout: str, path: Path) -> StoredRollout:
-    """A rollout by its id; raises ``StorageError`` where there is none."""
-    with sqlite_faults(path):
-        found = connection.execute(
-            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
-            " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
-            " LEFT JOIN rows USING (row_id)"
-            " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
-            " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
-            " WHERE r.id = ?",
-            (rollout,),
-        ).fetchone()
+def read_rollout(connection: sqlite3.Connection, rollout: str, path: Path) -> RolloutData:
+    """A rollout by its id; raises ``StorageError`` if there is none."""
+    found = connection.execute(
+        "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
+        " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
+        " LEFT JOIN rows USING (row_id)"
+        " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
+        " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
+        " WHERE r.id = ?",
+        (rollout,),
+    ).fetchone()
     if found is None:
         raise StorageError(f"there is no rollout {rollout!r:.90}", place=str(path))
-    return StoredRollout(*found)
+    return RolloutData(*found)
 
 
-def rollout_at(address: Path) -> StoredRollout:
+def rollout_at(address: Path) -> RolloutData:
     """The rollout at ``NAME.db/ROLLOUT_ID``."""
-    with closing(connect(address.parent)) as connection:
+    with reading(address.parent) as connection:
         return read_rollout(connection, address.name, address.parent)
 
 
-def rollout_id_of(connection: sqlite3.Connection, row_id: str, index: int) -> str | None:
-    """The id of the last final attempt at a rollout (``index`` from 0); None if it is not over."""
-    found = connection.execute(
-        "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1",
-        (row_id, index),
-    ).fetchone()
-    return None if found is None else str(found[0])
-
-
-def final_rollouts(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    """Id and trajectory of the last final attempt at each rollout, in the order in which they were stored."""
-    yield from connection.execute(
-        "SELECT id, json FROM rollouts JOIN trajectories ON rollout = id WHERE seq IN"
-        " (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx) ORDER BY seq"
-    )
+def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
+    """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
+    query = "SELECT row_id, fields FROM rows WHERE ?1 IS NULL OR row_id = ?1"
+    with reading(path) as connection:
+        return {name: json.loads(fields) for name, fields in connection.execute(query, (row_id,))}
 
 
 def checked_id(rollout: str, path: Path) -> str:
@@ -280,7 +301,7 @@ def base_path(runs: Path, key: str) -> Path:
 
 
 def file_within(runs: Path, name: str) -> Path:
-    """The file ``name`` of a runs folder; raises ``StorageError`` where it or its folder lies elsewhere."""
+    """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder lies elsewhere."""
     path = runs / name
     parts = PurePath(name).parts
     if PurePath(name).is_absolute() or ".." in parts or path.resolve() != runs.resolve().joinpath(*parts):
@@ -296,12 +317,3 @@ def _checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:
     if not isinstance(text, str) or not form.fullmatch(text):
         raise StorageError(f"{text!r:.90} is not {what}: the evaluation is damaged", place=str(path))
     return text
-
-
-def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
-    """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
-    with closing(connect(path)) as connection, sqlite_faults(path):
-        found = connection.execute(
-            "SELECT row_id, fields FROM rows WHERE ?1 IS NULL OR row_id = ?1", (row_id,)
-        )
-        return {name: json.loads(fields) for name, fields in found}

@@ -1,13 +1,15 @@
-"""What is remembered of a rollout once it is over: one line of an evaluation's log."""
+"""What is kept of a rollout once it is over: its outcome, and the data that a player hands to the store."""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
-from reward_kit.agent.records.rollout_record import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +25,7 @@ def is_success(reward: float) -> bool:
 
 
 class ToolFault(TypedDict):
-    """How many calls of a tool raised in a rollout, and what the first one raised, after its place."""
+    """The number of calls of a tool that raised, and what the first one raised, after its place."""
 
     calls: int
     first: str
@@ -31,19 +33,18 @@ class ToolFault(TypedDict):
 
 @dataclass(slots=True)
 class RolloutOutcome:
-    """How one rollout ended.
+    """The end of one rollout: a row of the table ``rollouts``.
 
     ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one; only the last try is
-    ``final``. ``reward`` is None where nothing could be judged: ``stop_reason`` says why, or ``error`` if the
+    ``final``. ``reward`` is None if nothing could be judged: ``stop_reason`` says why, or ``error`` if the
     reward itself failed. ``failure`` is the class of a failure, ``failure_step`` the first wrong step.
-    ``user_faults`` are the kinds of what the simulated user did wrong, None where there was none.
-    ``tool_faults`` are the tools that raised something other than ``ToolError``, or broke or held up what
-    others need; None where none did.
+    ``user_faults`` are the kinds of the simulated user's faults, None without such a user. ``tool_faults``
+    are the tools that raised something other than ``ToolError``, or broke or held up what others need.
     ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
     ``model_seconds`` (all model calls that were answered, retries included) in seconds, ``waited_seconds``
-    those for which limits held back these calls; ``timed_calls`` counts those whose time is known, None in
-    logs that do not tell. ``metrics`` are the scores of the reward's metrics, None for none. ``file`` is the
-    trajectory, relative to the runs folder.
+    those for which limits held back these calls; ``timed_calls`` counts those whose time is known.
+    ``metrics`` are the scores of the reward's metrics, None for none. ``file`` is the address of the
+    trajectory, ``database`` the complete final database, both relative to the runs folder.
     """
 
     id: str
@@ -76,7 +77,7 @@ class RolloutOutcome:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a reward."""
+        """True if there is a reward."""
         return self.reward is not None
 
     @property
@@ -85,7 +86,7 @@ class RolloutOutcome:
 
     @property
     def unjudged_reason(self) -> str | None:
-        """Why there is no reward: ``user_error``, ``infrastructure_error`` or ``reward_error``."""
+        """The reason for having no reward: ``user_error``, ``infrastructure_error`` or ``reward_error``."""
         if self.reward is not None:
             return None
         return self.stop_reason if self.stop_reason in UNJUDGED_STOPS else REWARD_ERROR
@@ -105,36 +106,124 @@ class RolloutOutcome:
         return sum(usage.cost for usage in self.usage.values())
 
     def to_json(self) -> dict[str, Any]:
-        plain = as_json(self)
-        plain["usage"] = {role: usage_to_json(usage) for role, usage in self.usage.items()}
-        return plain
+        """Plain JSON values."""
+        return {**as_json(self), "usage": _usage_to_json(self.usage)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> RolloutOutcome:
-        """Read what ``to_json`` gave, also that of earlier versions.
-
-        Raises ``KeyError`` or ``TypeError`` for anything else.
-        """
-        known = {name: plain[name] for name in _FIELDS if name in plain or name not in _LATER}
-        known["usage"] = {role: Usage(**usage) for role, usage in plain["usage"].items()}
-        return cls(**known)
+        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
+        return cls(**{**plain, "usage": usage_from_json(plain["usage"])})
 
 
-_FIELDS = tuple(item.name for item in fields(RolloutOutcome))
-_LATER = frozenset(
-    {"failure_step", "user_faults", "tool_faults", "waited_seconds", "timed_calls", "metrics", "database"}
-)
-"""Fields that logs of before have not."""
+@dataclass(slots=True)
+class BrokenOff:
+    """The number of attempts that asked a model and came to no end, and their usage by role.
+
+    An interruption aborts what is under way, and so does a fault that ends the run.
+    """
+
+    rollouts: int = 0
+    usage: dict[str, Usage] = field(default_factory=dict)
+
+    def add(self, other: BrokenOff) -> None:
+        """Count ``other`` in."""
+        self.rollouts += other.rollouts
+        for role, usage in other.usage.items():
+            self.usage.setdefault(role, Usage()).add(usage)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"rollouts": self.rollouts, "usage": _usage_to_json(self.usage)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> BrokenOff:
+        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
+        return cls(plain["rollouts"], usage_from_json(plain["usage"]))
 
 
-def usage_to_json(usage: Usage) -> dict[str, Any]:
-    """The usage's fields as plain JSON values."""
-    return as_json(usage)
+def broken_off(usage: Mapping[Any, Usage]) -> BrokenOff:
+    """One attempt with this usage; none if it has asked no model."""
+    asked = {role: used for role, used in usage.items() if used.calls}
+    return BrokenOff(int(bool(asked)), asked)
+
+
+@dataclass(slots=True)
+class RowGold:
+    """The effect of a row's gold actions, replayed once per row.
+
+    ``calls`` are the actions with their answers and changed rows, ``changes`` all changed rows, both as JSON
+    values. ``state`` is the delta of the state they lead to from the base; None if that depends on the
+    rollout's seed.
+    """
+
+    row_id: str
+    calls: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    state: bytes | None
+
+
+@dataclass(slots=True)
+class PlayedRollout:
+    """One attempt at a rollout, ready to be stored.
+
+    ``trajectory`` is the JSON text of its ``RolloutRecord``; ``base`` the key of its seed. ``state`` is the
+    delta of its final state if that is kept but in no file, ``gold_state`` that of its own gold state, if
+    it has one. ``row_gold`` comes with the first rollout of a row that a process plays. ``judged`` is the
+    time (Unix seconds) at which a stored rollout was judged again.
+    """
+
+    outcome: RolloutOutcome
+    trajectory: str
+    base: str
+    state: bytes | None = None
+    gold_state: bytes | None = None
+    row_gold: RowGold | None = None
+    judged: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; bytes as base64."""
+        gold = self.row_gold
+        return {
+            **as_json(self),
+            "outcome": self.outcome.to_json(),
+            "state": _text(self.state),
+            "gold_state": _text(self.gold_state),
+            "row_gold": gold and {**as_json(gold), "state": _text(gold.state)},
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> PlayedRollout:
+        """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
+        gold = plain["row_gold"]
+        read = {
+            "outcome": RolloutOutcome.from_json(plain["outcome"]),
+            "state": _bytes(plain["state"]),
+            "gold_state": _bytes(plain["gold_state"]),
+            "row_gold": gold and RowGold(**{**gold, "state": _bytes(gold["state"])}),
+        }
+        return cls(**{**plain, **read})
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode("ascii")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:
+    """Usage by role; raises ``TypeError`` for unknown fields."""
+    return {role: Usage(**usage) for role, usage in plain.items()}
+
+
+def _usage_to_json(usage: Mapping[str, Usage]) -> dict[str, Any]:
+    return {role: as_json(used) for role, used in usage.items()}
+
+
+_counts = attrgetter(*(one.name for one in fields(Usage)))
 
 
 def total_usage(usages: Iterable[Usage]) -> Usage:
     """The sum of usages."""
-    total = Usage()
-    for usage in usages:
-        total.add(usage)
-    return total
+    return Usage(*map(sum, zip(*map(_counts, usages), strict=True)))

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import History, Line
-from reward_kit.agent.base.strict_json import compact_json
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.strict_json import as_json, compact_json
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
-from reward_kit.agent.records.evaluation_file import rollout_at
-from reward_kit.agent.records.names import find_rollout
-from reward_kit.agent.records.states import StoredStates
-from reward_kit.errors import StorageError, UsageError
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
     from reward_kit.agent.database.backend import Mode
-    from reward_kit.agent.records.states import Kind
+    from reward_kit.agent.records.loading import Kind, StoredRollout
 
 FORMAT = "reward-kit.rollout/1"
 
@@ -42,12 +34,12 @@ class RolloutRecord:
     A record has the same attributes as a live rollout (``messages``, ``tool_calls``, ``row``, ``gold`` ...),
     so that a reward takes either. ``models`` are named by role; a model of a person's own agent or user only
     if it was asked. ``fields`` is the row as the reward got it, ``result`` what the reward returned.
-    ``database`` tells how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
+    ``database`` says how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
     seed. ``started`` is in Unix seconds. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of
-    the simulated user, None where there was none. ``offered_tools`` are the names of the tools that the agent
-    chose to show its model, None where they were those of the bundle. ``path`` is where the record was read
-    from, ``states`` gives its databases if that was an evaluation.
+    the simulated user, None without one. ``offered_tools`` are the names of the tools that the agent chose to
+    show its model, None for those of the bundle. ``path`` is the file or address that it was read from,
+    ``stored`` gives its databases if that was an evaluation.
     """
 
     id: str
@@ -81,7 +73,7 @@ class RolloutRecord:
     offered_tools: list[str] | None = None
     format: str = FORMAT
     path: Path | None = None
-    states: StoredStates | None = None
+    stored: StoredRollout | None = None
     _opened: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
@@ -185,13 +177,13 @@ class RolloutRecord:
     def _view(
         self, kind: Kind, *, is_async: bool, mode: Mode
     ) -> ReadOnlyDatabase | ReadOnlyAsyncDatabase | None:
-        if self.states is None:
+        if self.stored is None:
             raise StorageError(
                 "the record was read from a file that has no databases",
                 place=str(self.path),
                 remedy="Load it from its evaluation: load_rollout('EVALUATION ROW#1').",
             )
-        stored = self.states.open(kind, mode, self._opened)
+        stored = self.stored.open(kind, mode, self._opened)
         if stored is None:
             return None
         database = self._opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
@@ -199,9 +191,8 @@ class RolloutRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the small and telling fields first."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain = {name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}
         plain["usage"] = {role: as_json(usage) for role, usage in self.usage.items()}
-        plain["messages"] = self.messages
         plain["tool_calls"] = [as_json(call) for call in self.tool_calls]
         plain["model_calls"] = [{**as_json(call), "usage": as_json(call.usage)} for call in self.model_calls]
         return plain
@@ -212,71 +203,19 @@ class RolloutRecord:
 
 
 _LISTS = ("usage", "messages", "tool_calls", "model_calls")
-_PLAIN = (
-    "format",
-    *(
-        item.name
-        for item in fields(RolloutRecord)
-        if item.name not in (*_LISTS, "format", "path", "states", "_opened")
-    ),
-)
+_NOT_STORED = ("path", "stored", "_opened")
+_NAMES = [item.name for item in fields(RolloutRecord) if item.name not in (*_LISTS, *_NOT_STORED)]
+_PLAIN = sorted(_NAMES, key=lambda name: name != "format")
 
 
-def as_json(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots and more than one of them.
-
-    Unlike with ``dataclasses.asdict`` nothing is copied.
-    """
-    return dict(zip(value.__slots__, _values(value.__class__)(value), strict=True))
-
-
-@cache
-def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    return attrgetter(*kind.__slots__)
-
-
-def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRecord:
-    """Read a rollout: ``load_rollout("EVAL ROW#1")`` is the first of row ROW.
-
-    ``name`` is also a rollout's id, the path of a ``roll_ID.json`` from ``export --format rollouts``, or
-    ``runs/evals/EVAL.db/ID``. Raises ``StorageError`` if it is missing or damaged, ``UsageError`` for what
-    is no name.
-    """
-    if not isinstance(name, str | os.PathLike):
-        raise UsageError(
-            f"a rollout has a name or a path, it is not {cut(repr(name), 80)}",
-            remedy="Give 'EVALUATION ROW#1', or result.folder / outcome.file.",
-        )
-    path = Path(name)
-    if path.suffix == ".json" and path.is_file():
-        try:
-            return _record(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot be read: {error}", place=str(path)) from error
-    found = find_rollout(name if isinstance(name, str) else path, output_dir)
-    if found is None:
-        raise StorageError(
-            "there is no such rollout",
-            place=str(name),
-            remedy="Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json.",
-        )
-    return _record(rollout_at(found.address).trajectory, found.address, StoredStates(*found))
-
-
-def _record(text: str, path: Path, states: StoredStates | None = None) -> RolloutRecord:
+def read_record(text: str, path: Path, stored: StoredRollout | None = None) -> RolloutRecord:
+    """The inverse of ``RolloutRecord.encoded``; raises ``StorageError`` for anything else."""
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+        raise StorageError(f"is not JSON: {error}", place=str(path)) from error
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise StorageError(f"is not the record of a rollout (format {FORMAT})", place=str(path))
-    return record_from_json(plain, path=path, states=states)
-
-
-def record_from_json(
-    plain: Mapping[str, Any], *, path: Path | None = None, states: StoredStates | None = None
-) -> RolloutRecord:
-    """The inverse of ``RolloutRecord.to_json``; raises ``StorageError`` if fields are missing."""
     try:
         return RolloutRecord(
             **{name: plain[name] for name in _PLAIN},
@@ -287,7 +226,7 @@ def record_from_json(
                 ModelCall(**{**call, "usage": Usage(**call["usage"])}) for call in plain["model_calls"]
             ],
             path=path,
-            states=states,
+            stored=stored,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"is an incomplete record of a rollout: {error!r}", place=str(path)) from error

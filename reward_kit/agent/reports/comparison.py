@@ -20,7 +20,7 @@ from reward_kit.agent.base.text import (
     tokens,
 )
 from reward_kit.agent.comparison.compare import shared_ks, standings
-from reward_kit.agent.comparison.paired import MIN_ROWS
+from reward_kit.agent.comparison.measures import MIN_ROWS
 from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison, Standing
-    from reward_kit.agent.comparison.measures import Measure, Unit
-    from reward_kit.agent.comparison.paired import PairedDifference
+    from reward_kit.agent.comparison.measures import Measure, PairedDifference, Unit
     from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.base.text import NOTHING, count, estimate, money, one_line, score
-from reward_kit.agent.records.evaluation_file import connect
-from reward_kit.agent.records.names import stored_files
+from reward_kit.agent.records.evaluation_file import reading, stored_files
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
 from reward_kit.agent.reports.tables import table_lines
@@ -88,7 +86,7 @@ def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
     """A table of a row's rollouts in all evaluations, the earliest first; then damaged files."""
 
     def load(file: Path) -> list[RolloutOutcome]:
-        with closing(connect(file)) as connection:
+        with reading(file) as connection:
             return list(read_outcomes(connection, file, "row_id = ?", (row_id,)))
 
     read, faults = _read(evals, load)
@@ -113,7 +111,7 @@ def stored_rows(evals: Path) -> set[str]:
     """The ids of all rows that have rollouts; damaged files are skipped."""
 
     def load(file: Path) -> list[str]:
-        with closing(connect(file)) as connection:
+        with reading(file) as connection:
             return [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
 
     return {row for _, rows in _read(evals, load)[0] for row in rows}

@@ -9,7 +9,7 @@ from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.comparison.replay import Comparison
+    from reward_kit.agent.comparison.replay import ReplayComparison
     from reward_kit.agent.explain.explanation import Explanations
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
     from reward_kit.agent.tau_bench.replay import Agreement
@@ -20,7 +20,7 @@ def result_of(
     *,
     agreement: Agreement | None = None,
     explanations: Explanations | None = None,
-    compared_with: Comparison | None = None,
+    compared_with: ReplayComparison | None = None,
 ) -> EvaluationResult:
     """The results of an evaluation, with what only the run that has just ended knows."""
     return EvaluationResult(
@@ -41,13 +41,13 @@ def result_of(
 
 
 def stored_result(stored: StoredEvaluation) -> EvaluationResult:
-    """The results of an evaluation that was read back; the rest comes from its results file.
+    """The results of an evaluation that was read back; the rest is a note of its last run.
 
-    Raises ``StorageError`` if that file is incomplete.
+    Raises ``StorageError`` if that note is damaged.
     """
     results = stored.results
     agreement: Agreement | None = None
-    compared: Comparison | None = None
+    compared: ReplayComparison | None = None
     try:
         if "agreement" in results:
             from pydantic import TypeAdapter
@@ -58,13 +58,12 @@ def stored_result(stored: StoredEvaluation) -> EvaluationResult:
         if "compared_with" in results:
             from pydantic import TypeAdapter
 
-            from reward_kit.agent.comparison.replay import Comparison
+            from reward_kit.agent.comparison.replay import ReplayComparison
 
-            compared = TypeAdapter(Comparison).validate_python(results["compared_with"])
+            compared = TypeAdapter(ReplayComparison).validate_python(results["compared_with"])
         explanations = _explanations(stored) if "explanations" in results else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        place = str(stored.path.with_suffix(".json"))
-        raise StorageError(f"is not the results of an evaluation: {error!r}", place=place) from error
+        raise StorageError(f"holds damaged results: {error!r}", place=str(stored.path)) from error
     return result_of(stored, agreement=agreement, explanations=explanations, compared_with=compared)
 
 

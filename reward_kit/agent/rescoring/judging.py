@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig, check_eval_id
+from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import RolloutOutcome, is_success
-from reward_kit.agent.records.rollout_record import RolloutRecord, load_rollout
 from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
 from reward_kit.agent.rescoring.written import write_evaluation
 from reward_kit.agent.rollout.judge import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database.backend import Mode
+    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
     from reward_kit.models import EvaluateResult, RewardOutput
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.files import sync_folder, temporary_beside, write_file
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.records.evaluation_file import connect, read_rollout
-from reward_kit.agent.records.played import PlayedRollout
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.evaluation_file import read_rollout, reading
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import PlayedRollout
 from reward_kit.agent.scoring.record_keeping import outcome_of
 from reward_kit.agent.scoring.results import EvaluationResult
 from reward_kit.agent.scoring.rows import usage_of
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
-    from reward_kit.agent.storage.store import Run
+    from reward_kit.agent.storage.resume import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 
@@ -51,7 +50,7 @@ def write_evaluation(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[
     # under another name until it is whole: a part of it would be resumed as if models had to play the rest
     part = temporary_beside(path)
     try:
-        with closing(connect(stored.path)) as old, Store(part) as store:
+        with reading(stored.path) as old, Store(part) as store:
             store.begin_run(_as_played(run, stored, done))
             played = [_rescored(rollout, old, stored, config.eval_id) for rollout in done.rollouts]
             store.add(played)

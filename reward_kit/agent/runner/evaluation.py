@@ -7,7 +7,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
-from reward_kit.agent.comparison.replay import compare_evaluation
+from reward_kit.agent.comparison.replay import compare_replay
 from reward_kit.agent.explain.explainer import Explainer, make_explainer
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.players.names import name_of
-from reward_kit.agent.records.evaluation_file import connect
+from reward_kit.agent.records.evaluation_file import reading
 from reward_kit.agent.records.recording import Recordings
 from reward_kit.agent.reports.stored_results import result_of
 from reward_kit.agent.runner.in_process import InProcess
@@ -32,7 +32,7 @@ from reward_kit.agent.runner.progress import NoProgress, Progress, Tally, note
 from reward_kit.agent.runner.protocol import planned_tasks
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.storage.layout import RunsFolder
-from reward_kit.agent.storage.saver import Saver
+from reward_kit.agent.storage.store import Saver
 from reward_kit.agent.tau_bench.results_file import task_numbers
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
@@ -45,13 +45,16 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.records.broken_off import BrokenOff
+    from reward_kit.agent.records.outcome import BrokenOff
     from reward_kit.agent.runner.protocol import Description, Executor
     from reward_kit.agent.scoring.results import EvaluationResult, Status
     from reward_kit.agent.users import User
 
 
 logger = logging.getLogger(__name__)
+
+_NOT_COUNTED = ("agreement", "explanations", "compared_with")
+"""Results that do not follow from the stored rollouts."""
 
 
 async def evaluate_async(
@@ -159,7 +162,7 @@ class Evaluation:
         path = self._store_path
         if path is None:
             return 0
-        with suppress(StorageError, sqlite3.Error), closing(connect(path)) as connection:
+        with suppress(StorageError, sqlite3.Error), reading(path) as connection:
             counted = connection.execute(
                 "SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts WHERE final)"
             ).fetchone()
@@ -274,8 +277,10 @@ class Evaluation:
             ended = {"status": status, "reason": reason, "seconds": opened.seconds_before + tally.seconds}
             result = self.result = self._result(opened, executor, explainer, ended)
             with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
-                opened.store.end_run(status, reason, tally.seconds)
-                write_file(result.results_path, readable_json(result.to_json()))
+                plain = result.to_json()
+                alone = {name: plain[name] for name in _NOT_COUNTED if name in plain}
+                opened.store.end_run(status, reason, tally.seconds, alone)
+                write_file(result.results_path, readable_json(plain))
             self._progress.closed(tally)
         return result
 
@@ -294,7 +299,7 @@ class Evaluation:
         compared = None
         if agent.startswith("replay:"):
             recordings = Recordings.load(Path(agent.removeprefix("replay:")))
-            compared = compare_evaluation(outcomes, opened.folder.root, recordings)
+            compared = compare_replay(outcomes, opened.folder.root, recordings)
         return result_of(
             stored,
             agreement=recorded.agreement(outcomes) if recorded is not None else None,

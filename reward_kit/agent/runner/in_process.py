@@ -15,9 +15,7 @@ from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import check_user_option
 from reward_kit.agent.players.participants import find_participants
-from reward_kit.agent.records.broken_off import broken_off
-from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.records.outcome import PlayedRollout, broken_off, total_usage
 from reward_kit.agent.rollout.budgets import Budget, FirstAnswers, OwnBudget, RolloutLimits
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
@@ -163,7 +161,11 @@ class InProcess:
             gold = await row.gold_for(task, seed)
             finished = await self._played(task, request, row, gold, seed)
             keeping = asyncio.ensure_future(self._kept(finished, task, request, row, gold))
-            return await completed(keeping)
+            try:
+                return await completed(keeping)
+            except asyncio.CancelledError:  # nobody stores it
+                self._events.broken_off(broken_off(finished.rollout.usage))
+                raise
         finally:
             if gold is not None and gold is not row.gold:
                 gold.database.close()

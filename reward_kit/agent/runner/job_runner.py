@@ -12,8 +12,7 @@ from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.records.broken_off import broken_off
-from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.records.outcome import PlayedRollout, broken_off
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.runner.progress import note
 from reward_kit.agent.runner.protocol import PlayRequest, RolloutLostError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.runner.progress import Progress, Tally
     from reward_kit.agent.runner.protocol import Description, Executor
     from reward_kit.agent.runner.schedule import Job
-    from reward_kit.agent.storage.saver import Saver
+    from reward_kit.agent.storage.store import Saver
 
 
 @dataclass(slots=True)

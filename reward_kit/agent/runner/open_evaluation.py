@@ -6,15 +6,14 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.records.loading import StoredRollout
 from reward_kit.agent.records.outcome import REWARD_ERROR
-from reward_kit.agent.records.states import StoredStates
 from reward_kit.agent.runner.progress import Tally
 from reward_kit.agent.runner.schedule import plan
 from reward_kit.agent.storage.differences import check_same
-from reward_kit.agent.storage.outcome_rows import FINAL, read_outcomes
 from reward_kit.agent.storage.resume import make_run, more_than_asked
 from reward_kit.agent.storage.store import Store
-from reward_kit.agent.storage.stored_evaluation import StoredEvaluation, read_evaluation
+from reward_kit.agent.storage.stored_evaluation import StoredEvaluation, has_runs, read_evaluation
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
@@ -48,41 +47,33 @@ class OpenEvaluation:
         path = folder.evaluation(config.eval_id)
         with ExitStack() as opened:
             self.store = opened.enter_context(Store(path))
+            before = self._before = self.read() if has_runs(path) else None
+            over = {(one.row_id, one.index): one for one in before.outcomes} if before is not None else {}
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
-            finished = self.store.read(
-                lambda connection: {
-                    (outcome.row_id, outcome.index)
-                    for outcome in read_outcomes(connection, path, f"{FINAL} AND reward IS NOT NULL")
-                }
-            )
+            finished = {place for place, outcome in over.items() if outcome.judged}
             more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
             planned = {row_id: number + more[row_id] for row_id, number in asked.items()}
             run = make_run(config, tasks, planned, description.code)
-            if self.store.begun:
-                rewards = description.reward_files
-                self.store.read(lambda connection: check_same(run, connection, tasks, folder.root, rewards))
+            if before is not None:
+                check_same(run, path, tasks, folder.root, description.reward_files)
                 folder.sweep(tasks)
             unjudged = {
-                (outcome.row_id, outcome.index): outcome
-                for outcome in self.store.read(
-                    lambda connection: list(read_outcomes(connection, path, _FAILED))
-                )
-                if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredStates(path, outcome.id))
+                place: outcome
+                for place, outcome in over.items()
+                if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(path, outcome.id))
             }
             left = plan(tasks, asked, finished)
             self.jobs = [job for job in left if job.place not in unjudged]
             self.unjudged = [(job, unjudged[job.place]) for job in left if job.place in unjudged]
             self.planned = sum(planned.values()) + sum(more[row] for row in more.keys() - asked.keys())
             self.warning = more_than_asked(asked, finished)
-            before = self.read() if self.store.begun else None
             self.seconds_before = before.seconds if before is not None else 0.0
-            self._before = before
             self.store.begin_run(run)
             self._close = opened.pop_all()
 
     def read(self) -> StoredEvaluation:
         """The evaluation as it is stored now."""
-        return self.store.read(lambda connection: read_evaluation(connection, self.store.path, running=True))
+        return read_evaluation(self.store.path, running=True)
 
     def tally(self) -> Tally:
         """The running numbers, with what is done already counted in."""
@@ -113,13 +104,10 @@ class OpenEvaluation:
         self._close.close()
 
 
-_FAILED = f"{FINAL} AND reward IS NULL"
-
-
-def _is_kept(states: StoredStates) -> bool:
+def _is_kept(rollout: StoredRollout) -> bool:
     """True if the final state of a rollout can be read."""
     try:
         with ExitStack() as opened:
-            return states.open("final", "overlay", opened) is not None
+            return rollout.open("final", "overlay", opened) is not None
     except (StorageError, DatabaseError):
         return False

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.records.broken_off import BrokenOff
-    from reward_kit.agent.records.played import PlayedRollout
+    from reward_kit.agent.records.outcome import BrokenOff, PlayedRollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.records.played import PlayedRollout
+    from reward_kit.agent.records.outcome import PlayedRollout
     from reward_kit.agent.runner.protocol import Description, Events, PlayRequest
 
 DEFAULT = "default"

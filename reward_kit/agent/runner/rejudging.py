@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.records.played import PlayedRollout
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import PlayedRollout, total_usage
 from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.scoring.failures.classify import classify
@@ -65,9 +64,9 @@ async def _judge(record: RolloutRecord, task: Task, retries: int, calls: list[Mo
 
 
 async def _classify(record: RolloutRecord, task: Task, row: RowState) -> None:
-    assert record.states is not None, "it was read from the evaluation"
+    assert record.stored is not None, "it was read from the evaluation"
     with ExitStack() as opened:
-        final = record.states.open("final", "overlay", opened)
+        final = record.stored.open("final", "overlay", opened)
         assert final is not None, "only what was kept is judged again"
         gold = await row.gold_for(task, record.seed)
         if gold is not None and gold is not row.gold:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.records.played import RowGold
+from reward_kit.agent.records.outcome import RowGold
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.runner.schedule import rollout_seed
 from reward_kit.agent.scoring.failures.alignment import ExpectedCall

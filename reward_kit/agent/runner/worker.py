@@ -30,7 +30,7 @@ from reward_kit.errors import RewardKitError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.records.broken_off import BrokenOff
+    from reward_kit.agent.records.outcome import BrokenOff
     from reward_kit.agent.runner.in_process import InProcess
 
 CLOSE_GRACE = 10.0

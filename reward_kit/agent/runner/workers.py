@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.records.broken_off import BrokenOff
-from reward_kit.agent.records.played import PlayedRollout
+from reward_kit.agent.records.outcome import BrokenOff, PlayedRollout
 from reward_kit.agent.runner.protocol import Description, RolloutLostError
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 

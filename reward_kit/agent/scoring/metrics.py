@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -102,6 +102,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return (draws - math.comb(n - c, k)) / draws
 
 
+@lru_cache(maxsize=256)
 def pass_curves(n: int, c: int) -> list[tuple[float, float]]:
     """Pass^k and Pass@k of one task for k from 1 to n, as ``pass_power_k`` and ``pass_at_k`` give them.
 

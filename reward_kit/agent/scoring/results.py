@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.records.broken_off import BrokenOff
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.records.evaluation_file import read_fields
-from reward_kit.agent.records.outcome import total_usage, usage_to_json
-from reward_kit.agent.records.rollout_record import as_json, load_rollout
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
 from reward_kit.agent.scoring.metrics import mean, passes_of, success_within_turns
 from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, unjudged
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import Usage
-    from reward_kit.agent.comparison.replay import Comparison
+    from reward_kit.agent.comparison.replay import ReplayComparison
     from reward_kit.agent.explain.explanation import Explanations
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -61,7 +61,7 @@ class EvaluationResult:
     broken_off: BrokenOff = field(default_factory=BrokenOff)
     agreement: Agreement | None = None
     explanations: Explanations | None = None
-    compared_with: Comparison | None = None
+    compared_with: ReplayComparison | None = None
 
     def __repr__(self) -> str:
         """One line, also for thousands of rollouts."""
@@ -238,7 +238,7 @@ class EvaluationResult:
             "unjudged": dict(self.unjudged.most_common()),
             "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
             "averages": self.averages.to_json(),
-            "usage": {role: usage_to_json(usage) for role, usage in self.usage.items()},
+            "usage": {role: as_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
             **{name: part.to_json() for name, part in optional.items() if part is not None},
             "rows": [row.to_json() for row in self.rows],
@@ -263,7 +263,7 @@ def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
 def _nested(outcome: RolloutOutcome) -> dict[str, Any]:
     nested: dict[str, Any] = {f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()}
     for role, usage in outcome.usage.items():
-        nested |= {f"usage.{role}.{name}": number for name, number in usage_to_json(usage).items()}
+        nested |= {f"usage.{role}.{name}": number for name, number in as_json(usage).items()}
     return nested
 
 

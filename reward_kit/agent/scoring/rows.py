@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.records.rollout_record import as_json
 from reward_kit.agent.scoring.metrics import (
     Estimate,
     average,
     mean,
     pass_curves,
-    pass_power_k,
     percentile,
     reward_of,
 )
@@ -90,7 +89,7 @@ class RowResult:
 
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
-        return pass_power_k(self.judged, self.passed, k) if 1 <= k <= self.judged else None
+        return pass_curves(self.judged, self.passed)[k - 1][0] if 1 <= k <= self.judged else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as in the results file."""

@@ -89,17 +89,6 @@ def reward_files(tasks: Iterable[Task]) -> set[str]:
     return found
 
 
-def is_same_module(one: str, other: str) -> bool:
-    """Whether two files would be imported by the same name: ``t/reward.py`` and ``t/reward/__init__.py``."""
-    return _without_ending(one) == _without_ending(other)
-
-
-def _without_ending(name: str) -> str:
-    folder, _, file = name.rpartition("/")
-    stem = file.partition(".")[0]
-    return folder if stem == "__init__" else f"{folder}/{stem}"
-
-
 def _fingerprint(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 

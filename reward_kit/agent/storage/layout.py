@@ -3,17 +3,18 @@
 ::
 
     runs/
-    ├─ .bases/<seed key>.db      each seeded state once; an empty file <seed key>.<hash>.seeded
-    │                            holds what its content should be
+    ├─ .bases/<seed key>.db      each seeded state once
+    │         <seed key>.<hash>.seeded   empty: the content that the base had when it was seeded
     ├─ .cache/                   answers of models (``models.cache``)
     ├─ <row_id>/base.db          the row's seeded state, a link to the above
-    │           roll_<id>.db     final state of a rollout, where a complete file is kept
+    │           roll_<id>.db     final state of a rollout, if a complete file is kept
     └─ evals/<eval_id>.db        the evaluation (``store``)
              <eval_id>.json      results, written at the end
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from contextlib import suppress
@@ -22,8 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.base.files import as_storage_error, link_or_copy, sync_folder, temporary_beside
 from reward_kit.agent.records.evaluation_file import SUFFIX
-from reward_kit.agent.storage.bases import SeededBases
-from reward_kit.errors import StorageError
+from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.bundles.task import PlannedTask, Task
     from reward_kit.agent.database import Database
+
+logger = logging.getLogger(__name__)
 
 Keep = Literal["full", "delta"]
 ABANDONED_AFTER = 3600.0
@@ -42,18 +44,18 @@ FULL_ROLLOUTS = 200
 
 
 class RunsFolder:
-    """One folder of results, made if need be; ``StorageError`` where it cannot be written."""
+    """One folder of results, made if need be; ``StorageError`` if it cannot be written."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.evals = self.root / "evals"
-        bases = self.root / ".bases"
-        self._bases = SeededBases(bases)
+        self._bases = self.root / ".bases"
+        self._checked: set[str] = set()
         self._made: set[str] = set()
         self._synced: set[str] = set()
         with as_storage_error(self.root):
             self.evals.mkdir(parents=True, exist_ok=True)
-            bases.mkdir(exist_ok=True)
+            self._bases.mkdir(exist_ok=True)
             # Found now rather than when the first paid rollout is to be written.
             probe = temporary_beside(self.evals / "probe")
             probe.touch()
@@ -66,10 +68,16 @@ class RunsFolder:
     def ensure_base(self, seed: Seed) -> Path:
         """The file of a seeded database, made if it is not there yet, made again if it is damaged.
 
-        Two processes that seed the same base at once end up with the same file. Raises ``BundleError`` for a
-        faulty seed.
+        The whole file is read and hashed, once per instance (about 1 s for 1 GB). Two processes that seed the
+        same base at once end up with the same file. Raises ``BundleError`` for a faulty seed, and
+        ``StorageError`` if nothing can be written.
         """
-        return self._bases.ensure(seed)
+        path = self._base(seed.key)
+        if seed.key not in self._checked:
+            if not self._is_intact(seed.key):
+                self._seed(seed, path)
+            self._checked.add(seed.key)
+        return path
 
     def open_base(self, seed: Seed, *, mode: Literal["overlay", "file"] = "overlay") -> Database:
         """The seeded database of ``seed``; see ``ensure_base``."""
@@ -77,8 +85,42 @@ class RunsFolder:
 
         return Database.open(self.ensure_base(seed), mode=mode)
 
+    def _base(self, key: str) -> Path:
+        return self._bases / f"{key}.db"
+
+    def _is_intact(self, key: str) -> bool:
+        found = _fingerprint(self._base(key))
+        return found is not None and self._marker(key, found).exists()
+
+    def _marker(self, key: str, fingerprint: str) -> Path:
+        return self._bases / f"{key}.{fingerprint}.seeded"
+
+    def _seed(self, seed: Seed, path: Path) -> None:
+        from reward_kit.agent.database.base import seed_base
+
+        temporary = temporary_beside(path)
+        try:
+            with as_storage_error(path):
+                seed_base(temporary, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
+                fingerprint = _fingerprint(temporary)
+                if fingerprint is None:
+                    raise OSError("what was written cannot be read back")
+                # There before the base is: everybody who sees the base can check it.
+                self._marker(seed.key, fingerprint).touch()
+                try:
+                    os.link(
+                        temporary, path
+                    )  # unlike a rename this never replaces a base that others have open
+                except OSError:
+                    if not self._is_intact(seed.key):  # else another process was first
+                        if path.exists():
+                            logger.warning("%s: the base was damaged and is seeded again", path)
+                        temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
     def row_folder(self, task: Task | PlannedTask) -> Path:
-        """The folder of a row, with ``base.db`` in it; ``StorageError`` where it is a link to elsewhere."""
+        """The folder of a row, with ``base.db`` in it; ``StorageError`` if it is a link to elsewhere."""
         folder = self.root / task.row.id
         if task.row.id in self._made:
             return folder
@@ -86,7 +128,7 @@ class RunsFolder:
             raise StorageError(
                 "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
             )
-        base, link = self._bases.path(task.seed.key), folder / "base.db"
+        base, link = self._base(task.seed.key), folder / "base.db"
         with as_storage_error(folder):
             folder.mkdir(exist_ok=True)
             try:
@@ -131,3 +173,13 @@ def keep_of(asked: str | None, base: Database, planned: int) -> Keep | None:
         return None
     full = base.base_size <= FULL_UP_TO and planned <= FULL_ROLLOUTS if asked is None else asked == "full"
     return "full" if full else "delta"
+
+
+def _fingerprint(path: Path) -> str | None:
+    """The hash of what is in the file now; None if it is no whole database."""
+    from reward_kit.agent.database.base_image import BaseImage
+
+    try:
+        return BaseImage.open(path).measure().hex()
+    except DatabaseError:
+        return None

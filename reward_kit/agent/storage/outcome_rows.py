@@ -3,62 +3,57 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+import sys
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.redaction import hide, hide_in_json
 from reward_kit.agent.base.strict_json import compact_json
-from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id, sqlite_faults
-from reward_kit.agent.records.outcome import RolloutOutcome
+from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id
+from reward_kit.agent.records.outcome import RolloutOutcome, usage_from_json
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    import sqlite3
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.records.played import PlayedRollout
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.records.outcome import PlayedRollout
 
-FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
-"""Of each rollout the last final attempt, which is the one that counts."""
+_RENAMED = {"index": "idx", "database": "file"}
+_FIELDS = tuple(one.name for one in fields(RolloutOutcome) if one.name != "file")
+_COLUMNS = tuple(_RENAMED.get(name, name) for name in _FIELDS)
+_FREE_TEXT = frozenset({"stop_detail", "error", "failure_detail"})
+_JSON = frozenset({"usage", "user_faults", "tool_faults", "metrics"})
+_JSON_PLACES = tuple(place for place, name in enumerate(_FIELDS) if name in _JSON and name != "usage")
+_FILE, _USAGE, _FINAL = (
+    [one.name for one in fields(RolloutOutcome)].index("file"),
+    _FIELDS.index("usage"),
+    _FIELDS.index("final"),
+)
+_values = attrgetter(*_FIELDS)
+WRITTEN = (*_COLUMNS, "run", "tokens", "cost", "base", "judged")
+"""The columns that ``row_of`` fills."""
 
 
-def columns(played: PlayedRollout, run: int) -> dict[str, Any]:
-    """The columns of an attempt, by name."""
+def row_of(played: PlayedRollout, run: int, secrets: Collection[str]) -> tuple[Any, ...]:
+    """The values of an attempt in ``WRITTEN``; ``secrets`` are hidden in texts of foreign code."""
     outcome = played.outcome
-    tokens, cost = totals(outcome.usage)
-    return {
-        "id": outcome.id,
-        "run": run,
-        "row_id": outcome.row_id,
-        "idx": outcome.index,
-        "attempt": outcome.attempt,
-        "final": int(outcome.final),
-        "seed": outcome.seed,
-        "reward": outcome.reward,
-        "stop_reason": outcome.stop_reason,
-        "stop_detail": storable(outcome.stop_detail),
-        "error": storable(outcome.error),
-        "failure": outcome.failure,
-        "failure_detail": storable(outcome.failure_detail),
-        "failure_step": outcome.failure_step,
-        "steps": outcome.steps,
-        "turns": outcome.turns,
-        "turn_of_success": outcome.turn_of_success,
-        "tokens": tokens,
-        "cost": cost,
-        "started": outcome.started,
-        "seconds": outcome.seconds,
-        "model_seconds": outcome.model_seconds,
-        "waited_seconds": outcome.waited_seconds,
-        "timed_calls": outcome.timed_calls,
-        "usage": as_json(outcome.usage),
-        "user_faults": None if outcome.user_faults is None else as_json(outcome.user_faults),
-        "tool_faults": None if outcome.tool_faults is None else as_json(outcome.tool_faults),
-        "metrics": None if outcome.metrics is None else as_json(outcome.metrics),
-        "base": played.base,
-        "file": outcome.database,
-        "judged": played.judged,
-    }
+    values = list(_values(outcome))
+    for place, name in enumerate(_FIELDS):
+        if name in _FREE_TEXT:
+            values[place] = storable(values[place], secrets)
+        elif name in _JSON and values[place] is not None:
+            values[place] = hide_in_json(json_text(values[place]), secrets)
+    return (*values, run, *totals(outcome.usage), played.base, played.judged)
+
+
+def storable(text: str | None, secrets: Collection[str]) -> str | None:
+    """``text`` without ``secrets``; halves of surrogate pairs, which SQLite does not take, are escaped."""
+    return None if text is None else hide(text, secrets).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def read_outcomes(
@@ -68,56 +63,23 @@ def read_outcomes(
 
     Raises ``StorageError`` for a damaged row.
     """
-    with sqlite_faults(path):
-        cursor = connection.cursor()
-        cursor.row_factory = sqlite3.Row
-        for row in cursor.execute(f"SELECT * FROM rollouts WHERE {where} ORDER BY seq", values):  # noqa: S608
-            yield _outcome(row, path)
-
-
-def _outcome(row: sqlite3.Row, path: Path) -> RolloutOutcome:
-    rollout = checked_id(row["id"], path)
-    try:
-        return RolloutOutcome(
-            id=rollout,
-            row_id=checked_row_id(row["row_id"], path),
-            index=row["idx"],
-            attempt=row["attempt"],
-            final=bool(row["final"]),
-            seed=row["seed"],
-            reward=row["reward"],
-            stop_reason=row["stop_reason"],
-            stop_detail=row["stop_detail"],
-            error=row["error"],
-            failure=row["failure"],
-            failure_detail=row["failure_detail"],
-            failure_step=row["failure_step"],
-            steps=row["steps"],
-            turns=row["turns"],
-            turn_of_success=row["turn_of_success"],
-            started=row["started"],
-            seconds=row["seconds"],
-            model_seconds=row["model_seconds"],
-            waited_seconds=row["waited_seconds"],
-            timed_calls=row["timed_calls"],
-            usage=usage_from(row["usage"]),
-            user_faults=_from_json(row["user_faults"]),
-            tool_faults=_from_json(row["tool_faults"]),
-            metrics=_from_json(row["metrics"]),
-            file=f"evals/{path.name}/{rollout}",
-            database=row["file"],
-        )
-    except (TypeError, ValueError) as error:
-        raise StorageError(f"rollout {rollout} is damaged: {error}", place=str(path)) from error
-
-
-def usage_from(text: str) -> dict[str, Usage]:
-    """Usage by role from its JSON text; raises ``TypeError`` or ``ValueError`` for anything else."""
-    return {role: Usage(**usage) for role, usage in json.loads(text).items()}
-
-
-def _from_json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    row_id_of = cache(lambda row_id: sys.intern(checked_row_id(row_id, path)))
+    address = f"evals/{path.name}/"
+    query = f"SELECT {', '.join(_COLUMNS)} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
+    for row in connection.execute(query, values):
+        rollout, row_id, *rest = row
+        checked_id(rollout, path)
+        found = [rollout, row_id_of(row_id), *rest]
+        try:
+            found[_FINAL] = bool(found[_FINAL])
+            found[_USAGE] = usage_from_json(json.loads(found[_USAGE]))
+            for place in _JSON_PLACES:
+                if found[place] is not None:
+                    found[place] = json.loads(found[place])
+        except (TypeError, ValueError, AttributeError) as error:
+            raise StorageError(f"rollout {rollout} is damaged: {error}", place=str(path)) from error
+        found.insert(_FILE, address + rollout)
+        yield RolloutOutcome(*found)
 
 
 def totals(usage: Mapping[str, Usage]) -> tuple[int, float]:
@@ -126,11 +88,6 @@ def totals(usage: Mapping[str, Usage]) -> tuple[int, float]:
     return sum(one.input_tokens + one.output_tokens for one in used), sum(one.cost for one in used)
 
 
-def storable(value: str | None) -> str | None:
-    """``value`` with halves of surrogate pairs escaped, which SQLite does not take."""
-    return None if value is None else value.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def as_json(value: Any) -> str:
+def json_text(value: Any) -> str:
     """``value`` as JSON text."""
     return compact_json(value).decode("utf-8")

@@ -5,22 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.option_values import key_values
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, check_eval_id, flag_of
-from reward_kit.agent.records.evaluation_file import connect, sqlite_faults
-from reward_kit.agent.records.names import find_file
-from reward_kit.agent.storage.store import Run, StoredRow
+from reward_kit.agent.records.evaluation_file import find_file, reading
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from reward_kit.agent.bundles.task import PlannedTask
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it is about to be evaluated.
+
+    ``n_rollouts`` are planned, ``base`` is the key of its seed, ``fields`` are those of
+    the row; ``fingerprints`` identify them, and everything else that its results depend on.
+    """
+
+    row_id: str
+    n_rollouts: int
+    base: str
+    fields: Mapping[str, Any]
+    fingerprints: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The settings of one run of an evaluation: the first, or one that resumes it.
+
+    ``code`` holds the fingerprint of each module, ``toolsets`` tools in the OpenAI format by the fingerprint
+    that ``rows`` have of them.
+    """
+
+    eval_id: str
+    configuration: Mapping[str, Any]
+    versions: Mapping[str, str]
+    code: Mapping[str, str]
+    toolsets: Mapping[str, list[dict[str, Any]]]
+    rows: Sequence[StoredRow]
 
 
 def make_run(
@@ -43,7 +72,7 @@ def make_run(
             tools[id(toolset)] = fingerprint(toolset.schemas)
             toolsets[tools[id(toolset)]] = toolset.schemas
         fields = task.row.reward_fields()
-        deciding = result_fields(fields)
+        deciding = result_fields(fields, task.folder.name)
         prompts = dict(task.user_prompts)
         fingerprints = {
             "row": fingerprint([deciding, prompts] if prompts else deciding),
@@ -114,7 +143,7 @@ _OF_ONE_RUN = frozenset(
 
 def _configuration(path: Path) -> dict[str, Any]:
     """The options of the last run of an evaluation."""
-    with closing(connect(path)) as connection, sqlite_faults(path):
+    with reading(path) as connection:
         found = connection.execute(
             "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
         ).fetchone()
@@ -147,9 +176,16 @@ def _is_gone(path: str) -> bool:
     return Path(path).is_absolute() and not Path(path).exists()
 
 
-def result_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a row that the result of a rollout may depend on."""
-    return {name: value for name, value in fields.items() if name != "n_rollouts"}
+def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """The fields of a row that the result of a rollout may depend on.
+
+    Import paths do not begin with the name of the bundle's ``folder``: renaming it changes no result.
+    """
+    kept = {name: value for name, value in fields.items() if name != "n_rollouts"}
+    for name in ("toolset", "reward"):
+        if str(kept.get(name)).startswith((f"{folder}.", f"{folder}:")):
+            kept[name] = kept[name].removeprefix(folder)
+    return kept
 
 
 def fingerprint(value: Any) -> str:
@@ -162,4 +198,4 @@ def canonical(value: Any) -> str:
     return _encode(value)
 
 
-_encode = json.JSONEncoder(sort_keys=True, default=str).encode  # ``json.dumps`` would make one each time
+_encode = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).encode

@@ -5,32 +5,34 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.broken_off import BrokenOff
-from reward_kit.agent.records.evaluation_file import SUFFIX, connect, read_fields, sqlite_faults
-from reward_kit.agent.records.names import find_file
-from reward_kit.agent.scoring.results import FORMAT, EvaluationResult, StoredStatus
+from reward_kit.agent.records.evaluation_file import FINAL, SUFFIX, find_file, read_fields, reading
+from reward_kit.agent.records.outcome import BrokenOff, total_usage, usage_from_json
+from reward_kit.agent.scoring.results import EvaluationResult, StoredStatus
 from reward_kit.agent.scoring.rows import RowResult, row_results
-from reward_kit.agent.storage.outcome_rows import FINAL, read_outcomes, usage_from
-from reward_kit.agent.storage.store import writer_of
+from reward_kit.agent.storage.lock import writer_of
+from reward_kit.agent.storage.outcome_rows import read_outcomes
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.records.outcome import RolloutOutcome
 
 Named = str | Path | EvaluationResult
 """An evaluation: its name or ``latest``, the path of its file or results, or its result."""
 LONGEST_SHOWN = 80
 """Characters of a wrong value that an error shows."""
+_SECONDS = (
+    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(judged), 0))"
+    " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,10 @@ class StoredEvaluation:
     """The evaluation that the file ``path`` holds.
 
     ``created`` is in Unix seconds. ``usage`` counts all finished attempts, ``broken_off`` those that came to
-    no end; ``seconds`` is the time of all its runs. ``fingerprints`` identify each row (``row``, ``seed``,
-    ``tools``), ``code`` each module. ``toolsets`` holds tools in the OpenAI format by their fingerprint.
+    no end; ``seconds`` is the time of all its runs (of one that was killed, up to the end of its last
+    rollout). ``fingerprints`` identify each row (``row``, ``seed``, ``tools``), ``code`` each module.
+    ``toolsets`` holds tools in the OpenAI format by their fingerprint. ``results`` are those of the last run
+    that do not follow from the rollouts; empty if it came to no end.
     """
 
     path: Path
@@ -57,8 +61,9 @@ class StoredEvaluation:
     fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def outcomes(self) -> list[RolloutOutcome]:
         """The rollouts that are over, row by row."""
         return [outcome for row in self.rows for outcome in row.outcomes]
@@ -67,16 +72,6 @@ class StoredEvaluation:
     def planned(self) -> int:
         """The number of rollouts that there will be."""
         return sum(row.planned for row in self.rows)
-
-    @cached_property
-    def results(self) -> Mapping[str, Any]:
-        """The content of the results file; empty where it is missing or of an earlier state."""
-        try:
-            results = read_results(self.path.with_suffix(".json"))
-        except StorageError:
-            return {}
-        now = (self.planned, sum(len(row.outcomes) for row in self.rows))
-        return results if (results.get("planned"), results.get("finished")) == now else {}
 
     def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
         """The tools of a row in the OpenAI format, as they were offered; None for an unknown row."""
@@ -97,15 +92,9 @@ class StoredEvaluation:
 def load_evaluation(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
     """Read the evaluation that ``name`` means; see ``find_stored``.
 
-    Raises ``UsageError`` where there is none, ``StorageError`` for one that is damaged.
+    Raises ``UsageError`` if there is none, ``StorageError`` for one that is damaged.
     """
-    path = find_stored(name, output_dir)
-    with closing(connect(path)) as connection, sqlite_faults(path):
-        try:
-            connection.execute("BEGIN")  # one snapshot, though others write
-            return read_evaluation(connection, path)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
+    return read_evaluation(find_stored(name, output_dir))
 
 
 def find_stored(name: Named, output_dir: str | Path) -> Path:
@@ -113,7 +102,7 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
 
     ``name`` is an evaluation's name in ``output_dir`` (``latest``: begun or continued last), the path of its
     file or of the results beside it, or the result of the evaluation, which knows its own folder. Raises
-    ``UsageError`` where there is no such thing.
+    ``UsageError`` if there is no such thing.
     """
     if isinstance(name, EvaluationResult):
         name = name.log_path
@@ -128,36 +117,38 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
             if file.suffix == SUFFIX and file.is_file():
                 return file
         if path.is_dir() or path.suffix in (".json", SUFFIX):
+            fault = "is not the file of an evaluation, and has none beside it"
+            if not path.is_file():
+                fault = "is a folder, not an evaluation" if path.is_dir() else "there is no such file"
             raise UsageError(
-                "is a folder and is not the file of an evaluation"
-                if path.is_dir()
-                else "is not the file of an evaluation, and has none beside it"
-                if path.is_file()
-                else "there is no such file",
-                place=str(name),
-                remedy="Name an evaluation, or its file runs/evals/NAME.db.",
+                fault, place=str(name), remedy="Name an evaluation, or its file runs/evals/NAME.db."
             )
         return find_file(evals, str(name))
     except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
-        fault = getattr(error, "strerror", None) or error
+        fault = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot be read: {fault}", place=str(name)[:60]) from error
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    """The content of a results file; ``StorageError`` if it is none."""
+def has_runs(path: Path) -> bool:
+    """True if a run of the evaluation at ``path`` has begun."""
+    with reading(path) as connection:
+        return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
+
+
+def read_evaluation(path: Path, *, running: bool = False) -> StoredEvaluation:
+    """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
+
+    Raises ``StorageError`` if it is damaged.
+    """
     try:
-        plain = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    except ValueError:
-        plain = None
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-        raise StorageError(f"is not the results of an evaluation (format {FORMAT})", place=str(path))
-    return plain
+        with reading(path) as connection:
+            connection.execute("BEGIN")  # one snapshot, though others write
+            return _evaluation(connection, path, running=running)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
 
 
-def read_evaluation(connection: sqlite3.Connection, path: Path, *, running: bool = False) -> StoredEvaluation:
-    """The evaluation that ``connection`` reads; with ``running`` this process is the one that runs it."""
+def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) -> StoredEvaluation:
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     runs = cursor.execute("SELECT * FROM evaluation ORDER BY run").fetchall()
@@ -165,24 +156,24 @@ def read_evaluation(connection: sqlite3.Connection, path: Path, *, running: bool
         raise StorageError("holds no run of an evaluation", place=str(path))
     last = runs[-1]
     configuration = json.loads(last["configuration"])
-    planned: dict[str, int] = {}
-    fingerprints = {}
-    query = "SELECT row_id, n_rollouts, fingerprints FROM rows ORDER BY n_rollouts = 0, position"
-    for row_id, n_rollouts, prints in connection.execute(query):
-        fingerprints[row_id] = json.loads(prints)
-        if n_rollouts:
-            planned[row_id] = n_rollouts
-    rows = row_results(
-        planned,
+    rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
+    results = row_results(
+        {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
         read_outcomes(connection, path, FINAL),
         errors_as_failures=bool(configuration.get("errors_as_failures")),
     )
-    status, reason = ("running", None) if running else _status(path, last, rows)
+    status, reason = ("running", None) if running else _status(path, last, results)
     toolsets: dict[str, list[dict[str, Any]]] = {}
     code: dict[str, str] = {}
     for run in runs:
         toolsets |= json.loads(run["toolsets"])
         code |= json.loads(run["code"])
+    notes = _notes(connection, "results", last["run"])
+    (seconds,) = connection.execute(_SECONDS).fetchone()
+    broken_off = BrokenOff()
+    aborted = connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'")
+    for rollouts, usage in aborted:
+        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(usage))))
     return StoredEvaluation(
         path=path,
         eval_id=path.stem,
@@ -192,13 +183,14 @@ def read_evaluation(connection: sqlite3.Connection, path: Path, *, running: bool
         reason=reason,
         configuration=configuration,
         versions=json.loads(last["versions"]),
-        rows=rows,
-        usage=_usage(connection, rows),
-        seconds=read_seconds(connection),
-        broken_off=read_broken_off(connection),
-        fingerprints=fingerprints,
+        rows=results,
+        usage=_usage(connection, results),
+        seconds=float(seconds),
+        broken_off=broken_off,
+        fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
         code=code,
         toolsets=toolsets,
+        results=notes[-1] if notes else {},
     )
 
 
@@ -215,35 +207,24 @@ def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple
 
 def _usage(connection: sqlite3.Connection, rows: tuple[RowResult, ...]) -> dict[str, Usage]:
     """Usage of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)."""
-    total = {"agent": Usage(), "user": Usage()}
+    by_role: dict[str, list[Usage]] = {"agent": [], "user": []}
     superseded = connection.execute(f"SELECT usage FROM rollouts WHERE NOT {FINAL} AND usage != '{{}}'")  # noqa: S608
     used = [outcome.usage for row in rows for outcome in row.outcomes]
-    for by_role in (*used, *(usage_from(text) for (text,) in superseded)):
-        for role, usage in by_role.items():
-            total.setdefault(role, Usage()).add(usage)
-    return total
+    for usages in (*used, *(usage_from_json(json.loads(text)) for (text,) in superseded)):
+        for role, usage in usages.items():
+            by_role.setdefault(role, []).append(usage)
+    return {role: total_usage(usages) for role, usages in by_role.items()}
 
 
 def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
-    """The notes of a kind, in the order in which they were made."""
-    with closing(connect(path)) as connection, sqlite_faults(path):
-        query = "SELECT json FROM notes WHERE kind = ? ORDER BY id"
-        return [json.loads(text) for (text,) in connection.execute(query, (kind,))]
+    """The notes of a kind, in the order in which they were made; ``StorageError`` if one is damaged."""
+    try:
+        with reading(path) as connection:
+            return _notes(connection, kind)
+    except ValueError as error:
+        raise StorageError(f"holds a damaged {kind}: {error}", place=str(path)) from error
 
 
-def read_broken_off(connection: sqlite3.Connection) -> BrokenOff:
-    """The usage of attempts that came to no end, in all runs."""
-    total = BrokenOff()
-    query = "SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'"
-    for rollouts, text in connection.execute(query):
-        total.add(BrokenOff(rollouts, usage_from(text)))
-    return total
-
-
-def read_seconds(connection: sqlite3.Connection) -> float:
-    """The length of all runs; of one that was killed, up to the end of its last rollout."""
-    (seconds,) = connection.execute(
-        "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(judged), 0))"
-        " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
-    ).fetchone()
-    return float(seconds)
+def _notes(connection: sqlite3.Connection, kind: str, run: int | None = None) -> list[dict[str, Any]]:
+    query = "SELECT json FROM notes WHERE kind = ?1 AND (?2 IS NULL OR run = ?2) ORDER BY id"
+    return [json.loads(text) for (text,) in connection.execute(query, (kind, run))]

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.records.rollout_record import load_rollout
+from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.scoring.outputs import missing_outputs, replies
 from reward_kit.errors import BundleError, StorageError
 

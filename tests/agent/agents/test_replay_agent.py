@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from small_task import InProcessModel, ScriptedUser, play, seeded, small_task, w
 from reward_kit.agent import TaskView, agent_eval, load_agent, load_user
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.records.recording import Recordings
+from reward_kit.agent.scoring.record_keeping import record_of
 from reward_kit.errors import BundleError
 
 BOOK = ("create_booking", {"flight_id": 1, "passenger": "Alice"})
@@ -25,11 +25,19 @@ async def recorded(folder: Path, answers: list[Any], lines: list[str], **options
     return await play(task, ToolCallingAgent(), user=user, models={"agent": model}, **options)
 
 
-def write(path: Path, finished: Any, **more: Any) -> Path:
-    rollout = finished.rollout
-    record = {"row_id": rollout.row.id, "index": rollout.index, "messages": rollout.messages, **more}
+def write(path: Path, finished: Any) -> Path:
+    kept = record_of(
+        finished,
+        attempt=0,
+        eval_id="e",
+        agent="scripted",
+        user="scripted",
+        models={},
+        database=None,
+        gold_database=None,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record))
+    path.write_text(kept.encoded())
     return path
 
 
@@ -70,8 +78,8 @@ async def test_a_conversation_that_the_row_begins_is_not_played_twice(tmp_path: 
     ("answers", "limits", "reason"),
     [
         ([wants(("ping", {}), ("transfer", {}), ("ping", {}))], {}, "terminal_tool"),
-        ([wants(BOOK)], {"max_steps": 2}, "agent_done"),
-        ([wants(BOOK, ("hang", {}), ("ping", {}))], {"timeout": 0.5}, "agent_done"),
+        ([wants(BOOK)], {"max_steps": 2}, "max_steps"),
+        ([wants(BOOK, ("hang", {}), ("ping", {}))], {"timeout": 0.5}, "timeout"),
     ],
     ids=["terminal tool", "out of steps", "out of time"],
 )
@@ -113,9 +121,9 @@ async def test_a_gap_in_the_recordings_is_found_before_anything_runs(tmp_path: P
         Recordings.load(tmp_path).check_rollouts("book", 2)
 
 
-def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Path) -> None:
-    source = tmp_path / "roll_a.json"
-    source.write_text(json.dumps({"row_id": "other", "index": 0, "messages": []}))
+async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Path) -> None:
+    source = write(tmp_path / "roll_a.json", await recorded(tmp_path, ["Hello"], []))
+    source.write_text(source.read_text().replace('"row_id":"book"', '"row_id":"other"'))
     task = small_task(tmp_path)
     players: list[Any] = [load_agent(f"replay:{source}")(), load_user(f"replay:{source}")()]
     for player in players:
@@ -127,8 +135,7 @@ def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Pat
     ("text", "fault"),
     [
         ("{", "is not JSON"),
-        ("[]", "is not a recorded rollout"),
-        ('{"row_id": "a"}', "lacks row_id, index or messages"),
+        ('{"row_id": "a"}', "is not the record of a rollout"),
     ],
 )
 def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> None:

@@ -11,8 +11,7 @@ from flight_bundle import Bundle, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import compare, compare_with
-from reward_kit.agent.comparison.measures import Measure
-from reward_kit.agent.comparison.paired import mean_difference
+from reward_kit.agent.comparison.measures import Measure, mean_difference
 from reward_kit.agent.reports.comparison import baseline_lines, comparison_lines
 
 Scores = Mapping[str, Sequence[Mapping[str, float]]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.comparison.paired import PairedDifference, mean_difference, student_t
+from reward_kit.agent.comparison.measures import PairedDifference, mean_difference, student_t
 from reward_kit.agent.scoring.metrics import Interval, percentile
 
 Row = tuple[list[int], list[int]]

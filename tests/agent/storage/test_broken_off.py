@@ -18,8 +18,7 @@ from flight_bundle import Bundle, flight_bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.records.broken_off import BrokenOff
-from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.reports.listings import evaluation_cells
 from reward_kit.agent.reports.stored_results import stored_result

@@ -22,9 +22,9 @@ from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 from stored_rollouts import query
 
-from reward_kit.agent.records.broken_off import BrokenOff
-from reward_kit.agent.records.rollout_record import load_rollout
-from reward_kit.agent.storage.saver import LARGEST_GROUP
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import BrokenOff
+from reward_kit.agent.storage.store import LARGEST_GROUP
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
 KILLS = int(os.environ.get("REWARD_KIT_KILLS", "12"))

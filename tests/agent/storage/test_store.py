@@ -16,17 +16,16 @@ from typing import Any
 import pytest
 from stored_rollouts import begun, outcome, played
 
-from reward_kit.agent.records.broken_off import broken_off
-from reward_kit.agent.records.evaluation_file import base_path, connect, file_within, rollout_at
-from reward_kit.agent.records.played import PlayedRollout, RowGold
-from reward_kit.agent.storage.outcome_rows import FINAL, read_outcomes
-from reward_kit.agent.storage.saver import Saver
-from reward_kit.agent.storage.store import Store, writer_of
+from reward_kit.agent.records.evaluation_file import FINAL, base_path, file_within, reading, rollout_at
+from reward_kit.agent.records.outcome import PlayedRollout, RowGold, broken_off
+from reward_kit.agent.storage.lock import writer_of
+from reward_kit.agent.storage.outcome_rows import read_outcomes
+from reward_kit.agent.storage.store import Saver, Store
 from reward_kit.errors import StorageError
 
 
 def stored(path: Path, where: str = "1") -> list[Any]:
-    with closing(connect(path)) as connection:
+    with reading(path) as connection:
         return list(read_outcomes(connection, path, where))
 
 
@@ -186,7 +185,7 @@ def test_another_version_and_other_databases_are_refused(tmp_path: Path) -> None
     begun(path).close()
     with closing(sqlite3.connect(path)) as plain:
         plain.execute("PRAGMA user_version = 9")
-    for attempt in (connect, Store):
+    for attempt in (stored, Store):
         with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 1"):
             attempt(path)
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
