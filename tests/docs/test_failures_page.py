@@ -31,7 +31,7 @@ def test_all_classes_and_all_fields_are_listed() -> None:
     page = PAGE.read_text()
     classes = page.split("## The classes")[1].split("## The first wrong step")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", classes, re.MULTILINE)) == sorted(FAILURE_KINDS)
-    table = page.split("## Fields")[1].split("## What the reward")[0]
+    table = page.split("## Fields")[1].split("## Columns that")[0]
     cells = re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
     named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(named) == sorted(field.name for field in fields(Failure))
