@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import warnings
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,17 +130,13 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
                 )
 
 
-def _base_key(task: Task) -> tuple[str, str]:
-    return task.seed.key, task.registry.database
-
-
 def _seed_all(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
 ) -> dict[tuple[str, str], Database | None]:
     """An open base for each distinct seed; None for one that does not load."""
     bases: dict[tuple[str, str], Database | None] = {}
     for task in tasks:
-        key, seed = _base_key(task), task.seed
+        key, seed = (task.seed.key, task.registry.database), task.seed
         if key in bases:
             continue
         path = folder / f"{len(bases)}.db"
@@ -169,54 +165,31 @@ def _seed_all(
 async def _check_tasks(
     tasks: Sequence[Task], bases: dict[tuple[str, str], Database | None], report: ValidationReport
 ) -> None:
-    """Add the findings about the rows in their order; ``AT_ONCE`` of them are played at a time."""
-    running: deque[tuple[Task, asyncio.Task[list[Verdict]]]] = deque()
-    try:
-        for task in tasks:
-            base = bases[_base_key(task)]
-            if base is not None:
-                running.append((task, asyncio.create_task(_verdicts(task, base))))
-            if len(running) >= AT_ONCE:
-                await _report_first(running, report)
-        while running:
-            await _report_first(running, report)
-    finally:
-        for _, work in running:
-            work.cancel()
+    """Add the findings about the rows in their order; ``AT_ONCE`` of them are played at a time.
 
-
-async def _report_first(
-    running: deque[tuple[Task, asyncio.Task[list[Verdict]]]], report: ValidationReport
-) -> None:
-    """Add one line about the first row if it is in order, else one for each finding."""
-    task, work = running.popleft()
-    verdicts = await work
-    place = f"{task.row.place} {task.row.id}"
-    levels = {level for level, _ in verdicts}
-    if "error" in levels:
-        for level, text in verdicts:
-            report.add(level, place, text)
-    else:
-        worst: Level = "warning" if "warning" in levels else "ok"
-        report.add(worst, place, "; ".join(text for _, text in verdicts))
+    A row that is in order has one line, any other a line for each finding.
+    """
+    seeded = [
+        (task, base) for task in tasks if (base := bases[(task.seed.key, task.registry.database)]) is not None
+    ]
+    for start in range(0, len(seeded), AT_ONCE):
+        batch = seeded[start : start + AT_ONCE]
+        for (task, _), verdicts in zip(batch, await asyncio.gather(*starmap(_verdicts, batch)), strict=True):
+            levels = [level for level, _ in verdicts]
+            if "error" not in levels:
+                worst: Level = "warning" if "warning" in levels else "ok"
+                verdicts = [(worst, "; ".join(text for _, text in verdicts))]
+            for level, text in verdicts:
+                report.add(level, f"{task.row.place} {task.row.id}", text)
 
 
 async def _verdicts(task: Task, base: Database) -> list[Verdict]:
-    fault = _goal_fault(task, base)
-    if fault is not None:
-        return [("error", f"end_goal_sql does not run: {fault}")]
-    return await played_verdicts(task, base)
-
-
-def _goal_fault(task: Task, base: Database) -> str | None:
-    """SQLite's complaint about the row's ``end_goal_sql`` on the seeded state."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    if task.row.end_goal_sql is None:
-        return None
-    with base.fork(now=task.row.now) as fork:
-        try:
-            fork.read_only().execute(task.row.end_goal_sql).scalar()
-        except (DatabaseError, SQLAlchemyError) as error:
-            return str(error).partition("\n")[0]
-    return None
+    if task.row.end_goal_sql is not None:
+        with base.fork(now=task.row.now) as fork:
+            try:
+                fork.read_only().execute(task.row.end_goal_sql).scalar()
+            except (DatabaseError, SQLAlchemyError) as error:
+                return [("error", f"end_goal_sql does not run: {str(error).partition(chr(10))[0]}")]
+    return await played_verdicts(task, base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -12,17 +12,16 @@ from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold, replay_gold_calls
 from reward_kit.agent.rollout.judge import judged
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.rollout import RolloutStopped
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from reward_kit.agent.agents import Agent
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout.gold import GoldCall
-    from reward_kit.agent.rollout.rollout import Rollout
 
 Level = Literal["ok", "warning", "error"]
 Verdict = tuple[Level, str]
@@ -31,50 +30,41 @@ LATE = timedelta(hours=1, minutes=1, seconds=1)
 """Delay of a second replay: hour, minute and second are all different then."""
 
 _FAULTY = NOT_DONE | {"unknown_tool"}
-_DEAF = "the reward does not look at 'outputs'"
+_IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
 
 
 async def played_verdicts(task: Task, base: Database) -> list[Verdict]:
     """The findings about a row, from playing its gold actions and from doing nothing."""
     if task.row.actions is None:
-        idle = await _do_nothing(task, base)
-        return [("ok", "no gold actions to replay"), _idle_verdict(idle, gold=None, has_outputs=False)]
+        return [("ok", "no gold actions to replay"), _idle_verdict(task, await _play(task, base, None))]
     late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
     replay = await replay_gold_calls(task, base, seed=0, now=late)
     with replay.database as gold_database:
-        idle = await _do_nothing(task, base, gold_database)
-        gold = await _play(task, base, GoldAgent(), gold_database)
+        changed = bool(gold_database.changes())
+        idle = await _play(task, base, gold_database)
+        gold = await _play(task, base, gold_database, GoldAgent())
         more: list[Verdict] = []
         if late is not None and not gold.reached and not gold.error:
             gold, more = await _in_time(task, base, gold, gold_database)
-        if task.row.outputs and gold.is_sound and gold.changed:
-            mute = await _play(task, base, _MuteAgent(), gold_database)
-            if mute.reached:
-                more.append(("warning", f"saying nothing gives {mute.reward:g} too: {_DEAF}"))
-    idle_verdict = _idle_verdict(idle, gold=gold, has_outputs=bool(task.row.outputs))
-    return [*_gold_verdicts(task, gold, replay.calls), *more, idle_verdict]
-
-
-class _MuteAgent(GoldAgent):
-    """Makes the gold calls, and says nothing that a row could ask for."""
-
-    async def respond(self, rollout: Rollout) -> str:
-        return "…" if await super().respond(rollout) else ""
+        if task.row.outputs and gold.is_sound and changed:
+            silent = await _play(task, base, gold_database, GoldAgent(), is_silent=True)
+            if silent.reached:
+                more.append(("warning", f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"))
+    return [
+        *_gold_verdicts(task, gold, replay.calls),
+        *more,
+        _idle_verdict(task, idle, gold, changed=changed),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """The result of a rollout whose database is closed again.
-
-    ``calls`` are those of the gold agent, by the number of their action; ``changed``: the gold actions change
-    data; ``reason`` is the reward's.
-    """
+    """The result of a rollout; ``calls`` are those of the gold agent, by the number of their action."""
 
     reward: float | None
-    error: str | None
-    calls: dict[int, ToolCall]
-    changed: bool
     reason: str | None
+    error: str | None
+    calls: dict[int, ToolCall] = field(default_factory=dict)
 
     @property
     def reached(self) -> bool:
@@ -87,26 +77,34 @@ class _Played:
         return self.reached and not self.error and not statuses & _FAULTY
 
 
-async def _play(task: Task, base: Database, agent: Agent, gold_database: Database | None = None) -> _Played:
-    finished = await run_rollout(task, 0, base=base, agent=agent, gold_database=gold_database)
-    with finished.database:
-        rollout = finished.rollout
-        error = finished.error
-        if finished.reward is None or rollout.stop_reason == "agent_error":
-            error = error or rollout.stop_detail or rollout.stop_reason
-        reason = finished.result.reason if finished.result is not None else None
-        calls = agent.made if isinstance(agent, GoldAgent) else {}
-        return _Played(finished.reward, error, calls, bool(finished.gold), reason)
-
-
-async def _do_nothing(task: Task, base: Database, gold_database: Database | None = None) -> _Played:
-    """A rollout whose agent calls no tool and says nothing that a row could ask for."""
+async def _play(
+    task: Task,
+    base: Database,
+    gold_database: Database | None,
+    agent: GoldAgent | None = None,
+    *,
+    is_silent: bool = False,
+) -> _Played:
+    """Judge a rollout of ``agent``, or of one that does nothing; ``is_silent`` leaves out its outputs."""
     with Episode(task, base=base) as episode:
-        episode.reply("…")
-        episode.stop("agent_done")
-        result, error = await judged(episode, gold_database)
-    reward = None if result is None else float(result.score)
-    return _Played(reward, error, {}, changed=False, reason=None)
+        fault: str | None = None
+        reply = "…"
+        try:
+            if agent is not None:
+                agent.episode = episode
+                said = await agent.respond(episode.rollout)
+                reply = reply if is_silent else said
+            episode.reply(reply)
+            episode.stop("agent_done")
+        except RolloutStopped:
+            fault = episode.stop_detail if episode.stop_reason == "agent_error" else None
+        except BundleError as error:  # a reference to a result that is not there
+            episode.stop("agent_error")
+            fault = str(error)
+        await episode.settle()
+        result, not_judged = await judged(episode, gold_database)
+    reward, reason = (None, None) if result is None else (float(result.score), result.reason)
+    return _Played(reward, reason, fault or not_judged, agent.made if agent else {})
 
 
 async def _in_time(
@@ -122,19 +120,16 @@ async def _in_time(
         await replay_gold(task, base, seed=0) as gold_database,
         await replay_gold(task, base, seed=0, now=later) as later_database,
     ):
-        gold = await _play(task, base, GoldAgent(), gold_database)
+        gold = await _play(task, base, gold_database, GoldAgent())
         if not gold.reached:
             return late, []
         done = gold_database.changes()
         hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
-        if (await _play(task, base, GoldAgent(), later_database)).reached:
-            level: Level = "warning"
-            text = (
-                f"write the day{_named(daily - hourly or daily)}: agents fail that do the same after midnight"
-            )
-        else:
-            level = "error"
-            text = f"write the time{_named(hourly)}, which is another when an agent does the same"
+        level: Level = "error"
+        text = f"write the time{_named(hourly)}, which is another when an agent does the same"
+        if (await _play(task, base, later_database, GoldAgent())).reached:
+            level, columns = "warning", _named(daily - hourly or daily)
+            text = f"write the day{columns}: agents fail that do the same after midnight"
     remedy = "give the row a `now`, or leave it out of what the reward compares"
     return gold, [(level, f"the gold actions {text}: {remedy}")]
 
@@ -183,7 +178,13 @@ def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> l
     elif not gold.reached:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
         verdicts.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
-        verdicts += [("error", text) for text in _writing_terminals(task, gold.calls)]
+        for number, call in gold.calls.items():
+            tool = task.registry.tools.get(call.name)
+            if call.changes and tool is not None and tool.terminal:
+                tables = ", ".join(sorted({change["table"] for change in call.changes}))
+                text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
+                text += "terminal tools are not run there; let another tool write, or leave it out of what "
+                verdicts.append(("error", f"{text}the reward compares"))
     elif gold.is_sound:
         plural = "action gives" if len(gold.calls) == 1 else "actions give"
         verdicts.append(("ok", f"{len(gold.calls)} gold {plural} reward {gold.reward:g}"))
@@ -192,21 +193,10 @@ def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> l
     return verdicts
 
 
-def _writing_terminals(task: Task, calls: Mapping[int, ToolCall]) -> Iterator[str]:
-    """The findings about terminal tools that change data, which are not run for gold_db."""
-    tools = task.registry.tools
-    for number, call in calls.items():
-        if call.changes and call.name in tools and tools[call.name].terminal:
-            tables = ", ".join(sorted({change["table"] for change in call.changes}))
-            yield (
-                f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
-                "terminal tools are not run there; let another tool write, or leave it out of what the "
-                "reward compares"
-            )
-
-
-def _idle_verdict(idle: _Played, *, gold: _Played | None, has_outputs: bool) -> Verdict:
-    """The finding about doing nothing."""
+def _idle_verdict(
+    task: Task, idle: _Played, gold: _Played | None = None, *, changed: bool = False
+) -> Verdict:
+    """The finding about doing nothing; ``changed``: the gold actions change data."""
     if idle.error:
         return "error", f"the reward fails when nothing was done: {one_line(idle.error)}"
     gives = f"doing nothing gives {idle.reward:g}"
@@ -214,10 +204,10 @@ def _idle_verdict(idle: _Played, *, gold: _Played | None, has_outputs: bool) -> 
         return "ok", gives
     if gold is None:
         return "warning", f"{gives}, which is right only if the row asks for no change"
-    if gold.changed:
+    if changed:
         return "error", f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
     if not gold.is_sound:
         return "warning", f"{gives}: whether that is right shows once the gold actions lead to reward 1"
-    if has_outputs:
-        return "warning", f"{gives} too: {_DEAF}"
+    if task.row.outputs:
+        return "warning", f"{gives} too: {_IGNORES_OUTPUTS}"
     return "ok", f"{gives} too, which is right: the gold actions change no data"
