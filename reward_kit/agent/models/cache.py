@@ -7,7 +7,6 @@ would hide. The answers are in one SQLite file, which several processes may use 
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import json
 import logging
@@ -24,7 +23,7 @@ from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
     from pathlib import Path
 
     from reward_kit.agent.base.types import Message, Model, Role
@@ -58,7 +57,7 @@ class AnswerStore:
 
     def get(self, key: str) -> Completion | None:
         """Return the stored answer, marked as reused in its usage, or None."""
-        found = self._execute("SELECT answer FROM answers WHERE key = ?", (key,))
+        found = self._execute("SELECT answer FROM answers WHERE key = ?", key)
         if not found:
             return None
         plain: dict[str, Any] = json.loads(found[0][0])
@@ -79,7 +78,7 @@ class AnswerStore:
             answer = json.dumps(plain)
         except (TypeError, ValueError):  # a field that JSON cannot hold would come back changed
             return completion
-        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, answer))
+        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", key, answer)
         kept = self.get(key)
         if kept is None:
             return completion
@@ -89,9 +88,9 @@ class AnswerStore:
     def clear(self) -> None:
         """Delete all answers."""
         if self.path.exists():
-            self._execute("DELETE FROM answers", ())
+            self._execute("DELETE FROM answers")
 
-    def _execute(self, sql: str, values: tuple[str, ...]) -> list[tuple[str]]:
+    def _execute(self, sql: str, *values: str) -> list[tuple[str]]:
         with self._lock:
             try:
                 return self._connected().execute(sql, values).fetchall()
@@ -104,7 +103,6 @@ class AnswerStore:
                 return []
 
     def _connected(self) -> sqlite3.Connection:
-        """Raises ``OSError`` or ``sqlite3.Error``."""
         if self._connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
@@ -121,20 +119,29 @@ class AnswerStore:
 
 
 class CachedModel:
-    """A model with cached answers; errors are not cached.
+    """A model with cached answers; errors are not cached. ``model`` must have an ``identity()``.
 
     ``for_rollout`` returns the view for one rollout, in which every call has a position, so that no two
     rollouts and no two calls of a rollout share an answer. Called directly, the same request gets the same
-    answer.
+    answer. ``role`` separates the calls of agent and user.
     """
 
-    def __init__(self, model: Model, store: AnswerStore, *, role: str = "") -> None:
-        """``role`` separates the calls of agent and user. ``model`` must have an ``identity()``."""
+    def __init__(
+        self,
+        model: Model,
+        store: AnswerStore,
+        *,
+        role: str = "",
+        identity: dict[str, Any] | None = None,
+        place: tuple[Hashable, ...] = (),
+    ) -> None:
         self.name = model.name
         self.model = model
         self._store = store
         self._role = role
-        self._identity: dict[str, Any] | None = None
+        self._identity = identity
+        self._place = place
+        self._calls = 0
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the answers besides the conversation, without secrets."""
@@ -143,13 +150,14 @@ class CachedModel:
             self._identity = public_identity(stated)
         return self._identity
 
-    def keys(self) -> RequestKeys:
-        """Make the keys of one conversation's requests."""
-        return RequestKeys(self.identity())
-
     def for_rollout(self, caller: Caller) -> Model:
         """Return the model for one attempt at a rollout."""
-        return _OfRollout(self, (self._role, caller.index, caller.attempt), caller)
+        return CachedModel(
+            model_of_rollout(self.model, caller),
+            self._store,
+            identity=self.identity(),
+            place=(self._role, caller.index, caller.attempt),
+        )
 
     async def open(self) -> None:
         """Open the model itself, if it has ``open``."""
@@ -170,54 +178,17 @@ class CachedModel:
         tools: list[dict[str, Any]] | None = None,
         seed: int | None = None,
         parallel_tool_calls: bool = True,
-        place: tuple[Hashable, ...] = (),
-        keys: RequestKeys | None = None,
-        asked: Model | None = None,
     ) -> Completion:
-        """Return the cached answer, or the model's, which is then cached. Raises ``ModelError``.
-
-        ``place`` separates otherwise equal requests, ``keys`` remember the conversation, ``asked`` is the
-        rollout's own view of the model.
-        """
+        """Return the cached answer, or the model's, which is then cached. Raises ``ModelError``."""
         options: dict[str, Any] = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
-        key = (keys or self.keys()).key(messages, **options, place=place)
+        place = (*self._place, self._calls) if self._place else ()
+        self._calls += 1
+        key = request_key(self.identity(), messages, **options, place=place)
         kept = self._store.get(key)
         if kept is not None:
             return kept
-        completion = await (asked or self.model).complete(messages, **options)
+        completion = await self.model.complete(messages, **options)
         return await asyncio.to_thread(self._store.add, key, completion)
-
-
-class _OfRollout:
-    """The view of one attempt at a rollout, which numbers its calls."""
-
-    def __init__(self, model: CachedModel, place: tuple[Hashable, ...], caller: Caller) -> None:
-        self.name = model.name
-        self._model = model
-        self._place = place
-        self._keys = model.keys()
-        self._asked = model_of_rollout(model.model, caller)
-        self._calls = 0
-
-    async def complete(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        parallel_tool_calls: bool = True,
-    ) -> Completion:
-        position = self._calls
-        self._calls += 1
-        return await self._model.complete(
-            messages,
-            tools=tools,
-            seed=seed,
-            parallel_tool_calls=parallel_tool_calls,
-            place=(*self._place, position),
-            keys=self._keys,
-            asked=self._asked,
-        )
 
 
 def cached_models(
@@ -239,65 +210,38 @@ def cached_models(
     return cached
 
 
+def request_key(
+    identity: Mapping[str, Any],
+    messages: list[Message],
+    *,
+    tools: list[dict[str, Any]] | None,
+    seed: int | None,
+    parallel_tool_calls: bool,
+    place: tuple[Hashable, ...],
+) -> str:
+    """Return the key of a request, 64 hex digits.
+
+    ``place`` separates equal requests: role, rollout, attempt and number of the call.
+    """
+    digest = hashlib.sha256(_json([FORMAT, identity]))
+    for message in messages:
+        digest.update(b"\n" + _json(message))
+    digest.update(b"\0" + _json(tools or None))
+    digest.update(b"\0" + _json([len(messages), seed, parallel_tool_calls, place]))
+    return digest.hexdigest()
+
+
 def public_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's ``identity()`` without secrets and transport settings."""
-    return {name: _without_secrets(value) for name, value in identity.items() if not _left_out(name)}
-
-
-class RequestKeys:
-    """Keys of a model's requests, from their content.
-
-    A conversation grows at its end and its tools stay the same, so only new messages are encoded.
-    """
-
-    def __init__(self, identity: Mapping[str, Any]) -> None:
-        self._start = hashlib.sha256(_json([FORMAT, identity]))
-        self._tools: Any = None
-        self._tools_json = _json(None)
-        self._seen: list[Message] = []
-        self._conversation = self._start.copy()
-
-    def key(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-        place: Sequence[Hashable],
-    ) -> str:
-        """Return the key of a request, 64 hex digits.
-
-        ``place`` separates equal requests: role, rollout, attempt and number of the call.
-        """
-        digest = self._after(messages).copy()
-        digest.update(b"\0" + self._written(tools or None))
-        digest.update(b"\0" + _json([len(messages), seed, parallel_tool_calls, place]))
-        return str(digest.hexdigest())
-
-    def _after(self, messages: Sequence[Message]) -> Any:
-        """Return the digest of the conversation so far."""
-        if list(messages[: len(self._seen)]) != self._seen:
-            self._seen.clear()
-            self._conversation = self._start.copy()
-        for message in messages[len(self._seen) :]:
-            self._conversation.update(b"\n" + _json(message))
-            self._seen.append(copy.deepcopy(message))  # the caller may change it later
-        return self._conversation
-
-    def _written(self, tools: Any) -> bytes:
-        if tools != self._tools:
-            self._tools, self._tools_json = copy.deepcopy(tools), _json(tools)
-        return self._tools_json
+    return {
+        name: _without_secrets(value)
+        for name, value in identity.items()
+        if name not in TRANSPORT and not is_secret_name(name)
+    }
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, default=repr).encode()
-
-
-def _left_out(name: str) -> bool:
-    """Return whether a setting affects only transport or authentication."""
-    return name in TRANSPORT or is_secret_name(name)
 
 
 def _without_secrets(value: Any) -> Any:
