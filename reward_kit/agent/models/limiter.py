@@ -213,7 +213,7 @@ class Limiter:
     def _slow_down(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> None:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
         refused = fault.status in REFUSED
-        asked = fault.retry_after or 0.0
+        asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
         if refused and self._outage.down:
             self._is_back(now)
         self._outage.note(call, now)

@@ -212,6 +212,19 @@ class TestRefusals:
         assert seconds == pytest.approx(100.0, abs=1.0)
         assert "stub at home is rate-limiting (HTTP 429); pausing for" in told[0]
 
+    def test_a_wait_of_years_is_believed_as_long_as_the_patience(self) -> None:
+        """Calls that are answered meanwhile show that the provider is not down."""
+        provider = Provider(latency=0.06)
+
+        def verdict() -> ModelError | None:
+            return refused(retry_after=1e9) if len(provider.arrivals) > 5 and now() < 1001.0 else None
+
+        provider.verdict = verdict
+        results, seconds, _ = timed(provider, 24, 2, ceiling=8, patience=1.5)
+        assert served(results)
+        assert provider.refusals == 3  # those that were under way with the first five
+        assert 1.5 <= seconds <= 3.0
+
 
 class TestOutage:
     @staticmethod

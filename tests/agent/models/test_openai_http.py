@@ -66,15 +66,12 @@ def wants(*functions: dict[str, Any], **more: Any) -> dict[str, Any]:
 LOOK = {"name": "look", "arguments": '{"where": "up"}'}
 ANSWERS = {
     "text": body(says()),
-    "empty text": body(says("")),
     "nothing": body(says(None)),
     "a field more": body(says(mood="fine")),
     "refusal": body(says(None, refusal="I must not")),
     "no refusal": body(says(refusal=None, annotations=[])),
     "reasoning": body(says(reasoning_content="I think")),
-    "reasoning under another name": body(says(reasoning="I think")),
     "thoughts in the text": body(says("<think>I am</think>Hi")),
-    "a tag that is no thought": body(says("<b>Hi</b>")),
     "annotated": body(
         says(
             annotations=[
@@ -89,24 +86,20 @@ ANSWERS = {
     "calls and text": body({**wants(LOOK, LOOK), "content": "Let me see"}, reason="tool_calls"),
     "calls, and stop": body(wants(LOOK)),
     "no calls": body(says(tool_calls=[])),
-    "calls are null": body(says(tool_calls=None)),
     "broken arguments": body(wants({"name": "look", "arguments": "{broken"}), reason="tool_calls"),
     "arguments as an object": body(wants({"name": "look", "arguments": {"where": "up"}})),
     "no arguments": body(wants({"name": "look", "arguments": None})),
-    "no name": body(wants({"name": None, "arguments": "{}"})),
     "calls with an index": body(wants(LOOK, index=0)),
     "calls with more": body(wants(LOOK, extra_content={"google": {"thought_signature": "x"}})),
     "cut off": body(says("Hi, I am"), reason="length"),
     "filtered": body(says(""), reason="content_filter"),
     "another reason": body(says(), reason="eos"),
     "no reason": body(says(), reason=None),
-    "native reason": body(says(), reason="end_turn"),
     "fields of the answer": body(says(), service_tier="default", system_fingerprint="fp"),
     "logprobs": body(
         says(), choices=[{"index": 0, "message": says(), "finish_reason": "stop", "logprobs": None}]
     ),
     "no role": body({"content": "Hi"}),
-    "role is null": body({"role": None, "content": "Hi"}),
     "nothing but the text": Answer(body=b'{"choices": [{"message": {"content": "Hi"}}]}'),
     "two choices": body(
         says(), choices=[{"index": n, "message": says(f"{n}"), "finish_reason": "stop"} for n in (0, 1)]
@@ -123,9 +116,6 @@ ANSWERS = {
             },
         },
     ),
-    "details are null": body(
-        says(), {**USAGE, "prompt_tokens_details": None, "completion_tokens_details": None}
-    ),
     "tokens of sound": body(says(), {**USAGE, "prompt_tokens_details": {"audio_tokens": 10}}),
     "all tokens cached": body(says(), {**USAGE, "prompt_tokens_details": {"cached_tokens": 1000}}),
     "no tokens": body(says(), {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
@@ -140,37 +130,25 @@ ANSWERS = {
     "an empty error": body(says(), error={"message": "", "code": None}),
     "an error in it": body(says(), error={"message": "overloaded", "code": 502}),
     "an error without a number": body(says(), error={"message": "overloaded"}),
-    "an error of one word": Answer(body=b'{"error": "overloaded"}'),
     "an error in words": Answer(body=b'{"error": {"message": "slow down", "code": "rate_limit"}}'),
     "no choices": body(says(), choices=[]),
     "choices are null": body(says(), choices=None),
     "not JSON": Answer(body=b"<html>Bad gateway</html>"),
-    "no object": Answer(body=b"[1, 2]"),
     "nothing at all": Answer(body=b""),
-    "cut JSON": Answer(body=b'{"id": "x", "choices": [{"mess'),
 }
 FAULTS = {
     "rate limit": Answer(status=429, error="Slow down", headers={"Retry-After": "7"}),
-    "rate limit until": Answer(
-        status=429, error="Slow down", headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
-    ),
     "quota": Answer(status=429, error="You exceeded your current quota", code="insufficient_quota"),
     "key": Answer(status=401, error="Incorrect API key provided: sk-abcdefghijkl"),
-    "access": Answer(status=403, error="Not yours"),
     "model": Answer(status=404, error="The model does not exist", code="model_not_found"),
-    "payment": Answer(status=402, error="Pay"),
     "too long": Answer(
         status=400, error="This model's maximum context length is 8 tokens", code="context_length_exceeded"
     ),
-    "policy": Answer(status=400, error="content management policy", code="content_filter"),
     "bad request": Answer(status=400, error="Invalid 'tools[0]'"),
-    "unprocessable": Answer(status=422, error="No such field"),
     "too large": Answer(status=413, error="Too large"),
     "server": Answer(status=500, error="Ouch"),
-    "unavailable": Answer(status=503, error="Overloaded"),
     "gateway": Answer(status=502, body=b"<html>Bad gateway</html>"),
     "overloaded": Answer(status=529, error="Overloaded"),
-    "conflict": Answer(status=409, error="Conflict"),
     "odd": Answer(status=418, error="I am a teapot"),
     "hangs up": Answer(drop=True),
 }
@@ -317,7 +295,6 @@ async def test_a_fault_means_the_same(stub_llm: StubServer, name: str) -> None:
     "options",
     [
         {},
-        {"tools": TOOLS},
         {"tools": TOOLS, "seed": 7, "parallel_tool_calls": False},
         {"seed": 7, "temperature": 0.0},
         {"temperature": 0.3, "model_args": {"top_p": 0.5, "stop": ["a"], "max_tokens": 5, "user": "me"}},
@@ -355,17 +332,7 @@ async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "gpt-4o",
-        "gpt-4.1-nano",
-        "gpt-3.5-turbo",
-        "gpt-4",
-        "gpt-4-turbo-2024-04-09",
-        "home-made",
-        "meta-llama/Llama-3.1-8B-Instruct",
-        "qwen3",
-        "deepseek-chat",
-    ],
+    ["gpt-4o", "gpt-4.1-nano", "gpt-4-turbo-2024-04-09", "home-made", "qwen3", "deepseek-chat"],
 )
 async def test_a_call_costs_the_same(stub_llm: StubServer, name: str) -> None:
     usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 300}}

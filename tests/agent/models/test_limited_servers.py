@@ -1,0 +1,395 @@
+"""Whole evaluations against a real server that limits, breaks, goes away and comes back.
+
+Counts and order are asserted, with room for slow machines; times only from below. What the limiter does with
+the time is asserted in ``test_limiter``, in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import Bundle, flight_bundle
+from stub_server import DEFAULT_USAGE, Answer, StubServer
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.models import outage, rate_limits
+from reward_kit.agent.models.concurrency import START
+from reward_kit.agent.runner.progress import NoProgress
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.errors import ModelSetupError, ProviderDownError
+
+ROLLOUTS = 20
+CALLS = 2
+"""Of a rollout: one answer of the agent, one of the user."""
+KEY = "sk-canary-0123456789abcdef"
+MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
+DEADLINE = 60.0
+
+Verdict = Callable[[float], Answer | None]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    made.rows({"id": "a", "n_rollouts": ROLLOUTS})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(outage, "FIRST_INTERVAL", 0.2)
+    return made
+
+
+@dataclass
+class Notes(NoProgress):
+    texts: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def noted(self, text: str) -> None:
+        self.texts.append(text)
+        self.times.append(time.monotonic())
+
+
+def run(bundle: Bundle, notes: Notes | None = None, **options: Any) -> EvaluationResult:
+    given = {**MODELS, "max_concurrency": ROLLOUTS, "keep_db": "none", **options}
+    return agent_eval(bundle.dataset, progress=notes, **given)
+
+
+class Server:
+    """Puts ``verdict`` before the answers of a stub; it gets the seconds since the first request."""
+
+    def __init__(self, stub: StubServer, verdict: Verdict) -> None:
+        self.arrivals: list[float] = []
+        self.refused: list[float] = []
+        self.headers: dict[str, str] = {}
+        self._verdict = verdict
+        self._lock = threading.Lock()
+        stub.script("gpt-4o-mini", self._answering("How can I help?"))
+        stub.script("gpt-3.5-turbo", self._answering("No, thanks. ###STOP###"))
+
+    @property
+    def passed(self) -> int:
+        return len(self.arrivals) - len(self.refused)
+
+    def _answering(self, text: str) -> Callable[[dict[str, Any], int], Any]:
+        def answer(request: dict[str, Any], place: int) -> Any:
+            with self._lock:
+                now = time.monotonic()
+                self.arrivals.append(now)
+                fault = self._verdict(now - self.arrivals[0])
+                if fault is not None:
+                    self.refused.append(now)
+                    return fault
+                return Answer(content=text, delay=0.05, headers=self.headers)
+
+        return answer
+
+
+def check_all_judged(result: EvaluationResult, server: Server) -> None:
+    """Each rollout was judged in its first attempt, and exactly the calls that were answered are counted."""
+    assert result.status == "complete"
+    assert [(outcome.judged, outcome.attempt) for outcome in result.outcomes] == [(True, 0)] * ROLLOUTS
+    used = result.usage.values()
+    assert server.passed == sum(usage.calls for usage in used) == ROLLOUTS * CALLS
+    tokens = sum(usage.input_tokens for usage in used)
+    assert tokens == ROLLOUTS * CALLS * DEFAULT_USAGE["prompt_tokens"]
+
+
+def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, str]]) -> Verdict:
+    """At most ``most`` requests in any ``seconds``; ``wait`` makes the headers from the seconds to wait."""
+    taken: deque[float] = deque()
+
+    def verdict(now: float) -> Answer | None:
+        while taken and taken[0] <= now - seconds:
+            taken.popleft()
+        if len(taken) < most:
+            taken.append(now)
+            return None
+        return Answer(status=429, error="slow down", headers=wait(taken[0] + seconds - now))
+
+    return verdict
+
+
+def date_in(seconds: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("client", "wait"),
+    [
+        ("direct", lambda left: {"Retry-After": f"{left:.3f}"}),
+        ("litellm", lambda left: {"Retry-After": "nan", "retry-after-ms": f"{left * 1e3:.0f}"}),
+        ("litellm", lambda left: {}),
+        ("direct", lambda left: {"Retry-After": date_in(-100)}),
+        ("direct", lambda left: {"Retry-After": "soon"}),
+    ],
+    ids=["seconds", "milliseconds", "nothing", "past", "words"],
+)
+def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
+    bundle: Bundle, stub_llm: StubServer, client: str, wait: Callable[[float], dict[str, str]]
+) -> None:
+    server = Server(stub_llm, sliding_window(12, 0.3, wait))
+    check_all_judged(run(bundle, client=client), server)
+    assert len(server.refused) <= 2 * ROLLOUTS * CALLS
+
+
+@pytest.mark.parametrize(("client", "good"), [("litellm", 0), ("direct", 10)])
+def test_no_call_comes_before_the_pause_is_over_and_then_not_all_at_once(
+    bundle: Bundle, stub_llm: StubServer, client: str, good: int
+) -> None:
+    ends: list[float] = []
+
+    def verdict(now: float) -> Answer | None:
+        if len(server.arrivals) > good and (not ends or now < ends[0]):
+            ends.append(now + 1.0) if not ends else None
+            return Answer(status=429, error="slow down", headers={"Retry-After": f"{ends[0] - now:.3f}"})
+        return None
+
+    server = Server(stub_llm, verdict)
+    check_all_judged(run(bundle, client=client), server)
+    end = server.arrivals[0] + ends[0]
+    # those under way: each of the good answers before may have let one more in
+    assert len([at for at in server.arrivals if server.refused[0] <= at < end]) <= START + good
+    after = [at for at in server.arrivals if at >= end]
+    assert len(after) > ROLLOUTS / 2
+    assert len([at for at in after if at < after[0] + 0.05]) <= START
+
+
+@pytest.mark.parametrize(
+    ("client", "fault"),
+    [
+        ("litellm", Answer(drop=True)),
+        ("direct", Answer(status=500, error="boom")),
+        ("direct", Answer(status=503)),
+    ],
+)
+def test_an_outage_midway_costs_no_rollout(
+    bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
+) -> None:
+    begun: list[float] = []
+    notes = Notes()
+
+    def verdict(now: float) -> Answer | None:
+        if len(server.arrivals) <= 12:
+            return None
+        begun.append(now)
+        return fault if now < begun[0] + 1.2 or not notes.texts else None  # on slow machines for longer
+
+    server = Server(stub_llm, verdict)
+    check_all_judged(run(bundle, notes, client=client), server)
+    # the calls that were under way, and a few that try; all others wait
+    assert len(server.refused) <= ROLLOUTS + 10
+    place = f"openai at {stub_llm.url}"
+    assert f"{place} has not answered since " in notes.texts[0]
+    assert "retrying in" in notes.texts[0]
+    assert f"{place} answers again after" in notes.texts[-1]
+
+
+def test_a_server_that_starts_late_is_waited_for(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{port}/v1")
+    started: list[StubServer] = []
+
+    class Waiting(Notes):
+        def noted(self, text: str) -> None:
+            if not self.texts:
+                started.append(StubServer(port, lambda stub: Server(stub, lambda now: None)))
+            super().noted(text)
+
+    notes = Waiting()
+    try:
+        result = run(bundle, notes)
+    finally:
+        for stub in started:
+            stub.close()
+    assert all(outcome.judged for outcome in result.outcomes)
+    assert "cannot connect" in notes.texts[0]
+
+
+def test_a_server_that_stays_away_ends_the_run_which_can_be_resumed(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    down = True
+    server = Server(stub_llm, lambda now: Answer(drop=True) if down and len(server.arrivals) > 16 else None)
+    with pytest.raises(ProviderDownError, match="no good answer since"):
+        run(bundle, eval_id="mine", patience=1.0, max_concurrency=4)
+    down = False
+    asked = len(server.arrivals)
+    result = run(bundle, eval_id="mine", max_concurrency=4)
+    assert result.status == "complete"
+    assert [outcome.judged for outcome in result.outcomes] == [True] * ROLLOUTS
+    finished_before = ROLLOUTS - (len(server.arrivals) - asked) / CALLS
+    assert 4 <= finished_before <= 8  # none of what was broken off counts, and what was done is kept
+
+
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+def test_a_key_that_is_refused_midway_ends_the_run_and_is_written_nowhere(
+    bundle: Bundle, stub_llm: StubServer, client: str, tmp_path: Path
+) -> None:
+    refusal = Answer(status=401, error=f"Incorrect API key provided: {KEY}.", code="invalid_api_key")
+    server = Server(stub_llm, lambda now: refusal if len(server.arrivals) > 10 else None)
+    with pytest.raises(ModelSetupError, match="refuses the key") as caught:
+        run(bundle, client=client, debug=True)
+    assert KEY not in str(caught.value)
+    assert len(server.refused) <= ROLLOUTS
+    written = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert written
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+
+
+def test_requests_and_tokens_per_minute_reach_the_limiter(
+    bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = 0.8
+    monkeypatch.setattr(rate_limits, "MINUTE", window)
+    server = Server(stub_llm, lambda now: None)
+    check_all_judged(run(bundle, rpm=18, tpm=2_000_000), server)
+    arrivals = server.arrivals
+    assert arrivals[-1] - arrivals[0] >= window * 1.2
+    most = max(sum(begin <= at < begin + window * 0.9 for at in arrivals) for begin in arrivals)
+    assert most <= 19
+
+
+def test_waiting_for_the_provider_takes_nothing_of_a_rollouts_time(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    def verdict(now: float) -> Answer | None:
+        if len(server.arrivals) > 5 and now < 2.0:
+            return Answer(status=429, headers={"Retry-After": f"{2.0 - now:.3f}"})
+        return None
+
+    server = Server(stub_llm, verdict)
+    result = run(bundle, timeout=1.8)
+    assert {outcome.stop_reason for outcome in result.outcomes} == {"user_stop"}
+
+
+@pytest.mark.parametrize(("client", "provider"), [("direct", "openai"), ("litellm", "anthropic")])
+def test_an_answer_that_says_nothing_is_left_holds_calls_back(
+    bundle: Bundle, stub_llm: StubServer, client: str, provider: str
+) -> None:
+    said: list[float] = []
+
+    def verdict(now: float) -> Answer | None:
+        if len(server.arrivals) != 10:
+            return None
+        said.append(server.arrivals[-1])
+        headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.2s"}
+        if provider == "anthropic":
+            reset = datetime.now(UTC) + timedelta(seconds=1.2)
+            headers = {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": reset.isoformat(),
+            }
+        return Answer(content="Wait.", headers=headers)
+
+    server = Server(stub_llm, verdict)
+    result = run(bundle, client=client, max_concurrency=1)  # so that no other call is on its way then
+    assert all(outcome.judged for outcome in result.outcomes)
+    assert not [at for at in server.arrivals if said[0] < at < said[0] + 1.2]
+    assert len([at for at in server.arrivals if at >= said[0] + 1.2]) >= 20
+
+
+@pytest.mark.parametrize(("client", "provider"), [("litellm", "openai"), ("direct", "anthropic")])
+def test_a_bucket_whose_headers_say_what_is_left_is_hardly_ever_found_empty(
+    bundle: Bundle, stub_llm: StubServer, client: str, provider: str
+) -> None:
+    most, per_second = 12, 24
+    bucket = [float(most), 0.0]
+
+    def verdict(now: float) -> Answer | None:
+        left, before = bucket
+        left = min(most, left + (now - before) * per_second)
+        fault = None if left >= 1 else Answer(status=429, headers={"Retry-After": "0.1"})
+        bucket[:] = [left - (fault is None), now]
+        until_full = (most - bucket[0]) / per_second
+        if provider == "openai":
+            reset = f"{until_full * 1e3:.0f}ms" if until_full < 1 else f"{until_full:.2f}s"
+        else:
+            reset = (datetime.now(UTC) + timedelta(seconds=until_full)).isoformat()
+        name = {"openai": "x-ratelimit-{}-requests", "anthropic": "anthropic-ratelimit-requests-{}"}[provider]
+        server.headers = {name.format("remaining"): str(int(bucket[0])), name.format("reset"): reset}
+        return fault
+
+    server = Server(stub_llm, verdict)
+    check_all_judged(run(bundle, client=client, max_concurrency=8), server)
+    assert len(server.refused) <= 3
+
+
+@pytest.mark.parametrize(
+    ("client", "fault"),
+    [
+        ("direct", Answer(status=502, body=b"<html><body><h1>502 Bad Gateway</h1></body></html>")),
+        ("direct", Answer(status=409, error="conflict")),
+        ("litellm", Answer(status=408, error="timed out")),
+        ("litellm", Answer(body=b"")),
+        ("direct", Answer(body=b'{"id": "x", "choices": []}')),
+        ("direct", Answer(body=b'{"error": {"message": "the upstream broke", "code": 502}}')),
+    ],
+    ids=["html", "409", "408", "empty", "no-choices", "error-in-200"],
+)
+def test_failures_now_and_then_are_made_up_for_and_counted_nowhere(
+    bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
+) -> None:
+    server = Server(stub_llm, lambda now: fault if len(server.arrivals) % 9 == 0 else None)
+    notes = Notes()
+    check_all_judged(run(bundle, notes, client=client, max_concurrency=8), server)
+    assert notes.texts == []
+
+
+def start(bundle: Bundle, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "reward_kit", "agent-eval", *options],
+        cwd=bundle.folder.parent,
+        env=os.environ.copy(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_killed_while_it_waits_for_a_limit_it_is_completed_with_nothing_counted_twice(
+    bundle: Bundle, stub_llm: StubServer
+) -> None:
+    server = Server(stub_llm, sliding_window(10, 0.5, lambda left: {"Retry-After": f"{left:.3f}"}))
+    process = start(
+        bundle,
+        *("-d", str(bundle.dataset), "--model", MODELS["model"], "--sim-model", MODELS["sim_model"]),
+        *("--eval-id", "mine", "--workers", "2", "--max-concurrency", "6"),
+    )
+    deadline = time.monotonic() + DEADLINE
+    while server.passed < 12 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=DEADLINE)
+    last = start(bundle, "--resume", "mine")
+    _, errors = last.communicate(timeout=DEADLINE)
+    assert last.returncode == 0, errors
+    folder = bundle.folder.parent / "runs" / "evals"
+    outcomes = load_evaluation(folder / "mine.db").outcomes
+    assert sorted(outcome.index for outcome in outcomes) == list(range(ROLLOUTS))
+    result = json.loads((folder / "mine.json").read_text())
+    assert result["status"] == "complete"
+    assert sum(usage["calls"] for usage in result["usage"].values()) == ROLLOUTS * CALLS
+
+
+def test_a_quota_that_is_used_up_midway_ends_the_run(bundle: Bundle, stub_llm: StubServer) -> None:
+    used_up = Answer(status=429, error="You exceeded your current quota.", code="insufficient_quota")
+    server = Server(stub_llm, lambda now: used_up if len(server.arrivals) > 20 else None)
+    with pytest.raises(ModelSetupError, match=r"quota is used up \(HTTP 429\).*Check the account's plan"):
+        run(bundle)
+    assert len(server.refused) <= ROLLOUTS
