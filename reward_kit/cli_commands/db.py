@@ -93,13 +93,11 @@ def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: s
 @runs_option
 def export(name: str, out: Path, force: bool, output_dir: str) -> None:
     """Write the database NAME to OUT as a complete SQLite file."""
-    from reward_kit.agent.database.delta import export
-
     if out.exists() and not out.is_file():
         raise click.UsageError(f"{str(out)!r} is not a file.")
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it.")
-    export(_fork(name, output_dir)[0], out)
+    _fork(name, output_dir)[0].export(out)
     say(f"{out}  {out.stat().st_size} bytes")
 
 
@@ -128,17 +126,17 @@ def changes(name: str, base: str | None, full: bool, as_json: bool, output_dir: 
 def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
     """The database that ``name`` means, and the file that it comes from."""
     from reward_kit.agent.database.base_image import BaseImage
-    from reward_kit.agent.database.delta import unpack_delta
     from reward_kit.agent.database.overlay import Overlay
     from reward_kit.agent.records.loading import find_state
 
     path, delta = find_state(name, output_dir)
     base = BaseImage.open(path)
-    return (Overlay(base) if delta is None else unpack_delta(delta, base, name)), path
+    return (Overlay(base) if delta is None else Overlay.from_delta(delta, base, name)), path
 
 
 def _changes(name: str, base: str | None, output_dir: str) -> Changes:
-    from reward_kit.agent.database.recorder import overlay_changes
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.overlay_store import overlay_changes
     from reward_kit.agent.database.table_diff import diff_databases
 
     overlay, path = _fork(name, output_dir)
@@ -152,4 +150,4 @@ def _changes(name: str, base: str | None, output_dir: str) -> Changes:
             )
         base = str(beside)
     before, after = _fork(base, output_dir)[0].connect(), overlay.connect()
-    return diff_databases(before.execute, after.execute)
+    return Changes(diff_databases(before.execute, after.execute))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.row import Row
+    from reward_kit.agent.database import Row
 
 _AS_SEEDED = ("address1", "address2", "city", "country", "state", "zip")
 _AS_WRITTEN = ("address1", "address2", "city", "state", "country", "zip")

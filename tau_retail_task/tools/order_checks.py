@@ -14,8 +14,7 @@ from .order_records import read_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.database import Database
-    from reward_kit.agent.database.row import Row
+    from reward_kit.agent.database import Database, Row
 
 _ORDER_ITEMS = """
     SELECT items.item_id, items.product_id, items.price

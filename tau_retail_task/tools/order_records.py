@@ -10,8 +10,7 @@ from reward_kit.errors import ToolError
 from .address import COLUMNS, address_record
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database import Database
-    from reward_kit.agent.database.row import Row
+    from reward_kit.agent.database import Database, Row
 
 _ORDER = f"""
     SELECT order_id, user_id, status, cancel_reason, {COLUMNS} FROM orders WHERE order_id = ?

@@ -10,8 +10,7 @@ from reward_kit.errors import ToolError
 from .address import ASSIGNMENTS, COLUMNS, address_record
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database import Database
-    from reward_kit.agent.database.row import Row
+    from reward_kit.agent.database import Database, Row
 
 # Names and emails are stored in ASCII, for which NOCASE is what lower() is. What a caller gives may be any
 # text, and Python's lower() maps a few letters of other scripts to ASCII, the Kelvin sign to k for example.

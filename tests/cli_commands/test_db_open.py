@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.database.base import seed_base
+from reward_kit.agent.database.seeding import seed_base
 
 
 def shell(path: Path, *sql: str, script: str = "") -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from flight_bundle import GOLD, ROW, SEED, Bundle
 from hostile import GOLD_RUN, VALIDATE, Ran
 
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.database import Database, seed_connection
+from reward_kit.agent.database import Database, seeding
 from reward_kit.errors import BundleError, DatabaseError
 
 Command = Callable[..., Ran]
@@ -56,7 +56,7 @@ def test_a_seed_that_reaches_out_is_refused_with_its_line(
     "sql", [f"{ENDLESS} SELECT count(*) FROM c;", f"CREATE TABLE t AS {ENDLESS} SELECT x FROM c;"]
 )
 def test_a_seed_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
-    monkeypatch.setattr(seed_connection, "STATEMENT_SECONDS", 0.3)
+    monkeypatch.setattr(seeding, "STATEMENT_SECONDS", 0.3)
     with pytest.raises((BundleError, DatabaseError), match=r"seed.sql:5: .*ran longer than 0.3 s"):
         Database.seed(tmp_path / "b.db", SEED + sql, origin="seed.sql")
     assert list(tmp_path.glob("b.db*")) == []

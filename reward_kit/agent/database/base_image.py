@@ -22,7 +22,7 @@ forks and their exports without a table that queries would see.
 """
 
 _MAGIC = b"SQLite format 3\0"
-HEADER_SIZE = 100
+_HEADER_SIZE = 100
 _HASH_CHUNK = 4 << 20
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -33,18 +33,9 @@ _Identity = tuple[int, int, int, int]
 class BaseImage:
     """An immutable base.  Build one with :meth:`open`, which shares it between all users of the file.
 
-    ``schema_cookie`` is the number that SQLite raises with every change of the schema.  The file is never
-    mapped into memory: should somebody truncate it, reads raise ``DatabaseError`` instead of killing the
-    process.
+    ``content`` are all bytes of the file, if it is small enough to be held. The file is never mapped into
+    memory: should somebody truncate it, reads raise ``DatabaseError`` instead of killing the process.
     """
-
-    path: Path
-    size: int
-    page_size: int
-    header: bytes
-    schema_cookie: int
-    content: bytes | None
-    """All bytes of the file, where it is small enough to be held."""
 
     _lock: ClassVar = threading.Lock()
     _open: ClassVar[weakref.WeakValueDictionary[_Identity, BaseImage]] = weakref.WeakValueDictionary()
@@ -56,23 +47,26 @@ class BaseImage:
         self._identity = _identify(os.fstat(descriptor))
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
-        self.content = _read_all(descriptor) if self.size <= IN_MEMORY_LIMIT else None
-        self.header = self.read(0, HEADER_SIZE) if self.size >= HEADER_SIZE else b""
+        self.content: bytes | None = None
+        if self.size <= IN_MEMORY_LIMIT or not hasattr(os, "pread"):
+            with open(descriptor, "rb", closefd=False) as file:
+                self.content = file.read()
+        self.header = self.read(0, _HEADER_SIZE) if self.size >= _HEADER_SIZE else b""
         self.page_size = _check_header(self.header, self.size, path)
-        self.schema_cookie = int.from_bytes(self.header[40:44], "big")
         _check_companions(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> BaseImage:
-        """The image of ``path``, shared with whoever has it open.
+        """The image of ``path``, shared by all who have it open.
 
-        Raises ``DatabaseError`` for a file that is missing, no SQLite database, truncated, or not finalised
+        Raises ``DatabaseError`` for a file that is missing, no SQLite database, truncated, or not finished
         (WAL mode, or a journal beside it).
         """
         try:
             descriptor = os.open(path, _OPEN_FLAGS)
-        except OSError as error:
-            raise DatabaseError(f"cannot open the database: {error.strerror}", place=str(path)) from error
+        except (OSError, ValueError) as error:
+            fault = getattr(error, "strerror", error)
+            raise DatabaseError(f"cannot open the database: {fault}", place=str(path)) from error
         keep = False
         try:
             with cls._lock:
@@ -94,21 +88,21 @@ class BaseImage:
     @property
     def fingerprint(self) -> bytes:
         """16 bytes that stand for the content of the whole file (computed once)."""
-        known = self._fingerprints.get(self._identity)
-        if known is None:
-            known = self.measure()
-        return known
+        return self._fingerprints.get(self._identity) or self.measure()
 
     def measure(self) -> bytes:
         """``fingerprint``, computed anew: damage need not show in a file's size and time."""
-        found = self._fingerprints[self._identity] = self._hash()
+        digest = hashlib.blake2b(digest_size=16)
+        for offset in range(0, self.size, _HASH_CHUNK):
+            digest.update(self.read(offset, min(_HASH_CHUNK, self.size - offset)))
+        found = self._fingerprints[self._identity] = digest.digest()
         return found
 
     def read(self, offset: int, amount: int) -> bytes:
         """``amount`` bytes at ``offset``, which must lie inside the file."""
         if self.content is not None:
             return self.content[offset : offset + amount]
-        data = _read_at(self._descriptor, offset, amount)
+        data = os.pread(self._descriptor, amount, offset)
         if len(data) != amount:
             raise DatabaseError("the base was truncated while in use", place=str(self.path))
         return data
@@ -138,50 +132,19 @@ class BaseImage:
             remedy="Bases are read-only: seed a new one under another name.",
         )
 
-    def _hash(self) -> bytes:
-        digest = hashlib.blake2b(digest_size=16)
-        for offset in range(0, self.size, _HASH_CHUNK):
-            digest.update(self.read(offset, min(_HASH_CHUNK, self.size - offset)))
-        return digest.digest()
-
 
 def foreign_keys_on(header: bytes) -> bool:
-    """Whether a base that starts with ``header`` was seeded with foreign keys switched on."""
+    """True if a base that starts with ``header`` was seeded with foreign keys switched on."""
     return int.from_bytes(header[68:72], "big") == FOREIGN_KEYS_ON
-
-
-def seeded_with_foreign_keys(path: str | os.PathLike[str]) -> bool:
-    """Whether the seed of the complete SQLite file at ``path`` switched foreign keys on."""
-    with Path(path).open("rb") as file:
-        return foreign_keys_on(file.read(HEADER_SIZE))
 
 
 def _identify(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb", closefd=False) as file:
-        return file.read()
-
-
-if hasattr(os, "pread"):
-
-    def _read_at(descriptor: int, offset: int, amount: int) -> bytes:
-        return os.pread(descriptor, amount, offset)
-
-else:
-    _seek_lock = threading.Lock()
-
-    def _read_at(descriptor: int, offset: int, amount: int) -> bytes:
-        with _seek_lock:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, amount)
-
-
 def _check_header(header: bytes, size: int, path: Path) -> int:
     """The page size in bytes; ``DatabaseError`` if this is no complete SQLite database in rollback mode."""
-    if len(header) < HEADER_SIZE or header[:16] != _MAGIC:
+    if len(header) < _HEADER_SIZE or header[:16] != _MAGIC:
         raise DatabaseError("not a SQLite database", place=str(path))
     if 2 in (header[18], header[19]):
         raise DatabaseError(
@@ -194,9 +157,7 @@ def _check_header(header: bytes, size: int, path: Path) -> int:
     if page_size < 512 or page_size & (page_size - 1):
         raise DatabaseError(f"damaged header: page size {page_size}", place=str(path))
     pages = int.from_bytes(header[28:32], "big")
-    count_is_valid = (
-        header[24:28] == header[92:96]
-    )  # writers older than SQLite 3.7 leave the page count alone
+    count_is_valid = header[24:28] == header[92:96]  # writers older than SQLite 3.7 leave it alone
     if size % page_size or (count_is_valid and pages * page_size != size):
         raise DatabaseError(
             f"the file has {size} bytes, its header says {pages} pages of {page_size}: truncated or damaged",

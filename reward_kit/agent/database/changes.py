@@ -1,15 +1,148 @@
-"""The difference between a database and its base, row by row."""
+"""The difference between two states of a database, row by row, and words for it.
+
+changes = db.changes()
+changes.lines()                    # ["orders #W1 status: 'pending' -> 'cancelled'"]
+changes.describe(gold.changes())   # ["orders #W1 status: expected 'returned', got 'cancelled'"]
+"""
 
 from __future__ import annotations
 
+import marshal
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal, overload
 
-from reward_kit.agent.database.change_lines import describe_difference, describe_row
-from reward_kit.agent.database.row_change import RowChange, SQLiteValue, Values, typed
+SQLiteValue = None | int | float | str | bytes
+Op = Literal["insert", "update", "delete"]
+Values = Mapping[str, SQLiteValue]
 
-__all__ = ["Changes", "RowChange"]
+SCHEMA_TABLE = "sqlite_schema"
+"""Created, altered and dropped tables, indexes, views and triggers appear as rows of this table."""
+_REVERSED: dict[Op, Op] = {"insert": "delete", "delete": "insert", "update": "update"}
+_VALUE_WIDTH = 80
+"""Longest value (characters) that a line quotes."""
+_ROW_WIDTH = 400
+"""Longest row (characters) that a line quotes."""
+
+
+def typed(values: Sequence[SQLiteValue]) -> bytes:
+    """A hashable form of ``values`` that keeps 60 apart from 60.0, -0.0 from 0.0, 'a' from b'a'.
+
+    Version 2 of the format is the last one that does not depend on which objects are shared or interned.
+    """
+    return marshal.dumps(tuple(values), 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChange:
+    """One row that differs from the base.
+
+    ``key`` holds the primary key; it is None if the row has none (no primary key, or NULL in it). ``before``
+    and ``after`` are whole rows for deletes and inserts, and only the changed columns for updates. Generated
+    columns are left out. A row without a key has no identity: its update is a delete and an insert.
+    """
+
+    table: str
+    op: Op
+    key: Values | None
+    before: Values | None
+    after: Values | None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowChange) and self.identity() == other.identity()
+
+    def __hash__(self) -> int:
+        return hash(self.identity())
+
+    def identity(self) -> tuple[str, Op, bytes, bytes, bytes]:
+        """Equal for equal changes; sensitive to the type of every value, not to the order of columns.
+
+        In a whole row a column that is not named counts as NULL, as it does after ``ALTER TABLE ADD COLUMN``.
+        """
+        whole = self.op != "update"
+        before, after = _typed_values(self.before, whole=whole), _typed_values(self.after, whole=whole)
+        return self.table, self.op, _typed_values(self.key), before, after
+
+    def row_identity(self) -> tuple[str, bytes]:
+        """Table and key; for a row without a key, table and content."""
+        if self.key is not None:
+            return self.table, _typed_values(self.key)
+        return self.table, _typed_values(self.content, whole=True)
+
+    @property
+    def content(self) -> Values:
+        """The row that was deleted or inserted."""
+        return (self.after if self.before is None else self.before) or {}
+
+    def sort_key(self) -> tuple[Any, ...]:
+        """Orders by table, key as SQLite orders values, operation; rows without a key by their content."""
+        if self.key is None:
+            return self.table, True, (), *self.identity()[1:]
+        return self.table, False, tuple(map(_collate, self.key.values())), self.op
+
+    def reversed(self) -> RowChange:
+        """The change that undoes this one."""
+        return RowChange(self.table, _REVERSED[self.op], self.key, self.after, self.before)
+
+    def without(self, ignored: Collection[str]) -> RowChange | None:
+        """This change without the columns ``ignored`` (casefolded names); None if nothing is left of it.
+
+        A key that loses a column no longer distinguishes rows; its other columns become content.
+        """
+        before, after = _drop(self.before, ignored), _drop(self.after, ignored)
+        key = _drop(self.key, ignored)
+        if self.op == "update" and not before and not after:
+            return None
+        if self.key is None or key is None or len(key) == len(self.key):
+            return RowChange(self.table, self.op, key, before, after)
+        if self.op == "update":
+            before, after = {**key, **(before or {})}, {**key, **(after or {})}
+        return RowChange(self.table, self.op, None, before, after)
+
+    def lines(self, *, whole: bool = False) -> list[str]:
+        """One line for an insert or a delete, one per column for an update; long values only if ``whole``."""
+        name = self.name(whole=whole)
+        if self.op != "update":
+            words = "inserted" if self.op == "insert" else "deleted"
+            return [f"{name}: {words} {_row_text(self.content, whole=whole)}"]
+        before, after = self.before or {}, self.after or {}
+        return [
+            f"{name} {column}: {_value_text(before.get(column), whole=whole)}"
+            f" -> {_value_text(value, whole=whole)}"
+            for column, value in after.items()
+        ]
+
+    def name(self, *, whole: bool = False) -> str:
+        """Table and key: ``orders #W2611340``, ``order_items (order_id='#W2611340', item_id=7)``."""
+        if self.key is None:
+            return self.table
+        values: list[SQLiteValue] = list(self.key.values())
+        if self.table == SCHEMA_TABLE:
+            return f"schema: {values[0]!s} {values[1]!s}"
+        if len(values) == 1 and isinstance(values[0], str | int):
+            return f"{self.table} #{str(values[0]).removeprefix('#')}"
+        return f"{self.table} ({_listed(self.key, whole=whole)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON values; parts that are None are left out."""
+        parts = {"key": self.key, "before": self.before, "after": self.after}
+        encoded = {
+            name: {column: _encode(value) for column, value in values.items()}
+            for name, values in parts.items()
+            if values is not None
+        }
+        return {"table": self.table, "op": self.op, **encoded}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> RowChange:
+        """The inverse of ``to_json``."""
+        parts = [
+            None if record.get(name) is None else {column: _decode(v) for column, v in record[name].items()}
+            for name in ("key", "before", "after")
+        ]
+        return cls(record["table"], record["op"], *parts)
 
 
 class Changes(Sequence[RowChange]):
@@ -26,7 +159,7 @@ class Changes(Sequence[RowChange]):
 
     @classmethod
     def deferred(cls, find: Callable[[], Iterable[RowChange]]) -> Changes:
-        """Changes that ``find`` gives when somebody first reads them."""
+        """Changes that ``find`` computes when they are first read."""
         changes = cls()
         changes._find = find
         return changes
@@ -80,32 +213,32 @@ class Changes(Sequence[RowChange]):
         kept = []
         for row in self._rows:
             table = row.table.casefold()
-            if table in tables:
-                continue
-            rest = row.without(columns.get(table, set()) | columns.get("*", set()))
-            if rest is not None:
-                kept.append(rest)
-        return Changes(_cancel(kept))
+            if table not in tables:
+                rest = row.without(columns.get(table, set()) | columns.get("*", set()))
+                kept += [rest] if rest is not None else []
+        return Changes(net(kept))
 
     def minus(self, earlier: Changes) -> Changes:
         """The changes that lead from the state after ``earlier`` to this one."""
-        return Changes(_subtract(self._rows, earlier._rows)) if earlier else self
+        return Changes(net([*(row.reversed() for row in earlier), *self])) if earlier else self
 
     def then(self, later: Changes) -> Changes:
         """The inverse of ``minus``: from the base over this state to the end of ``later``."""
-        return Changes(_compose(self._rows, later._rows)) if self and later else (self or later)
+        return Changes(net([*self, *later])) if self and later else (self or later)
 
     def describe(self, expected: Changes, ignore: Collection[str] = (), *, limit: int = 20) -> list[str]:
-        """The differences from ``expected``, one line per fault; empty when they are equal.
+        """The differences from ``expected``, one line per fault; empty if they are equal.
 
         ``orders #W2611340 status: expected 'cancelled', got 'pending'``.  After ``limit`` lines: ``... and
         N more``.
         """
-        return describe_difference(self.ignoring(ignore), expected.ignoring(ignore), limit)
+        actual, wanted = self.ignoring(ignore), expected.ignoring(ignore)
+        lines = [*_keyed_faults(actual, wanted), *_counted_faults(actual, wanted)]
+        return lines if len(lines) <= limit else [*lines[:limit], f"... and {len(lines) - limit} more"]
 
     def lines(self, *, whole: bool = False) -> list[str]:
         """The changes as lines for a person; long values are cut unless ``whole``."""
-        return [line for row in self._rows for line in describe_row(row, whole=whole)]
+        return [line for row in self._rows for line in row.lines(whole=whole)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """A list of dicts of JSON values; blobs become ``{"$blob": hex}``."""
@@ -115,6 +248,51 @@ class Changes(Sequence[RowChange]):
     def from_json(cls, records: Iterable[Mapping[str, Any]]) -> Changes:
         """The inverse of ``to_json``."""
         return cls(map(RowChange.from_json, records))
+
+
+def net(steps: Iterable[RowChange]) -> Iterator[RowChange]:
+    """The net changes of ``steps``, each of which starts from the state after the one before.
+
+    Rows with a key are followed by it. Rows without one are counted: +1 for an insert, -1 for a delete of the
+    same content.
+    """
+    followed: dict[tuple[str, bytes], RowChange | None] = {}
+    counts: Counter[tuple[str, bytes]] = Counter()
+    contents: dict[tuple[str, bytes], RowChange] = {}
+    for step in steps:
+        identity = step.row_identity()
+        if step.key is not None:
+            earlier = followed.get(identity)
+            followed[identity] = step if earlier is None else _joined(earlier, step)
+        elif step.op == "update":
+            yield step  # its key is ignored: it can be neither followed nor counted
+        else:
+            contents[identity] = step
+            counts[identity] += 1 if step.op == "insert" else -1
+    yield from (row for row in followed.values() if row is not None)
+    for identity, count in counts.items():
+        row = contents[identity]
+        for _ in range(abs(count)):
+            yield row if (row.op == "insert") == (count > 0) else row.reversed()
+
+
+def _joined(first: RowChange, second: RowChange) -> RowChange | None:
+    """One change in place of two of the same row; None if the second undoes the first."""
+    # what a side does not mention it did not change, so the other side's value holds there
+    before = {**(second.before or {}), **(first.before or {})}
+    after = {**(first.after or {}), **(second.after or {})}
+    existed, exists = first.op != "insert", second.op != "delete"
+    if not existed:
+        return RowChange(first.table, "insert", first.key, None, after) if exists else None
+    if not exists:
+        return RowChange(first.table, "delete", first.key, before, None)
+    changed = [
+        column for column in {**before, **after} if typed([before.get(column)]) != typed([after.get(column)])
+    ]
+    if not changed:
+        return None
+    old, new = ({column: side.get(column) for column in changed} for side in (before, after))
+    return RowChange(first.table, "update", first.key, old, new)
 
 
 def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]]]:
@@ -130,92 +308,108 @@ def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]
     return tables, columns
 
 
-# Net changes of consecutive spans of time. Rows with a key are followed by it; rows without one have no
-# identity and are counted: +1 for an insert, -1 for a delete of the same content.
+def _typed_values(values: Values | None, *, whole: bool = False) -> bytes:
+    if values is None:
+        return b""
+    items = [item for item in values.items() if not whole or item[1] is not None]
+    items.sort(key=itemgetter(0))
+    return marshal.dumps(items, 2)
 
 
-def _compose(first: Iterable[RowChange], second: Iterable[RowChange]) -> Iterator[RowChange]:
-    """The changes 0 -> 2 from those 0 -> 1 and 1 -> 2."""
-    first, second = list(first), list(second)
-    yield from _count([(first, 1), (second, 1)])
-    later = _by_key(second)
-    for identity, row in _by_key(first).items():
-        change = _compose_row(row, later.pop(identity, None))
-        if change is not None:
-            yield change
-    yield from later.values()
+def _drop(values: Values | None, ignored: Collection[str]) -> dict[str, SQLiteValue] | None:
+    if values is None:
+        return None
+    return {column: value for column, value in values.items() if column.casefold() not in ignored}
 
 
-def _subtract(whole: Iterable[RowChange], first: Iterable[RowChange]) -> Iterator[RowChange]:
-    """The changes 1 -> 2 from those 0 -> 2 and 0 -> 1: back to 0 and the whole way again."""
-    return _compose([_reverse(row) for row in first], whole)
+def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
+    if value is None:
+        return 0, 0
+    if isinstance(value, int | float):
+        return 1, value
+    return (2, value) if isinstance(value, str) else (3, value)
 
 
-def _cancel(rows: Iterable[RowChange]) -> list[RowChange]:
-    """``rows`` without pairs of an insert and a delete of the same content, where neither has a key."""
-    rows = list(rows)
-    counted = [row for row in rows if _is_counted(row)]
-    if not counted:
-        return rows
-    return [*_count([(counted, 1)]), *(row for row in rows if not _is_counted(row))]
+def _encode(value: SQLiteValue) -> Any:
+    if isinstance(value, bytes):
+        return {"$blob": value.hex()}
+    if isinstance(value, float) and value - value != 0.0:  # JSON has no word for infinity
+        return {"$real": repr(value)}
+    return value
 
 
-def _is_counted(row: RowChange) -> bool:
-    # an update without a key stems from an ignored key column: it can be neither followed nor counted
-    return row.key is None and row.op != "update"
+def _decode(value: Any) -> SQLiteValue:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["$blob"]) if "$blob" in value else float(value["$real"])
+    return value  # type: ignore[no-any-return]  # a scalar that JSON and SQLite share
 
 
-def _by_key(rows: Iterable[RowChange]) -> dict[tuple[str, bytes], RowChange]:
-    return {row.row_identity(): row for row in rows if row.key is not None}
+def _keyed_faults(actual: Changes, expected: Changes) -> Iterator[str]:
+    have = {change.row_identity(): change for change in actual if change.key is not None}
+    want = {change.row_identity(): change for change in expected if change.key is not None}
+    named = {**have, **want}
+    for identity in sorted(named, key=lambda identity: named[identity].sort_key()):
+        yield from _row_faults(named[identity].name(), want.get(identity), have.get(identity))
 
 
-def _count(spans: list[tuple[list[RowChange], int]]) -> Iterator[RowChange]:
-    net: Counter[tuple[str, bytes]] = Counter()
-    content: dict[tuple[str, bytes], Values] = {}
-    for rows, weight in spans:
-        for row in filter(_is_counted, rows):
-            identity = row.row_identity()
-            net[identity] += weight if row.op == "insert" else -weight
-            values = row.after if row.before is None else row.before
-            assert values is not None
-            content[identity] = values
-    for identity, count in net.items():
-        values = content[identity]
-        for _ in range(abs(count)):
-            if count > 0:
-                yield RowChange(identity[0], "insert", None, None, values)
-            else:
-                yield RowChange(identity[0], "delete", None, values, None)
-
-
-def _reverse(row: RowChange) -> RowChange:
-    if row.op == "update":
-        return RowChange(row.table, "update", row.key, row.after, row.before)
-    return RowChange(row.table, "delete" if row.op == "insert" else "insert", row.key, row.after, row.before)
-
-
-def _compose_row(first: RowChange, second: RowChange | None) -> RowChange | None:
-    if second is None:
-        return first
-    # what a side does not mention it did not change, so the other side's value holds there
-    before: dict[str, SQLiteValue] = {**(second.before or {}), **(first.before or {})}
-    after: dict[str, SQLiteValue] = {**(first.after or {}), **(second.after or {})}
-    existed, exists = first.op != "insert", second.op != "delete"
-    if existed and exists:
-        changed = [
-            column
-            for column in {**before, **after}
-            if typed([before.get(column)]) != typed([after.get(column)])
-        ]
-        if not changed:
-            return None
-        return RowChange(
-            first.table,
-            "update",
-            first.key,
-            {column: before.get(column) for column in changed},
-            {column: after.get(column) for column in changed},
+def _row_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
+    """The faults of one row; a side that is None left the row as the base has it."""
+    in_base = any(change is not None and change.op != "insert" for change in (want, have))
+    wanted = in_base if want is None else want.op != "delete"
+    there = in_base if have is None else have.op != "delete"
+    if wanted and there:
+        yield from _column_faults(name, want, have)
+    elif wanted:
+        missing = _row_text(want.after) if want else ""
+        fault = "deleted, expected to stay" if in_base else f"missing row {missing}"
+        yield f"{name}: {fault}"
+    elif there:
+        surplus = _row_text(have.after) if have else ""
+        yield (
+            f"{name}: expected to be deleted, still there" if in_base else f"{name}: unexpected row {surplus}"
         )
-    if existed:
-        return RowChange(first.table, "delete", first.key, before, None)
-    return RowChange(first.table, "insert", first.key, None, after) if exists else None
+
+
+def _column_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
+    want_before, want_after = (want.before or {}, want.after or {}) if want else ({}, {})
+    have_before, have_after = (have.before or {}, have.after or {}) if have else ({}, {})
+    base = {**want_before, **have_before}
+    for column in {**want_after, **have_after}:
+        wanted = want_after.get(column, base.get(column))
+        got = have_after.get(column, base.get(column))
+        if typed([wanted]) != typed([got]):
+            yield f"{name} {column}: expected {_value_text(wanted)}, got {_value_text(got)}"
+
+
+def _counted_faults(actual: Changes, expected: Changes) -> Iterator[str]:
+    have = Counter(change for change in actual if change.key is None)
+    want = Counter(change for change in expected if change.key is None)
+    missing = {"insert": "missing row", "delete": "expected to be deleted, still there:"}
+    surplus = {"insert": "unexpected row", "delete": "deleted, expected to stay:"}
+    for counted, words in ((want - have, missing), (have - want, surplus)):
+        for change in sorted(counted.elements(), key=RowChange.sort_key):
+            if change.op == "update":
+                fault = "missing change" if words is missing else "unexpected change"
+                yield f"{change.table}: {fault} {_row_text(change.before)} -> {_row_text(change.after)}"
+            else:
+                yield f"{change.table}: {words[change.op]} {_row_text(change.content)}"
+
+
+def _row_text(values: Values | None, *, whole: bool = False) -> str:
+    return f"({_shorten(_listed(values or {}, whole=whole), _ROW_WIDTH, whole=whole)})"
+
+
+def _value_text(value: SQLiteValue, *, whole: bool = False) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"x'{_shorten(value.hex(), _VALUE_WIDTH, whole=whole)}'"
+    return repr(_shorten(value, _VALUE_WIDTH, whole=whole)) if isinstance(value, str) else repr(value)
+
+
+def _listed(values: Values, *, whole: bool) -> str:
+    return ", ".join(f"{name}={_value_text(value, whole=whole)}" for name, value in values.items())
+
+
+def _shorten(text: str, width: int, *, whole: bool) -> str:
+    return text if whole or len(text) <= width else f"{text[: width - 3]}..."

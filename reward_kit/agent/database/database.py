@@ -1,62 +1,213 @@
-"""``Database``: one database state, a base or a private fork of one."""
+"""``Database``: one database state, a base or a private fork of one, and the views of it.
+
+base = Database.seed("base.db", "CREATE TABLE notes (text)")
+with base.fork() as db:
+    async with db.tool_call() as call:
+        await db.execute("INSERT INTO notes VALUES (:text)", {"text": "hello"})
+    call.changes.lines()
+"""
 
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from reward_kit.agent.base.pending import PendingLog
-from reward_kit.agent.database.content import Content
+from reward_kit.agent.base.pending import PendingLog, pending
+from reward_kit.agent.database.block import Block, ToolCall, Transaction, block_has_ended, current_block
+from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import read_moment
-from reward_kit.agent.database.faces import AsyncFace, SyncFace
-from reward_kit.agent.database.guards import Limits
-from reward_kit.agent.database.scopes import Scope, ToolCall, current_scope, scope_has_ended
+from reward_kit.agent.database.statement import Answer, Limits, Parameters, Row, Statement
+from reward_kit.agent.database.table_diff import diff_databases
+from reward_kit.agent.database.turns import Turns
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from datetime import datetime
     from types import TracebackType
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from reward_kit.agent.database.backend import Mode
-    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.result import StatementResult
+    from reward_kit.agent.database.turns import Store
 
+Mode = Literal["overlay", "file"]
 StrPath = str | os.PathLike[str]
 
 _BASE_REFUSAL = "this database is only read: fork() gives a private copy that can be written to"
 _VIEW_REFUSAL = "the database is read-only here"
+_CHUNK = 500
+"""``executemany`` lets other tasks run after this many parameter sets."""
 
 
-class View:
-    """The members that a database and each view of it have in common; they share their ``content``."""
+class ExecuteResult:
+    """The result of ``await db.execute(...)``.
 
-    content: Content
+    ``rows`` are the rows, ``rowcount`` the number of rows changed (-1 for anything but INSERT, REPLACE,
+    UPDATE and DELETE), ``lastrowid`` the rowid inserted last.  Everything else (``scalar_one()``,
+    ``all()``, ``mappings()``, ``fetchone()`` ...) is that of SQLAlchemy's ``Result``.
+    """
+
+    __slots__ = ("_answer", "_result", "lastrowid", "rowcount")
+
+    def __init__(self, answer: Answer) -> None:
+        self.rowcount = answer.rowcount
+        self.lastrowid = answer.lastrowid
+        self._answer = answer
+        self._result: Any = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, usable as tuples, by column name and by attribute."""
+        return self._answer.rows()
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._result is None:
+            from reward_kit.agent.database.result import result_of
+
+            self._result = result_of(self._answer)
+        return getattr(self._result, name)
+
+
+class _View:
+    """The members that all views of a database state have; ``refusal`` is the error of a write."""
+
+    def __init__(self, turns: Turns, refusal: str | None, call: Block | None = None) -> None:
+        self._turns = turns
+        self._refusal = refusal
+        self._call = call
 
     @property
     def path(self) -> Path | None:
         """In mode "file" the complete SQLite file that is this database alone, otherwise None."""
-        return self.content.connection.while_open(lambda backend: backend.path)
+        return self._turns.open_store().path
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
-        return self.content.changes(since)
+        changes = self._turns.with_store(lambda store: store.changes())
+        return changes if since is None else changes.minus(since)
 
-    def equals(self, other: View, ignore: Collection[str] = ()) -> bool:
+    def equals(self, other: _View, ignore: Collection[str] = ()) -> bool:
         """True if both hold the same rows.
 
         ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.
         """
-        if not isinstance(other, View):
+        if not isinstance(other, _View):
             hint = ": gold_db is None where the row has no actions" if other is None else ""
             raise TypeError(f"equals() takes a database, got {type(other).__name__}{hint}")
-        return self.content.equals(other.content, ignore)
+        ours, theirs = self._turns, other._turns
+        if ours.store.base_path.samefile(theirs.store.base_path):
+            return self.changes().equals(other.changes(), ignore)
+
+        def difference(old: Store, new: Store) -> Changes:
+            return Changes(diff_databases(old.query, new.query))
+
+        return not theirs.with_store(
+            lambda old: ours.with_store(lambda new: difference(old, new).ignoring(ignore))
+        )
+
+    def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
+        if not isinstance(sql, str):
+            from reward_kit.agent.database.result import plain_sql
+
+            sql, params = plain_sql(sql, params)
+        return Statement(sql, params, self._refusal, first=first, call=self._call)
 
 
-class _RewardView(View):
+class AsyncView(_View):
+    """Statements for ``async def`` functions.
+
+    Named parameters (``:name``) come from a dict, which may hold more than the statement uses; positional
+    ones (``?``) from a list.  ``sql`` is one statement, a ``str`` or ``text()``.  All methods raise
+    ``DatabaseError`` with SQLite's message; ``QueryTimeoutError`` after 10 s, ``TooManyRowsError`` beyond
+    100 000 rows, ``ReadOnlyError`` for a write if only reading is allowed.  ``pending_log`` notes the
+    awaitables that were not awaited.
+    """
+
+    pending_log: PendingLog | None = None
+
+    @pending("db")
+    async def execute(self, sql: str | TextClause, params: Parameters = None) -> ExecuteResult:
+        """Run a statement of any kind."""
+        return ExecuteResult(await self._turns.run(self._statement(sql, params)))
+
+    @pending("db")
+    async def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
+        """All rows."""
+        return (await self._turns.run(self._statement(sql, params))).rows()
+
+    @pending("db")
+    async def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
+        """The first row, or None."""
+        rows = (await self._turns.run(self._statement(sql, params, first=True))).rows()
+        return rows[0] if rows else None
+
+    @pending("db")
+    async def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
+        """The first column of the first row, or None."""
+        values = (await self._turns.run(self._statement(sql, params, first=True))).values
+        return values[0][0] if values else None
+
+    @pending("db")
+    async def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
+        """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
+        changed = 0
+        remaining = iter(params)
+        async with self.transaction():
+            while chunk := list(islice(remaining, _CHUNK)):
+                statement = Statement(sql, None, self._refusal, many=chunk, call=self._call)
+                changed += max((await self._turns.run(statement)).rowcount, 0)
+        return changed
+
+    def transaction(self) -> Transaction:
+        """``async with db.transaction():`` keeps the statements in it together, or none of them."""
+        return Transaction(self._turns, self._call)
+
+
+class SyncView(_View):
+    """Statements for ``def`` functions, from any thread; parameters and errors are those of ``AsyncView``."""
+
+    def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
+        """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
+        from reward_kit.agent.database.result import result_of
+
+        result: StatementResult = result_of(self._turns.run_blocking(self._statement(sql, params)))
+        return result
+
+    def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
+        """All rows."""
+        return self._turns.run_blocking(self._statement(sql, params)).rows()
+
+    def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
+        """The first row, or None."""
+        rows = self._turns.run_blocking(self._statement(sql, params, first=True)).rows()
+        return rows[0] if rows else None
+
+    def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
+        """The first column of the first row, or None."""
+        values = self._turns.run_blocking(self._statement(sql, params, first=True)).values
+        return values[0][0] if values else None
+
+    def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
+        """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
+        with self.transaction():
+            statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
+            return max(self._turns.run_blocking(statement).rowcount, 0)
+
+    def transaction(self) -> Transaction:
+        """``with db.transaction():`` keeps the statements in it together, or none of them."""
+        return Transaction(self._turns, self._call)
+
+
+class _RewardView:
     @property
     def engine(self) -> NoReturn:
         """There is none: it could be used to write."""
@@ -65,48 +216,30 @@ class _RewardView(View):
         )
 
 
-class ReadOnlyDatabase(SyncFace, _RewardView):
+class ReadOnlyDatabase(SyncView, _RewardView):
     """The database of ``def`` rewards: for reading only, in any thread; answers are SQLAlchemy's."""
 
-    def __init__(self, content: Content) -> None:
-        super().__init__(content.connection, _VIEW_REFUSAL)
-        self.content = content
 
-
-class ReadOnlyAsyncDatabase(AsyncFace, _RewardView):
+class ReadOnlyAsyncDatabase(AsyncView, _RewardView):
     """The database of ``async def`` rewards: for reading only."""
 
-    def __init__(self, content: Content) -> None:
-        super().__init__(content.connection, _VIEW_REFUSAL)
-        self.content = content
-        self.pending_log = PendingLog()
 
-
-class SyncDatabase(SyncFace, View):
+class SyncDatabase(SyncView):
     """The database of ``def`` tools, for the thread that they run in."""
-
-    def __init__(self, content: Content, refusal: str | None, call: Scope | None = None) -> None:
-        super().__init__(content.connection, refusal, call)
-        self.content = content
 
     @property
     def engine(self) -> Engine:
         """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise, and after the call."""
         if self._call is not None and self._call.over:
-            raise scope_has_ended()
-        return self.content.connection.while_open(lambda backend: backend.sync_engine)
+            raise block_has_ended()
+        return self._turns.open_store().sync_engine
 
 
-class Database(AsyncFace, View):
+class Database(AsyncView):
     """One database state: a base, which is only read, or a fork of one, which is private and writable.
 
     Outside of ``tool_call()`` and ``transaction()`` every statement is a transaction of its own.
     """
-
-    def __init__(self, content: Content, *, writable: bool, call: Scope | None = None) -> None:
-        """Not to be called: ``seed``, ``open`` and ``fork`` make databases."""
-        super().__init__(content.connection, None if writable else _BASE_REFUSAL, call)
-        self.content = content
 
     @classmethod
     def seed(
@@ -124,13 +257,12 @@ class Database(AsyncFace, View):
 
         ``now`` is the time at which the clock of the seed stands still.  ``BundleError`` with the place
         ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot be written. Changes count
-        from it, also where a ``base.db`` is beside it.
+        from it, also if a ``base.db`` is beside it.
         """
-        from reward_kit.agent.database.base import seed_base
-        from reward_kit.agent.database.content import open_backend
+        from reward_kit.agent.database.seeding import seed_base
 
         base = seed_base(path, sql, script=script, origin=origin, now=now)
-        return cls(Content(open_backend(base, mode), limits or Limits()), writable=False)
+        return cls(Turns(_store_of(mode).open(base, limits or Limits())), _BASE_REFUSAL)
 
     @classmethod
     def open(
@@ -148,15 +280,14 @@ class Database(AsyncFace, View):
         ``changes()`` of a complete file with a ``base.db`` beside it are those since that base.
         ``DatabaseError`` if the file is missing or damaged.
         """
-        limits = limits or Limits()
-        if delta is None:
-            return cls(Content.open(Path(path), mode, limits), writable=False)
-        from reward_kit.agent.database.base_image import BaseImage
-        from reward_kit.agent.database.delta import unpack_delta
-        from reward_kit.agent.database.overlay_backend import OverlayBackend
+        path, limits = Path(path), limits or Limits()
+        if delta is not None:
+            from reward_kit.agent.database.overlay_store import OverlayStore
 
-        overlay = unpack_delta(delta, BaseImage.open(path), f"delta of {path}")
-        return cls(Content(OverlayBackend(overlay), limits), writable=False)
+            return cls(Turns(OverlayStore.of_delta(delta, path, limits)), _BASE_REFUSAL)
+        beside = path.with_name("base.db")
+        base = beside if path.name != beside.name and beside.is_file() else None
+        return cls(Turns(_store_of(mode).open(path, limits, base)), _BASE_REFUSAL)
 
     def fork(self, *, seed: int | None = None, now: str | datetime | None = None) -> Database:
         """A private, writable copy of the committed state.
@@ -166,49 +297,58 @@ class Database(AsyncFace, View):
         Without them a fork of a fork has those of its origin, and its changes count from where those of its
         origin do.  ``DatabaseError`` inside a transaction.
         """
-        return Database(self.content.fork(seed, read_moment(now)), writable=True)
+        moment = read_moment(now)
+        return Database(Turns(self._settled(lambda store: store.fork(seed, moment))), None)
 
     def reader(self) -> Database:
         """The same state over a connection of its own, for reading; to be closed before this database.
 
         For a state that is no longer written to and read by many at once.
         """
-        return Database(self.content.reader(), writable=False)
+        return Database(Turns(self._settled(lambda store: store.reader())), _BASE_REFUSAL)
+
+    def _settled(self, work: Callable[[Store], Any]) -> Any:
+        return self._turns.with_store(work, settled=True)
 
     @property
     def mode(self) -> Mode:
         """The way the content is kept: "overlay" (changed pages in memory) or "file" (a complete file)."""
-        return self.content.backend.mode
+        return self._turns.store.mode
+
+    @property
+    def base_path(self) -> Path:
+        """The file of the base."""
+        return self._turns.store.base_path
 
     @property
     def base_size(self) -> int:
         """Bytes of the base."""
-        return self.content.backend.base_size
+        return self._turns.store.base_size
 
     @property
     def is_idle(self) -> bool:
         """True if no statement runs and no tool call or transaction is under way."""
-        return self._connection.is_idle
+        return self._turns.is_idle
 
     @property
     def draws(self) -> int:
         """Number of random numbers that a fork with a seed has drawn; of calls that were undone, none."""
-        randomness = self.content.backend.randomness
+        randomness = self._turns.store.randomness
         return 0 if randomness is None else randomness.position
 
     def note_fault(self, error: BaseException) -> None:
         """Look at an error that a tool raised: the disk may be the reason; see ``check``."""
-        self.content.backend.note_fault(error)
+        self._turns.store.note_fault(error)
 
     def check(self) -> None:
         """Raise ``StorageError`` if what was written is lost: the disk of a file is full or broken."""
-        if self.content.backend.lost is not None:
-            raise self.content.backend.lost
+        if self._turns.store.lost is not None:
+            raise self._turns.store.lost
 
     @property
     def sync(self) -> SyncDatabase:
-        """The same database for ``def`` functions, in whichever thread they run."""
-        return SyncDatabase(self.content, self._refusal, self._call)
+        """The same database for ``def`` functions, in any thread."""
+        return SyncDatabase(self._turns, self._refusal, self._call)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -216,42 +356,45 @@ class Database(AsyncFace, View):
 
         A transaction that is committed through it stays, also if the tool call fails.
         """
-        return self._connection.while_open(lambda backend: backend.engine)
+        return self._turns.open_store().engine
 
     def read_only(self) -> ReadOnlyDatabase:
         """The view of ``def`` rewards."""
-        return ReadOnlyDatabase(self.content)
+        return ReadOnlyDatabase(self._turns, _VIEW_REFUSAL)
 
     def read_only_async(self) -> ReadOnlyAsyncDatabase:
         """The view of ``async def`` rewards, with a ``pending_log`` of its own."""
-        return ReadOnlyAsyncDatabase(self.content)
+        view = ReadOnlyAsyncDatabase(self._turns, _VIEW_REFUSAL)
+        view.pending_log = PendingLog()
+        return view
 
     def tool_call(self) -> ToolCall:
         """``async with db.tool_call() as call:`` is the transaction of one tool call."""
-        return ToolCall(self._connection, self._call)
+        return ToolCall(self._turns, self._call)
 
     def of_call(self, call: ToolCall) -> Database:
         """The same database for the tool of this call, to which all its statements belong.
 
         Its ``pending_log`` has the statements that the tool did not await.
         """
-        database = Database(self.content, writable=self._refusal is None, call=call.scope)
+        database = Database(self._turns, self._refusal, call.block)
         database.pending_log = PendingLog()
         return database
 
     async def break_off(self) -> None:
-        """Undo a tool call or transaction that is still under way, and let nobody continue in it.
+        """Undo a tool call or transaction that is under way, and refuse further statements in it.
 
         For calls that ignore their cancellation.
         """
-        await self._connection.break_off()
+        await self._turns.break_off()
 
     def delta(self) -> bytes:
         """Bytes that lead from the base to the committed state; ``open(base, delta=...)`` reads them.
 
         ``DatabaseError`` inside a transaction.
         """
-        return self.content.delta()
+        delta: bytes = self._settled(lambda store: store.delta())
+        return delta
 
     def export(self, path: StrPath) -> Path:
         """Write the committed state to ``path`` as a complete SQLite file; returns the path.
@@ -259,19 +402,21 @@ class Database(AsyncFace, View):
         ``StorageError`` if it cannot be written (a former file stays), ``DatabaseError`` inside a
         transaction.
         """
-        return self.content.export(Path(path))
+        target = Path(path)
+        self._settled(lambda store: store.export(target))
+        return target
 
     def close(self) -> None:
         """Stop what is running and release everything; an open transaction is lost.
 
         A second time does nothing.  ``DatabaseError`` in a tool call on it: its rollout still needs it.
         """
-        scope = current_scope.get()
-        if scope is not None and scope.connection is self._connection and scope.top.is_call:
+        block = current_block.get()
+        if block is not None and block.turns is self._turns and block.top.is_call:
             raise DatabaseError(
                 "a tool cannot close its rollout's database", remedy="Leave that out: it is done for you."
             )
-        self.content.close()
+        self._turns.close()
 
     def __enter__(self) -> Database:
         return self
@@ -280,3 +425,15 @@ class Database(AsyncFace, View):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _store_of(mode: Mode) -> Any:
+    if mode == "overlay":
+        from reward_kit.agent.database.overlay_store import OverlayStore
+
+        return OverlayStore
+    if mode == "file":
+        from reward_kit.agent.database.file_store import FileStore
+
+        return FileStore
+    raise DatabaseError(f'the mode is "overlay" or "file", not {mode!r}')

@@ -1,40 +1,31 @@
-"""Random numbers and a clock that depend on a rollout's seed and row alone.
-
-SQLite asks the VFS of a connection for the time (``date('now')``, ``unixepoch()``, ``CURRENT_TIMESTAMP`` in a
-query or as a column default).  Both VFSs of this package answer with ``sqlite_milliseconds``.  The VFS does
-not learn which connection asks, but SQLite asks in the thread that runs the statement: so the frozen time is
-kept per thread and set around each statement.
-"""
+"""Random numbers and a clock that depend on a rollout's seed and row alone."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-import threading
-import time
+import sqlite3
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 _LEADING_INTEGER = re.compile(r"\s*([+-]?\d+)")
-_LARGEST_INTEGER = (1 << 63) - 1
 _LARGEST_BLOB = 64 << 20
-_MILLISECONDS_PER_DAY = 86_400_000
-_UNIX_EPOCH = 210_866_760_000_000
-"""1970-01-01T00:00Z in milliseconds since Julian day 0."""
+_DATE_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
+"""The positions of their time values, which mean "now" if they are left out."""
+_KEYWORDS = {"current_date": "date", "current_time": "time", "current_timestamp": "datetime"}
 
 
 class Randomness:
     """The random numbers of one rollout: the n-th draw is a function of ``seed`` and n.
 
-    ``position`` is the number of draws so far.  Setting it back makes the draws that follow repeat: so a
-    statement that is started again, or a tool call that is rolled back, leaves no trace in the numbers to
-    come.
+    ``position`` is the number of draws so far.  Setting it back repeats the draws that follow: so a statement
+    that is started again, or a tool call that is rolled back, leaves no trace in later numbers.
     """
 
     __slots__ = ("_key", "position", "seed")
@@ -64,12 +55,10 @@ class Randomness:
 
 
 def read_moment(now: str | datetime | None) -> datetime | None:
-    """``now`` (ISO 8601 text or a datetime; UTC where it names no time zone) as an aware datetime."""
+    """``now`` (ISO 8601 text or a datetime; UTC if it names no time zone) as an aware datetime."""
     if isinstance(now, str):
-        text = now.strip()
         try:
-            # Python 3.10 does not read the Z that every JSON writer puts at the end
-            now = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+            now = datetime.fromisoformat(now.strip().upper())
         except ValueError as error:
             raise DatabaseError(
                 f"now={now!r} is not a date or time", remedy='Write it like "2025-05-19T09:00:00Z".'
@@ -79,55 +68,56 @@ def read_moment(now: str | datetime | None) -> datetime | None:
     return now
 
 
-class _Frozen(threading.local):
-    milliseconds: int | None = None
+class _FunctionTarget(Protocol):
+    """A connection of ``sqlite3``, or SQLAlchemy's adapter of one."""
+
+    def create_function(
+        self, name: str, narg: int, func: Callable[..., Any], *, deterministic: bool = ...
+    ) -> object:
+        """As in ``sqlite3.Connection``."""
 
 
-_frozen = _Frozen()
+def install_functions(target: _FunctionTarget, randomness: Randomness | None, now: datetime | None) -> None:
+    """Take random numbers from ``randomness`` and stop the clock at ``now``, if they are given.
+
+    The clock of ``sqlite3`` is not that of a VFS of ours, so the functions that ask for it are replaced.
+    """
+    if randomness is not None:
+        target.create_function("random", 0, randomness.integer)
+        target.create_function("randomblob", 1, randomness.blob)
+    if now is not None:
+        clock = _Clock(now)
+        # deterministic, because the originals may stand in indexes, CHECK and generated columns
+        for name in _DATE_FUNCTIONS:
+            target.create_function(name, -1, partial(clock.call, name), deterministic=True)
+        for keyword, function in _KEYWORDS.items():
+            target.create_function(keyword, 0, partial(clock.call, function), deterministic=True)
 
 
-def set_clock(julian_day: float | None) -> None:
-    """Freeze SQLite's clock in this thread at ``julian_day``; ``None`` lets it run again."""
-    _frozen.milliseconds = None if julian_day is None else round(julian_day * _MILLISECONDS_PER_DAY)
+class _Clock:
+    """SQLite's date functions, computed by SQLite, with "now" replaced by a fixed moment."""
 
+    def __init__(self, now: datetime) -> None:
+        self._now = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        # unrelated to any file, and used by one statement at a time, in any thread
+        self._calculator = sqlite3.connect(":memory:", check_same_thread=False)
 
-@contextlib.contextmanager
-def frozen_clock(julian_day: float | None) -> Iterator[None]:
-    """``set_clock`` for the length of a block."""
-    before = _frozen.milliseconds
-    set_clock(julian_day)
-    try:
-        yield
-    finally:
-        _frozen.milliseconds = before
-
-
-def julian_day(moment: datetime) -> float:
-    """Julian day of ``moment``, which is taken as UTC if it names no time zone."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment.timestamp() * 1000 + _UNIX_EPOCH) / _MILLISECONDS_PER_DAY
-
-
-def sqlite_milliseconds() -> int:
-    """The current time for SQLite: milliseconds since Julian day 0."""
-    if _frozen.milliseconds is not None:
-        return _frozen.milliseconds
-    return int(time.time() * 1000) + _UNIX_EPOCH
-
-
-def sqlite_days() -> float:
-    """The current time for SQLite as a Julian day with its fraction."""
-    return sqlite_milliseconds() / _MILLISECONDS_PER_DAY
+    def call(self, function: str, *values: Any) -> Any:
+        """``function(*values)``, with the fixed moment for a time value that is "now" or left out."""
+        moment = _DATE_FUNCTIONS[function]
+        if len(values) <= moment:
+            values = (*values, self._now)
+        elif isinstance(values[moment], str) and values[moment].lower() == "now":
+            values = (*values[:moment], self._now, *values[moment + 1 :])
+        places = ", ".join("?" * len(values))
+        return self._calculator.execute(f"SELECT {function}({places})", values).fetchone()[0]
 
 
 def _as_integer(value: object) -> int:
     """``value`` as SQLite casts it to an integer."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if abs(value) < _LARGEST_INTEGER else _LARGEST_INTEGER
+    if isinstance(value, int | float):
+        return int(value) if abs(value) <= _LARGEST_BLOB else _LARGEST_BLOB + 1
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     match = _LEADING_INTEGER.match(value) if isinstance(value, str) else None
-    return int(match.group(1)) if match else 0
+    return int(match[1]) if match else 0

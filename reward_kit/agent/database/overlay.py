@@ -3,36 +3,64 @@
 A fork costs what opening a SQLite connection costs, whatever the size of the base; it takes no descriptor
 and no thread, and writes nothing to disk.  SQLite reaches the pages through a VFS, so every SQL feature works
 as on a plain file.
+
+A state is kept as a complete SQLite file (``export``) or as a delta, little endian: a header (see
+``_HEADER``), then zlib of the page numbers (from 0, 4 bytes each) and of the pages, each XORed with the
+base's page.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import weakref
+import zlib
+from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
+from reward_kit.agent.base.files import publish, share_or_copy
 from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
-from reward_kit.agent.database.page_file import PageFile
-from reward_kit.agent.database.vfs import connect_overlay
+from reward_kit.agent.database.vfs import PageFile, connect_pages
 from reward_kit.errors import DatabaseError
 
+StrPath = str | os.PathLike[str]
+
 _LARGE_BASE = 16 << 20
+_SMALL_CACHE, _LARGE_CACHE = 256, 2000
+"""Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
 _PRAGMAS = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA cache_size=-%d"
 """Exclusive locking spares locks and a look at the change counter per statement."""
 
+_MAGIC = b"RwkDelta"
+_VERSION = 2
+_HEADER = struct.Struct("<8sHIQQQ16sIII")
+
 
 class Overlay:
-    """The state of one fork: ``base`` plus the pages that differ from it.
-
-    ``now`` is the Julian day at which the fork's clock stands still, or ``None``; whoever runs statements
-    passes it to ``set_clock``.
-    """
+    """The state of one fork: ``base`` plus the pages that differ from it."""
 
     def __init__(self, base: BaseImage, file: PageFile | None = None) -> None:
         self.base = base
-        self.now: float | None = None
         self.file = file or PageFile(base)
         self._connection: weakref.ref[apsw.Connection] | None = None
+
+    @classmethod
+    def between(cls, base: BaseImage, after: BaseImage) -> Overlay:
+        """The state of the complete file ``after`` as one of ``base``.
+
+        ``DatabaseError`` if they have different page sizes.
+        """
+        if after.page_size != base.page_size:
+            raise DatabaseError("the page size was changed, so that there is no delta", place=str(after.path))
+        overlay = cls(base)
+        for offset in range(0, after.size, after.page_size):
+            page = after.read(offset, after.page_size)
+            if offset >= base.size or page != base.read(offset, base.page_size):
+                overlay.file.xWrite(page, offset)
+        overlay.file.xTruncate(after.size)
+        return overlay
 
     def connect(self) -> apsw.Connection:
         """Open the one connection that this state may have at a time.
@@ -42,10 +70,10 @@ class Overlay:
         """
         if self._open_connection() is not None:
             raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
-        connection = connect_overlay(self.file)
-        cache = 2000 if self.base.size > _LARGE_BASE else 256
+        connection = connect_pages(self.file)
+        cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
         connection.execute(_PRAGMAS % cache).fetchall()
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(self.foreign_keys))
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
         connection.set_rollback_hook(self.file.prune_if_grown)
         self._connection = weakref.ref(connection)
         return connection
@@ -53,12 +81,10 @@ class Overlay:
     def fork(self) -> Overlay:
         """A private copy of the committed state; costs time in proportion to the changed pages.
 
-        ``DatabaseError`` inside a transaction, and when the base was changed on disk.
+        ``DatabaseError`` inside a transaction, and if the base was changed on disk.
         """
         self.settle()
-        copy = Overlay(self.base, self.file.copy())
-        copy.now = self.now
-        return copy
+        return Overlay(self.base, self.file.copy())
 
     def settle(self) -> None:
         """Check that the pages are a committed state of an intact base; drop those that equal the base."""
@@ -68,11 +94,6 @@ class Overlay:
         self.base.check_intact()
         self.file.prune()
 
-    def changed_pages(self) -> list[int]:
-        """Numbers (from 1, as SQLite counts) of the pages that differ from the base, ascending."""
-        self.file.prune()
-        return [offset // self.base.page_size + 1 for offset in sorted(self.file.pages)]
-
     @property
     def pristine(self) -> bool:
         """True if the state is the base itself."""
@@ -80,16 +101,134 @@ class Overlay:
         return not self.file.pages and self.file.size == self.base.size
 
     @property
-    def schema_cookie(self) -> int:
-        """The number that SQLite raises with every change of the schema."""
-        return int.from_bytes(self.file.pages.get(0, self.base.header)[40:44], "big")
+    def schema_changed(self) -> bool:
+        """True if the schema is no longer that of the base."""
+        return self._header[40:44] != self.base.header[40:44]  # a number that grows with every change of it
+
+    def changed_pages(self) -> list[int]:
+        """Numbers (from 1, as SQLite counts) of the pages that differ from the base, ascending."""
+        self.file.prune()
+        return [offset // self.base.page_size + 1 for offset in sorted(self.file.pages)]
+
+    def delta(self) -> bytes:
+        """The bytes that lead from the base to the committed state.
+
+        ``DatabaseError`` inside a transaction or if the base was changed on disk.
+        """
+        self.settle()
+        file, base = self.file, self.base
+        base.check_on_disk()
+        offsets = sorted(file.pages)
+        numbers = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
+        pages = b"".join(file.pages[offset] for offset in offsets)
+        body = zlib.compress(numbers + _xor(pages, _base_pages(base, offsets)), 1)
+        header = _Header(
+            magic=_MAGIC,
+            version=_VERSION,
+            page_size=base.page_size,
+            base_size=base.size,
+            size=file.size,
+            limit=file.limit,
+            fingerprint=base.fingerprint,
+            page_count=len(offsets),
+            body_length=len(body),
+            checksum=zlib.crc32(body),
+        )
+        return _HEADER.pack(*header) + body
+
+    @classmethod
+    def from_delta(cls, content: bytes, base: BaseImage, place: StrPath = "delta") -> Overlay:
+        """The state that ``delta`` packed; ``place`` names it in errors.
+
+        ``DatabaseError`` if the content is no delta, damaged, or belongs to another base.
+        """
+        if content[: len(_MAGIC)] != _MAGIC:
+            raise DatabaseError("not a delta", place=str(place))
+        if len(content) < _HEADER.size:
+            raise DatabaseError("the delta is truncated", place=str(place))
+        header = _Header(*_HEADER.unpack_from(content))
+        if header.version != _VERSION:
+            raise DatabaseError(
+                f"the delta has format version {header.version}, this release reads version {_VERSION}",
+                place=str(place),
+            )
+        body = content[_HEADER.size :]
+        if len(body) != header.body_length or zlib.crc32(body) != header.checksum:
+            raise DatabaseError("the delta is truncated or damaged", place=str(place))
+        if base.fingerprint != header.fingerprint:
+            raise DatabaseError(f"the delta belongs to another base than {base.path}", place=str(place))
+        file = PageFile(base)
+        file.size, file.limit = header.size, header.limit
+        file.pages = _unpacked_pages(header, body, base, place)
+        return cls(base, file)
+
+    def export(self, path: StrPath) -> Path:
+        """Write the committed state as a complete SQLite file to ``path``; returns it.
+
+        Shares the base's blocks if the file system can, else copies them.  ``DatabaseError`` as for
+        ``delta``, ``StorageError`` if the file cannot be written.
+        """
+        self.settle()
+        file, base = self.file, self.base
+        with publish(path) as target:
+            if base.content is None:
+                with base.path.open("rb") as source:
+                    share_or_copy(source, target)
+            else:
+                target.write(base.content)
+            target.truncate(min(file.limit, base.size))
+            for offset in sorted(file.pages):
+                target.seek(offset)
+                target.write(file.pages[offset])
+            target.truncate(file.size)
+            base.check_intact()
+        return Path(path)
 
     @property
-    def foreign_keys(self) -> bool:
-        """True if the seed switched foreign keys on."""
-        return foreign_keys_on(self.file.pages.get(0, self.base.header))
+    def _header(self) -> bytes:
+        return self.file.pages.get(0, self.base.header)
 
     def _open_connection(self) -> apsw.Connection | None:
-        if not self.file.opened or self._connection is None:
-            return None
-        return self._connection()
+        return self._connection() if self.file.opened and self._connection is not None else None
+
+
+class _Header(NamedTuple):
+    """``size`` and ``limit`` as in ``PageFile``; ``checksum`` is the CRC-32 of all but the header."""
+
+    magic: bytes
+    version: int
+    page_size: int
+    base_size: int
+    size: int
+    limit: int
+    fingerprint: bytes
+    page_count: int
+    body_length: int
+    checksum: int
+
+
+def _unpacked_pages(header: _Header, body: bytes, base: BaseImage, place: StrPath) -> dict[int, bytes]:
+    """Pages by offset; ``DatabaseError`` for a body that ``delta`` never wrote."""
+    page_size, count = header.page_size, header.page_count
+    expected = count * (4 + page_size)
+    try:
+        raw = zlib.decompressobj().decompress(body, expected + 1)
+    except zlib.error as error:
+        raise DatabaseError(f"the delta is damaged: {error}", place=str(place)) from error
+    if len(raw) != expected or page_size != base.page_size or header.limit > min(base.size, header.size):
+        raise DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
+    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", raw)]
+    pages = _xor(raw[4 * count :], _base_pages(base, offsets))
+    return {
+        offset: pages[index * page_size : (index + 1) * page_size] for index, offset in enumerate(offsets)
+    }
+
+
+def _base_pages(base: BaseImage, offsets: list[int]) -> bytes:
+    """The base's pages at ``offsets``, zeros if the base has none."""
+    size = base.page_size
+    return b"".join(base.read(offset, size) if offset < base.size else bytes(size) for offset in offsets)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return (int.from_bytes(left, "little") ^ int.from_bytes(right, "little")).to_bytes(len(left), "little")

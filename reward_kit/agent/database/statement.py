@@ -1,50 +1,132 @@
-"""One statement on its way to SQLite, and the answer that comes back."""
+"""One statement on its way to SQLite, and the rows that come back."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import functools
+import keyword
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.database.row import Row, row_type
 from reward_kit.errors import DatabaseError, TooManyRowsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from reward_kit.agent.database.guards import Limits
-    from reward_kit.agent.database.scopes import Scope
+    from reward_kit.agent.database.block import Block
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
 
+_OWN_NAMES = frozenset({"keys", "get"})
 _FIRST_ROWS = 8
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 16 << 20
 
 
-class Ticket:
-    """A statement that runs in a thread; whoever no longer wants its answer sets ``over``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of what a statement may take.
 
-    __slots__ = ("over",)
+    A statement is stopped after ``timeout`` seconds.  A query that holds up the event loop for more than
+    ``inline_seconds`` is started again on a thread.  A query may return ``max_rows`` rows with some
+    ``max_result_bytes`` in them.  A string or blob may have ``max_value_bytes``, a statement
+    ``max_sql_bytes``; a database may grow by ``max_growth_bytes``.
+    """
 
-    def __init__(self) -> None:
-        self.over = False
+    timeout: float = 10.0
+    inline_seconds: float = 0.003
+    max_rows: int = 100_000
+    max_result_bytes: int = 256 << 20
+    max_value_bytes: int = 64 << 20
+    max_sql_bytes: int = 1 << 20
+    max_growth_bytes: int = 1 << 30
+
+
+class Row(tuple[Any, ...]):
+    """A tuple of column values that also answers ``row["name"]``, ``row.name`` and ``dict(row)``.
+
+    Equal to any tuple of the same values.  If two columns share a name, the name means the first one.
+    Instances come from :func:`row_type`, one subclass per list of columns.
+    """
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+    _positions: dict[str, int] = {}  # noqa: RUF012 - replaced per subclass, never changed
+
+    def __getitem__(self, key: Any) -> Any:
+        """The value at a position, the values of a slice, or the value of the column called ``key``."""
+        if isinstance(key, str):
+            position = self._positions.get(key)
+            if position is None:
+                raise KeyError(f"no column {key!r}; there are: {', '.join(self._fields)}")
+            return tuple.__getitem__(self, position)
+        return tuple.__getitem__(self, key)
+
+    def __getattr__(self, name: str) -> Any:
+        position = self._positions.get(name)
+        if position is None:
+            raise AttributeError(f"no column {name!r}; there are: {', '.join(self._fields)}")
+        return tuple.__getitem__(self, position)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+        return f"Row({values})"
+
+    def __reduce__(self) -> tuple[Callable[..., Row], tuple[tuple[str, ...], tuple[Any, ...]]]:
+        return _rebuild, (self._fields, tuple(self))
+
+    def keys(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return self._fields
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of the column called ``key``, or ``default``."""
+        position = self._positions.get(key)
+        return default if position is None else tuple.__getitem__(self, position)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {name: tuple.__getitem__(self, position) for name, position in self._positions.items()}
+
+    @property
+    def _mapping(self) -> dict[str, Any]:
+        """The row as a dict, under the name that SQLAlchemy's rows have for it."""
+        return self._asdict()
+
+
+@functools.lru_cache(maxsize=4096)
+def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Row]:
+    """The class of rows with these column names, called with the values of one row."""
+    positions: dict[str, int] = {}
+    for position, name in enumerate(columns):
+        positions.setdefault(name, position)
+    attributes: dict[str, Any] = {"__slots__": (), "_fields": columns, "_positions": positions}
+    for name, position in positions.items():
+        # a column called `count` or `index` is meant before tuple's method of that name
+        own = name.startswith("_") or name in _OWN_NAMES
+        if name.isidentifier() and not keyword.iskeyword(name) and not own:
+            attributes[name] = property(itemgetter(position))
+    return type("Row", (Row,), attributes)
+
+
+def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    return row_type(columns)(values)
 
 
 class Statement:
-    """``first``: of a query, only the first row is wanted.
+    """A statement and what is known of it before it runs.
 
-    ``many``, if given, are the parameters of several runs; they take the place of ``parameters``.
-    ``refusal`` is the text of the error if it writes, None where writing is allowed.  ``call`` is the tool
-    call, if any, that was given the database on which it is run.  The connection sets ``ticket`` (None while
-    it holds up the event loop), ``in_transaction`` and ``first_write`` (nothing was written in its
-    transaction so far); the guard sets ``writes``.
+    ``first``: of a query, only the first row is wanted.  ``many``, if given, are the parameters of several
+    runs; they take the place of ``parameters``.  ``refusal`` is the text of the error if it writes, None if
+    writing is allowed.  ``call`` is the tool call, if any, that was given the database on which it is run.
+
+    ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
+    answer is no longer wanted; the guard sets ``writes``.
     """
 
     __slots__ = (
-        "call", "first", "first_write", "in_transaction", "many", "parameters", "refusal", "sql", "ticket",
+        "call", "first", "in_thread", "in_transaction", "many", "over", "parameters", "refusal", "sql",
         "writes",
     )  # fmt: skip
 
@@ -56,7 +138,7 @@ class Statement:
         *,
         first: bool = False,
         many: Sequence[Parameters] | None = None,
-        call: Scope | None = None,
+        call: Block | None = None,
     ) -> None:
         self.sql = sql
         self.parameters = parameters
@@ -64,9 +146,9 @@ class Statement:
         self.many = many
         self.refusal = refusal
         self.call = call
-        self.ticket: Ticket | None = None
+        self.in_thread = False
         self.in_transaction = False
-        self.first_write = True
+        self.over = False
         self.writes = False
 
 
@@ -91,14 +173,10 @@ class Answer:
         return list(map(row_type(self.columns or ()), self.values))
 
 
-class NotNowError(Exception):
-    """A statement is too slow for the event loop's thread."""
-
-
 def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:
     """All of ``rows``; ``TooManyRowsError`` if there are more than ``limits`` allow, or more bytes in them.
 
-    The bytes are estimated from one row in a thousand, or in fewer where rows are large.
+    The bytes are estimated from one row in a thousand, or in fewer if rows are large.
     """
     fetched = list(islice(rows, _FIRST_ROWS))
     amount, wanted = len(fetched), _FIRST_ROWS
@@ -132,7 +210,7 @@ def storable_parameters(parameters: Parameters) -> Parameters:
         return None
     if isinstance(parameters, Mapping):
         return {name: _storable(value, f":{name}") for name, value in parameters.items()}
-    if not isinstance(parameters, Sequence) or isinstance(parameters, (str, bytes, bytearray)):
+    if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):
         raise DatabaseError(
             f"parameters must be a dict or a list, not {type(parameters).__name__}",
             remedy="Write `{'id': 7}` for `:id`, or `[7]` for `?`.",
@@ -141,7 +219,7 @@ def storable_parameters(parameters: Parameters) -> Parameters:
 
 
 def _storable(value: object, name: str) -> object:
-    if value is None or isinstance(value, (float, bytes, bytearray, memoryview)):
+    if value is None or isinstance(value, float | bytes | bytearray | memoryview):
         return value
     if isinstance(value, str):
         try:
@@ -155,7 +233,7 @@ def _storable(value: object, name: str) -> object:
         raise DatabaseError(f"parameter {name} does not fit into 64 bits: {value}")
     if isinstance(value, dt.datetime):
         return value.isoformat(" ")
-    if isinstance(value, (dt.date, dt.time)):
+    if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     raise DatabaseError(
         f"parameter {name} is a {type(value).__name__}, which SQLite cannot store",

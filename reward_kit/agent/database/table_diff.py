@@ -1,49 +1,154 @@
-"""The exact difference of two databases, row by row, by reading both.
+"""The tables of a database, and the row changes that lead from one database to another.
 
-Needs nothing but two ``execute`` callables, so it serves plain files under ``sqlite3`` as well as forks.
-It is the reference for ``session.py``, which gets the same result from recorded writes.
+Needs nothing but two ``execute`` callables, so it serves plain files under ``sqlite3`` as well as forks. It
+is the reference for the changes that are recorded as they are written.
 """
 
 from __future__ import annotations
 
 import itertools
 import marshal
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from reward_kit.agent.database.changes import Changes
-from reward_kit.agent.database.row_change import SCHEMA_TABLE, RowChange, typed
-from reward_kit.agent.database.schema import Execute, Schema, Table, quote_name, read_schema, select
-from reward_kit.errors import DatabaseError
+from reward_kit.agent.database.changes import SCHEMA_TABLE, RowChange, typed
 
+Row = Sequence[Any]
+Execute = Callable[..., Iterable[Row]]
+"""``execute(sql)`` gives rows as plain tuples, as the connections of ``sqlite3`` and ``apsw`` do."""
+
+_STORED, _VIRTUAL_COLUMN = 0, 2
+"""Kinds of columns in ``PRAGMA table_xinfo``: with a value of its own, computed when it is read."""
+_TEXTS = ("_content", "_docsize")
+"""Endings of the tables in which a full-text table keeps its texts or, if another table has them, lengths."""
 _CHUNK = 256
-_Row = Sequence[Any]
 
 
-def diff_databases(before: Execute, after: Execute, *, unchanged: Container[str] = ()) -> Changes:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table whose rows count.
+
+    ``columns`` are those that hold values of their own: no generated and no hidden ones; ``positions`` are
+    their places in a whole row, None for all in order.  ``key`` are the columns of the primary key.
+    ``recordable``: SQLite's pre-update hook gives its rows in full.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    recordable: bool = True
+    positions: tuple[int, ...] | None = None
+
+    def key_of(self, row: Row) -> Row | None:
+        """The values of the primary key; None if the row has none, or NULL in it."""
+        values = [row[self.columns.index(name)] for name in self.key]
+        return None if not values or None in values else values
+
+    def inserted(self, row: Row) -> RowChange:
+        """The change that adds ``row``."""
+        return RowChange(self.name, "insert", self._named_key(row), None, self._named(row))
+
+    def deleted(self, row: Row) -> RowChange:
+        """The change that removes ``row``."""
+        return RowChange(self.name, "delete", self._named_key(row), self._named(row), None)
+
+    def updated(self, before: Row, after: Row) -> RowChange | None:
+        """The change from one row to another of the same key; None if they are equal."""
+        pairs = zip(self.columns, before, after, strict=True)
+        changed = [(name, old, new) for name, old, new in pairs if typed([old]) != typed([new])]
+        if not changed:
+            return None
+        old_values = {name: old for name, old, _ in changed}
+        new_values = {name: new for name, _, new in changed}
+        return RowChange(self.name, "update", self._named_key(after), old_values, new_values)
+
+    def _named(self, row: Row) -> dict[str, Any]:
+        return dict(zip(self.columns, row, strict=True))
+
+    def _named_key(self, row: Row) -> dict[str, Any] | None:
+        values = self.key_of(row)
+        return None if values is None else dict(zip(self.key, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """``objects`` maps (type, name) to the SQL that made it.
+
+    A full-text table is compared by the storage table that holds its texts or their lengths.  Its index is
+    left out: it depends on the order of writes.  ``storage`` maps the storage tables of other virtual tables
+    to the virtual table, which is compared.
+    """
+
+    tables: dict[str, Table]
+    objects: dict[tuple[str, str], str]
+    storage: dict[str, str]
+
+
+def read_schema(execute: Execute) -> Schema:
+    """The schema of the main database that ``execute`` asks."""
+    listed = [(row[1], row[2]) for row in execute("PRAGMA main.table_list") if row[0] == "main"]
+    kinds: dict[str, str] = dict(listed)
+    objects = {
+        (kind, name): sql
+        for kind, name, sql in execute("SELECT type, name, sql FROM main.sqlite_master")
+        if sql is not None and not name.startswith("sqlite_") and kinds.get(name) != "shadow"
+    }
+    tables: dict[str, Table] = {}
+    storage: dict[str, str] = {}
+    for name, kind in listed:
+        shadows = [other for other in kinds if kinds[other] == "shadow" and other.startswith(f"{name}_")]
+        if kind == "table" and not name.startswith("sqlite_"):
+            tables[name] = _read_table(execute, name)
+        elif kind == "virtual":
+            texts = [name + ending for ending in _TEXTS if name + ending in shadows]
+            if texts:
+                tables[texts[0]] = _read_table(execute, texts[0])
+            else:
+                tables[name] = _read_table(execute, name, recordable=False)
+                storage.update((shadow, name) for shadow in shadows)
+    return Schema(tables, objects, storage)
+
+
+def _read_table(execute: Execute, name: str, *, recordable: bool = True) -> Table:
+    info = list(execute(f"PRAGMA main.table_xinfo({_quoted(name)})"))
+    stored = [place for place, row in enumerate(info) if row[6] == _STORED]
+    keys = sorted((row[5], row[1]) for row in info if row[5])
+    return Table(
+        name,
+        columns=tuple(info[place][1] for place in stored),
+        key=tuple(key[1] for key in keys),
+        recordable=recordable and all(row[6] != _VIRTUAL_COLUMN for row in info),
+        positions=None if len(stored) == len(info) else tuple(stored),
+    )
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def diff_databases(before: Execute, after: Execute, unchanged: Container[str] = ()) -> Iterator[RowChange]:
     """The changes that lead from the rows and the schema of ``before`` to those of ``after``.
 
     ``unchanged`` names tables whose stored rows are known to be equal; they are skipped.
-    ``DatabaseError`` for text that is not UTF-8.
     """
-    try:
-        return Changes(_diff_all(before, after, unchanged))
-    except UnicodeDecodeError as error:
-        raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
-
-
-def _diff_all(before: Execute, after: Execute, unchanged: Container[str]) -> Iterator[RowChange]:
     old, new = read_schema(before), read_schema(after)
-    yield from _diff_schemas(old, new)
+    schema = Table(SCHEMA_TABLE, ("type", "name", "sql"), ("type", "name"))
+    yield from _diff_rows(
+        schema, *([(*key, sql) for key, sql in side.objects.items()] for side in (old, new))
+    )
     for name in old.tables.keys() | new.tables.keys():
         # a new column with a default value changes rows without a write to them
         same_columns = old.objects.get(("table", name)) == new.objects.get(("table", name))
         if name not in unchanged or not same_columns:
-            yield from diff_tables(before, old.tables.get(name), after, new.tables.get(name))
+            yield from _diff_tables(before, old.tables.get(name), after, new.tables.get(name))
 
 
-def diff_tables(before: Execute, old: Table | None, after: Execute, new: Table | None) -> Iterator[RowChange]:
-    """The row changes of one table; a side that is ``None`` has no such table.
+def _diff_tables(
+    before: Execute, old: Table | None, after: Execute, new: Table | None
+) -> Iterator[RowChange]:
+    """The row changes of one table; a side that is None has no such table.
 
     A column that only one side has counts as NULL on the other; if the primary key is another one, the rows
     are compared as rows without a key.
@@ -51,103 +156,59 @@ def diff_tables(before: Execute, old: Table | None, after: Execute, new: Table |
     sides = [table for table in (old, new) if table is not None]
     columns = tuple(dict.fromkeys(column for table in sides for column in table.columns))
     key = sides[0].key if len({table.key for table in sides}) == 1 else ()
-    layout = RowLayout(sides[0].name, columns, key)
-    left = before(select_rows(old, layout)) if old else ()
-    right = after(select_rows(new, layout)) if new else ()
-    return diff_rows(layout, left, right)
+    merged = Table(sides[0].name, columns, key)
+    left = before(_select(old, columns)) if old else ()
+    right = after(_select(new, columns)) if new else ()
+    yield from _diff_rows(merged, left, right)
 
 
-class RowLayout:
-    """What the values of a row mean: ``columns``, preceded by the rowid if that is the key but no column."""
-
-    def __init__(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> None:
-        self.table = table
-        self.columns = columns
-        self.key = key
-        self.names = columns if set(key) <= set(columns) else (*key, *columns)
-        self._key_positions = [self.names.index(name) for name in key]
-
-    def key_of(self, row: _Row) -> _Row | None:
-        """The values of the primary key; ``None`` if the row has none, or NULL in it."""
-        values = [row[position] for position in self._key_positions]
-        return None if not values or None in values else values
-
-    def inserted(self, row: _Row) -> RowChange:
-        """The change that brings ``row``."""
-        return RowChange(self.table, "insert", self._named_key(row), None, self._named(row))
-
-    def deleted(self, row: _Row) -> RowChange:
-        """The change that takes ``row`` away."""
-        return RowChange(self.table, "delete", self._named_key(row), self._named(row), None)
-
-    def updated(self, before: _Row, after: _Row) -> RowChange | None:
-        """The change from one row to another of the same key; ``None`` if they are equal."""
-        pairs = zip(self.names, before, after, strict=True)
-        changed = [(name, old, new) for name, old, new in pairs if typed([old]) != typed([new])]
-        if not changed:
-            return None
-        old_values = {name: old for name, old, _ in changed}
-        new_values = {name: new for name, _, new in changed}
-        return RowChange(self.table, "update", self._named_key(after), old_values, new_values)
-
-    def _named(self, row: _Row) -> dict[str, Any]:
-        return dict(zip(self.names, row, strict=True))
-
-    def _named_key(self, row: _Row) -> dict[str, Any] | None:
-        values = self.key_of(row)
-        return None if values is None else dict(zip(self.key, values, strict=True))
+def _select(table: Table, columns: Sequence[str]) -> str:
+    """The query for rows of ``table`` as ``columns``, in storage order, which is the fastest."""
+    terms = ", ".join(_quoted(name) if name in table.columns else "NULL" for name in columns)
+    return f"SELECT {terms} FROM main.{_quoted(table.name)}"  # noqa: S608 - names are quoted
 
 
-def select_rows(table: Table, layout: RowLayout, condition: str = "") -> str:
-    """The query for the rows of ``table`` as ``layout`` has them, in storage order, which is the fastest."""
-    present = {*table.columns, *table.key}
-    return select(
-        [quote_name(name) if name in present else "NULL" for name in layout.names], table.name, condition
-    )
-
-
-def diff_rows(layout: RowLayout, left: Iterable[_Row], right: Iterable[_Row]) -> Iterator[RowChange]:
+def _diff_rows(table: Table, left: Iterable[Row], right: Iterable[Row]) -> Iterator[RowChange]:
     """The changes that lead from the rows ``left`` to the rows ``right``.
 
-    Rows are matched by key, or by content where there is no key.  Both sides are read in step and a row is
+    Rows are matched by key, or by content if there is no key.  Both sides are read in step and a row is
     kept only until its partner turns up: equal order, which storage order nearly is, makes this cheap; no
     order makes it wrong.
     """
-    waiting_left: dict[bytes, list[_Row]] = {}
-    waiting_right: dict[bytes, list[_Row]] = {}
+    waiting_left: dict[bytes, list[Row]] = {}
+    waiting_right: dict[bytes, list[Row]] = {}
     for old_rows, new_rows in _unequal_chunks(left, right):
         for old, new in itertools.zip_longest(old_rows, new_rows):
+            pairs = []
             if old is not None:
-                partner = _meet(layout, old, waiting_right, waiting_left)
-                change = None if partner is None else layout.updated(old, partner)
-                if change is not None:
-                    yield change
+                pairs.append((old, _partner(table, old, waiting_right, waiting_left)))
             if new is not None:
-                partner = _meet(layout, new, waiting_left, waiting_right)
-                change = None if partner is None else layout.updated(partner, new)
+                pairs.append((_partner(table, new, waiting_left, waiting_right), new))
+            for before, after in pairs:
+                change = None if before is None or after is None else table.updated(before, after)
                 if change is not None:
                     yield change
-    yield from (layout.deleted(row) for rows in waiting_left.values() for row in rows)
-    yield from (layout.inserted(row) for rows in waiting_right.values() for row in rows)
+    yield from (table.deleted(row) for rows in waiting_left.values() for row in rows)
+    yield from (table.inserted(row) for rows in waiting_right.values() for row in rows)
 
 
-def _unequal_chunks(left: Iterable[_Row], right: Iterable[_Row]) -> Iterator[tuple[list[_Row], list[_Row]]]:
+def _unequal_chunks(left: Iterable[Row], right: Iterable[Row]) -> Iterator[tuple[list[Row], list[Row]]]:
     """Both sides in pieces, leaving out pieces that are equal to the last bit."""
     left, right = iter(left), iter(right)
     while True:
         old, new = list(itertools.islice(left, _CHUNK)), list(itertools.islice(right, _CHUNK))
         if not old and not new:
             return
-        # version 2 of the format: see row_change.typed
+        # version 2 of the format: see changes.typed
         if len(old) != len(new) or marshal.dumps(old, 2) != marshal.dumps(new, 2):
             yield old, new
 
 
-def _meet(
-    layout: RowLayout, row: _Row, partners: dict[bytes, list[_Row]], waiting: dict[bytes, list[_Row]]
-) -> _Row | None:
-    """The partner that ``row`` has been waited for by; without one it starts to wait itself."""
-    key = layout.key_of(row)
+def _partner(
+    table: Table, row: Row, partners: dict[bytes, list[Row]], waiting: dict[bytes, list[Row]]
+) -> Row | None:
+    """The waiting partner of ``row``; without one ``row`` itself starts to wait."""
+    key = table.key_of(row)
     identity = typed([*row, None]) if key is None else typed(key)  # a row is longer than its key: no mix-up
     found = partners.get(identity)
     if found is None:
@@ -157,8 +218,3 @@ def _meet(
     if not found:
         del partners[identity]
     return partner
-
-
-def _diff_schemas(old: Schema, new: Schema) -> Iterator[RowChange]:
-    layout = RowLayout(SCHEMA_TABLE, ("type", "name", "sql"), ("type", "name"))
-    return diff_rows(layout, *([(*key, sql) for key, sql in side.objects.items()] for side in (old, new)))

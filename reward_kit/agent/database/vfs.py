@@ -1,39 +1,202 @@
-"""The two SQLite VFSs of this package, registered when first needed.
+"""The SQLite VFSs of this package: files of changed pages, and a clock that can be frozen.
 
-``reward_kit_overlay``: main databases are the objects of ``page_file.py``, journals and temporary files live
-in memory.
-``reward_kit_clock``: plain files, with the clock of ``determinism.py``.
+``reward_kit_overlay``: main databases are ``PageFile`` objects, journals and temporary files live in memory.
+``reward_kit_clock``: plain files.  Both answer SQLite's questions for the time (``date('now')``,
+``unixepoch()``, ``CURRENT_TIMESTAMP`` in a query or as a column default) with the frozen time of the thread
+that runs the statement; SQLite does not say which connection asks.  Method names and semantics are those of
+``sqlite3_io_methods`` and ``sqlite3_vfs``.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
 import apsw
 
-from reward_kit.agent.database.determinism import sqlite_days, sqlite_milliseconds
-from reward_kit.agent.database.page_file import MemoryFile, PageFile
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.determinism import Randomness
 
 _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
+_UNIX_EPOCH = 210_866_760_000_000
+"""1970-01-01T00:00Z in milliseconds since Julian day 0."""
+_PRUNE_GROWTH = 64
+"""After a rollback that leaves this many more pages, those that equal the base are looked for."""
+
+
+class _Frozen(threading.local):
+    milliseconds: int | None = None
+
+
+_frozen = _Frozen()
+
+
+def freeze_clock(unix_seconds: float | None) -> None:
+    """Stop SQLite's clock in this thread at ``unix_seconds``; None starts it again."""
+    _frozen.milliseconds = None if unix_seconds is None else round(unix_seconds * 1000) + _UNIX_EPOCH
+
+
+@contextlib.contextmanager
+def frozen_clock(unix_seconds: float) -> Iterator[None]:
+    """``freeze_clock`` for the length of a block."""
+    before = _frozen.milliseconds
+    freeze_clock(unix_seconds)
+    try:
+        yield
+    finally:
+        _frozen.milliseconds = before
+
+
+class _QuietFile:
+    """A file that only one connection uses and no disk holds: locks and syncs do nothing."""
+
+    __slots__ = ()
+
+    def xSync(self, flags: int) -> None:
+        pass
+
+    def xLock(self, level: int) -> None:
+        pass
+
+    def xUnlock(self, level: int) -> None:
+        pass
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, _op: int, _pointer: int) -> bool:
+        return False
+
+    def xSectorSize(self) -> int:
+        return 4096
+
+    def xClose(self) -> None:
+        pass
+
+
+class _MemoryFile(_QuietFile):
+    """A journal or temporary file that never reaches the disk."""
+
+    __slots__ = ("content",)
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        return bytes(self.content[offset : offset + amount])
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if offset > len(self.content):
+            self.content.extend(bytes(offset - len(self.content)))
+        self.content[offset : offset + len(data)] = data
+
+    def xTruncate(self, size: int) -> None:
+        del self.content[size:]
+
+    def xFileSize(self) -> int:
+        return len(self.content)
+
+    def xDeviceCharacteristics(self) -> int:
+        return 0
+
+
+class PageFile(_QuietFile):
+    """The main database of a fork: ``base`` overlaid with ``pages`` (byte offset of a page -> its content).
+
+    ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
+    a file that shrinks and grows again reads zeros there, not the base's old content.  ``opened`` is true
+    while SQLite has it open; ``journals`` are the files beside it.
+    """
+
+    __slots__ = (
+        "__weakref__", "base", "journals", "limit", "opened", "page_size", "pages", "settled", "size",
+    )  # fmt: skip
+    _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+
+    def __init__(self, base: BaseImage) -> None:
+        self.opened = False
+        self.journals: dict[str, _MemoryFile] = {}
+        self.base = base
+        self.page_size = base.page_size
+        self.pages: dict[int, bytes] = {}
+        self.size = base.size
+        self.limit = base.size
+        self.settled = 0
+
+    def copy(self) -> PageFile:
+        """The same content in a file of its own."""
+        copy = PageFile(self.base)
+        copy.pages, copy.size, copy.limit = dict(self.pages), self.size, self.limit
+        return copy
+
+    def prune(self) -> None:
+        """Drop the pages that equal the base."""
+        page_size, limit, read = self.page_size, self.limit, self.base.read
+        for offset, page in list(self.pages.items()):
+            if offset + page_size <= limit and page == read(offset, page_size):
+                del self.pages[offset]
+        self.settled = len(self.pages)
+
+    def prune_if_grown(self) -> None:
+        """``prune`` if a rollback has left many pages; SQLite calls this once it has restored them."""
+        if len(self.pages) > self.settled + _PRUNE_GROWTH:
+            self.prune()
+
+    def xDeviceCharacteristics(self) -> int:
+        return self._CHARACTERISTICS
+
+    def xSectorSize(self) -> int:
+        return self.page_size
+
+    def xFileSize(self) -> int:
+        return self.size
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        start = offset % self.page_size
+        page_offset = offset - start
+        page = self.pages.get(page_offset)
+        if page is None:
+            if offset + amount <= self.limit:
+                return self.base.read(offset, amount)
+            page = bytes(max(0, min(self.page_size, self.size - page_offset)))
+        return page[start : start + amount]  # a short answer makes SQLite fill up with zeros
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if len(data) != self.page_size or offset % self.page_size:
+            raise apsw.ReadOnlyError("the page size of a base cannot be changed")
+        self.size = max(self.size, offset + len(data))
+        self.pages[offset] = bytes(data)
+
+    def xTruncate(self, size: int) -> None:
+        if size < self.size:
+            self.limit = min(self.limit, size)
+            self.pages = {offset: page for offset, page in self.pages.items() if offset < size}
+        self.size = size
+
+    def xClose(self) -> None:
+        self.opened = False
+        self.journals.clear()
 
 
 class _VFS(apsw.VFS):
-    def xCurrentTime(self) -> float:
-        return sqlite_days()
-
     def xCurrentTimeInt64(self) -> int:
-        return sqlite_milliseconds()
+        """Milliseconds since Julian day 0."""
+        if _frozen.milliseconds is not None:
+            return _frozen.milliseconds
+        return int(time.time() * 1000) + _UNIX_EPOCH
+
+    def xCurrentTime(self) -> float:
+        return self.xCurrentTimeInt64() / 86_400_000
 
 
 class _OverlayVFS(_VFS):
@@ -53,20 +216,19 @@ class _OverlayVFS(_VFS):
 
     def xOpen(  # type: ignore[override]  # apsw takes any object that has the methods of its VFSFile
         self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> PageFile | MemoryFile:
+    ) -> PageFile | _MemoryFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         if path is None:
-            return MemoryFile()
+            return _MemoryFile()
         if flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
             file = self._files.get(path)
             if file is None or file.opened:
                 raise apsw.CantOpenError(f"no fork of the name {path}")
             file.opened = True
             return file
-        # journals are kept with their own main database: two forks cannot meet, and they go when the fork
-        # goes
-        return self._journals(path).setdefault(path, MemoryFile())
+        # journals are kept with their own main database: two forks cannot meet, and they go with the fork
+        return self._journals(path).setdefault(path, _MemoryFile())
 
     def xAccess(self, path: str, _flags: int) -> bool:
         return path in self._journals(path)
@@ -74,7 +236,7 @@ class _OverlayVFS(_VFS):
     def xDelete(self, path: str, _sync_folder: bool) -> None:
         self._journals(path).pop(path, None)
 
-    def _journals(self, path: str) -> dict[str, MemoryFile]:
+    def _journals(self, path: str) -> dict[str, _MemoryFile]:
         file = self._files.get(path.partition("-")[0])
         return {} if file is None else file.journals
 
@@ -84,7 +246,7 @@ class _ClockVFS(_VFS):
         super().__init__(_CLOCK, "")
 
     def xFullPathname(self, name: str) -> str:
-        # apsw takes it for an error when SQLite's own method tells that there are links in the path
+        # SQLite's own method reports links in the path, which apsw takes for an error
         return os.path.realpath(name)
 
 
@@ -94,7 +256,7 @@ _clock_vfs: _ClockVFS | None = None
 _open: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
 
 
-def connect_overlay(file: PageFile) -> apsw.Connection:
+def connect_pages(file: PageFile) -> apsw.Connection:
     """A bare connection to ``file``, which must not be open."""
     global _overlay_vfs
     with _registering:
@@ -106,21 +268,21 @@ def connect_overlay(file: PageFile) -> apsw.Connection:
     return connection
 
 
-def connect_file(path: str | os.PathLike[str], *, create: bool = False) -> apsw.Connection:
-    """A bare connection to a plain file whose clock is ``set_clock``'s."""
+def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
+    """A bare connection to a plain file, made if it is missing, whose clock can be frozen."""
     global _clock_vfs
     with _registering:
         _clock_vfs = _clock_vfs or _ClockVFS()
-    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     return apsw.Connection(os.fspath(path), vfs=_CLOCK, flags=flags)
 
 
 def install_random(connection: apsw.Connection, randomness: Randomness) -> None:
     """Let ``random()`` and ``randomblob()`` answer from ``randomness``."""
+    # innocuous: also if the schema calls them, in DEFAULT, CHECK, triggers and views
     functions: list[tuple[str, Callable[..., int | bytes], int]]
     functions = [("random", randomness.integer, 0), ("randomblob", randomness.blob, 1)]
     for name, function, arguments in functions:
-        # innocuous: also where the schema calls them, in DEFAULT, CHECK, triggers and views
         connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from reward_kit.agent.database import Database
-    from reward_kit.agent.database.backend import Mode
+    from reward_kit.agent.database.database import Mode
 
 Kind = Literal["final", "gold"]
 _PLACE = re.compile(r"(?P<evaluation>.+?)\s+(?P<row>\S+?)\s*#(?P<number>[1-9][0-9]*)")

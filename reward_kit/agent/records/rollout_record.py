@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
-    from reward_kit.agent.database.backend import Mode
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.records.loading import Kind, StoredRollout
 
 FORMAT = "reward-kit.rollout/1"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ModelCall
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.database.backend import Mode
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
     from reward_kit.models import EvaluateResult, RewardOutput

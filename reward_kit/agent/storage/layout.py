@@ -96,7 +96,7 @@ class RunsFolder:
         return self._bases / f"{key}.{fingerprint}.seeded"
 
     def _seed(self, seed: Seed, path: Path) -> None:
-        from reward_kit.agent.database.base import seed_base
+        from reward_kit.agent.database.seeding import seed_base
 
         temporary = temporary_beside(path)
         try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.backend import Mode
-from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.changes import Changes, RowChange
+from reward_kit.agent.database.database import Mode
+from reward_kit.agent.database.seeding import seed_base
 from reward_kit.errors import DatabaseError
 
 SEED = """

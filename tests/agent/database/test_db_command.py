@@ -16,10 +16,9 @@ from flight_bundle import GOLD, ROW, flight_bundle
 
 from reward_kit.agent import evaluate
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.delta import export
 from reward_kit.agent.database.overlay import Overlay
+from reward_kit.agent.database.seeding import seed_base
 from reward_kit.cli_commands.db import db
 
 SEED = """
@@ -36,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     connection.execute("UPDATE bookings SET status = 'paid' WHERE id = 'A1'")
     connection.execute("INSERT INTO bookings VALUES ('C3', 'Cleo', 'reserved')")
     connection.close()
-    export(overlay, tmp_path / "roll_1.db")
+    overlay.export(tmp_path / "roll_1.db")
     return tmp_path
 
 

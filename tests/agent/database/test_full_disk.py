@@ -141,8 +141,10 @@ async def test_a_disk_without_so_much_room_as_a_database_may_take_is_full(
 ) -> None:
     with Database.seed(tmp_path / "base.db", "CREATE TABLE t (a);", mode="file") as base, base.fork() as fork:
         await fork.execute("INSERT INTO t VALUES (1)")
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
         usage = type("Usage", (), {"free": 1 << 20})
-        monkeypatch.setattr("reward_kit.agent.database.disk.shutil.disk_usage", lambda _: usage)
-        fork.note_fault(sqlite3.OperationalError("database or disk is full"))
+        monkeypatch.setattr("reward_kit.agent.database.file_access.shutil.disk_usage", lambda _: usage)
+        fork.note_fault(full)
         with pytest.raises(StorageError, match="No space left on device"):
             fork.check()

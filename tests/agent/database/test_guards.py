@@ -114,7 +114,7 @@ async def test_values_and_statements_have_a_largest_size(db: Database) -> None:
                 await db.fetch_val(sql)
         with pytest.raises(DatabaseError, match="pattern too complex"):
             await db.fetch_val("SELECT 'a' LIKE ?", ["%a" * 600])
-    with pytest.raises(DatabaseError, match=r"too long|too big"):
+    with pytest.raises(DatabaseError, match=r"too large|too big"):
         await db.fetch_val(f"SELECT '{'a' * (1 << 20)}'")
 
     assert await db.fetch_val("SELECT length(zeroblob(50000000))") == 50_000_000

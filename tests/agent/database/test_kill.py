@@ -19,7 +19,7 @@ from reward_kit.agent.database.overlay import Overlay
 KILLS = 12
 SEEDING = """
     import sys
-    from reward_kit.agent.database.base import seed_base
+    from reward_kit.agent.database.seeding import seed_base
 
     rows = "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 9000)"
     for number in range(100_000):

@@ -13,10 +13,9 @@ import apsw
 import pytest
 
 from reward_kit.agent.database import base_image
-from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.delta import delta_of, export, unpack_delta
 from reward_kit.agent.database.overlay import Overlay
+from reward_kit.agent.database.seeding import seed_base
 
 STATEMENTS = 1000
 SEED = """
@@ -220,9 +219,9 @@ def test_a_fork_behaves_like_a_plain_file(
     expected = content(plain.execute)
     assert content(connection.execute) == expected
     assert content(overlay.fork().connect().execute) == expected
-    delta = delta_of(overlay)
-    assert content(unpack_delta(delta, overlay.base).connect().execute) == expected
-    stock = sqlite3.connect(export(unpack_delta(delta, overlay.base), tmp_path / "roll.db"))
+    delta = overlay.delta()
+    assert content(Overlay.from_delta(delta, overlay.base).connect().execute) == expected
+    stock = sqlite3.connect(Overlay.from_delta(delta, overlay.base).export(tmp_path / "roll.db"))
     assert stock.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert content(stock.execute) == expected
     stock.close()

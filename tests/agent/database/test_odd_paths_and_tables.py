@@ -11,7 +11,7 @@ import pytest
 from flight_bundle import GOLD, flight_bundle
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.database import Database, recorder
+from reward_kit.agent.database import Database, overlay_store
 from reward_kit.errors import DatabaseError
 
 
@@ -66,6 +66,6 @@ def test_what_sqlite_cannot_read_is_a_fault_of_the_database(
     with Database.seed(tmp_path / "base.db", "CREATE TABLE t (a);") as base, base.fork() as fork:
         fork.sync.execute("INSERT INTO t VALUES (1)")
         fork.sync.execute("CREATE TABLE other (a)")
-        monkeypatch.setattr(recorder, "diff_databases", too_big)
+        monkeypatch.setattr(overlay_store, "diff_databases", too_big)
         with pytest.raises(DatabaseError, match="cannot tell what was changed: string or blob too big"):
             fork.sync.changes()

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.base import seed_base
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.sql_text import split_statements
+from reward_kit.agent.database.seeding import seed_base, split_statements
 from reward_kit.errors import BundleError, StorageError, UsageError
 
 
@@ -285,30 +284,9 @@ def test_changes_count_from_what_was_seeded_whatever_is_beside_it(tmp_path: Path
         assert len(db.changes()) == len(fork.changes()) == 0
 
 
-# -- what is given -----------------------------------------------------------------------------------------
-
-
-def fill(db: Any) -> None:
-    db.execute("CREATE TABLE a (b)")
-
-
-async def fill_later(db: Any) -> None:
-    db.execute("CREATE TABLE a (b)")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"sql": Path("seed.sql")}, r"sql= takes text, not a \w+Path\. Give .* path\.read_text\(\)"),
-        ({"sql": b"SELECT 1"}, "sql= takes text, not a bytes"),
-        ({"sql": fill}, "Give a function as script="),
-        ({"script": "seed.py"}, "script= takes a function, not a str"),
-        ({"script": fill_later}, "script= takes a function, not an async function"),
-    ],
-)
-def test_what_is_no_seed_is_told_before_anything_is_written(
-    tmp_path: Path, given: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(UsageError, match=told):
-        Database.seed(tmp_path / "base.db", **given)
+def test_what_is_no_seed_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"sql= takes text, not a \w+Path\. .*path\.read_text\(\)"):
+        Database.seed(tmp_path / "base.db", Path("seed.sql"))  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(UsageError, match="script= takes a plain function"):
+        Database.seed(tmp_path / "base.db", script="seed.py")  # type: ignore[arg-type]  # wrong on purpose
     assert list(tmp_path.iterdir()) == []

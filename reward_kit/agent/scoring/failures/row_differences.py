@@ -11,7 +11,7 @@ from reward_kit.agent.base.text import cut, json_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from reward_kit.agent.database.row_change import RowChange
+    from reward_kit.agent.database.changes import RowChange
 
 LONGEST_VALUE = 300
 """Characters of a text that are kept."""

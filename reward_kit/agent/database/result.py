@@ -1,4 +1,4 @@
-"""The answers of the sync faces: SQLAlchemy's ``Result``."""
+"""SQLAlchemy's ``Result`` over rows that are fetched already."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _dialect = sqlite.dialect(paramstyle="named")
 
 
 class StatementResult(IteratorResult[Any]):
-    """SQLAlchemy's ``Result`` over rows that are fetched already, with the attributes of its engines.
+    """The result of a query, with the attributes that those of SQLAlchemy's engines have.
 
     ``rowcount`` is the number of rows changed, -1 for anything but INSERT, REPLACE, UPDATE and DELETE.
     """
@@ -58,7 +58,7 @@ class WriteResult:
 
 
 def result_of(answer: Answer) -> Any:
-    """The result for the one who ran the statement."""
+    """The result of a statement."""
     return WriteResult(answer) if answer.columns is None else StatementResult(answer)
 
 
@@ -80,9 +80,8 @@ def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:
         state = compiled.construct_expanded_state(dict(parameters or {}))
     except SQLAlchemyError as error:
         raise DatabaseError(str(error)) from error
-    values = {name: _processed(state.processors.get(name), value) for name, value in state.parameters.items()}
-    return state.statement, values
-
-
-def _processed(processor: Any, value: Any) -> Any:
-    return value if processor is None else processor(value)
+    processors = state.processors
+    return state.statement, {
+        name: processors[name](value) if name in processors else value
+        for name, value in state.parameters.items()
+    }

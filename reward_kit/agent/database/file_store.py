@@ -1,0 +1,377 @@
+"""Mode "file": each fork is a complete SQLite file of its own, run by ``sqlite3`` of the standard library.
+
+Not by ``apsw``: its SQLite is another one than that of ``sqlite3``, and two of them in one process undo
+each other's locks on the same file.  ``db.engine`` and tools that open ``db.path`` use ``sqlite3``.
+
+A tool call undoes what was written through ``db``.  A transaction that a tool commits through ``db.engine``
+or another connection to ``db.path`` is the tool's own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from contextlib import closing, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.agent.base.files import draft_beside, share_or_copy, temporary_folder
+from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
+from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.determinism import Randomness, install_functions
+from reward_kit.agent.database.file_access import (
+    LOCKED,
+    MAKE_ROOM,
+    async_engine,
+    blocking_engine,
+    copy_content,
+    disk_fault,
+    open_file,
+    open_unchanging,
+)
+from reward_kit.agent.database.guard import (
+    PROGRESS_STEPS,
+    Guard,
+    describe_statement,
+    numeric_limits,
+    several_statements,
+    without_tail,
+)
+from reward_kit.agent.database.overlay import Overlay
+from reward_kit.agent.database.statement import Answer, Limits, fetch_rows, storable_parameters
+from reward_kit.agent.database.table_diff import diff_databases
+from reward_kit.errors import DatabaseError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from reward_kit.agent.database.database import Mode
+    from reward_kit.agent.database.statement import Parameters, Statement
+
+_DEFENSIVE = 1010
+"""SQLITE_DBCONFIG_DEFENSIVE, which sqlite3 names from Python 3.12 on."""
+_PLAIN = frozenset({type(None), int, float, str, bytes})
+
+
+class _Mark(NamedTuple):
+    draws: int
+    version: tuple[int, int]
+    total: Changes
+
+
+class FileStore:
+    """``file`` is the private copy of ``base``; a base, which is only read, has none.
+
+    ``lost`` is the error to raise if the disk did not keep what was written.  Only one thread may use a store
+    at a time.
+    """
+
+    mode: Mode = "file"
+    begin_sql = "BEGIN IMMEDIATE"
+    is_shared = True
+
+    def __init__(
+        self,
+        base: Path,
+        limits: Limits,
+        file: Path | None = None,
+        *,
+        randomness: Randomness | None = None,
+        now: datetime | None = None,
+        owned: bool = False,
+    ) -> None:
+        self.base_path = base
+        self.limits = limits
+        self.randomness = randomness
+        self.now = now
+        self.lost: StorageError | None = None
+        self._file = file
+        self._owned = owned
+        self._writes = 0
+        self._known: tuple[tuple[int, int], Changes] | None = None
+        self._engines: list[Engine] = []
+        folder = file.parent if owned and file is not None else None
+        self._cleanup = weakref.finalize(self, _remove_folder, folder)
+        self.guard = Guard(limits, self.path.stat().st_size)
+
+    @classmethod
+    def open(cls, path: Path, limits: Limits, base: Path | None = None) -> FileStore:
+        """A base or a complete file; with ``base`` its changes count from that base."""
+        file = path.resolve()
+        try:
+            with closing(open_unchanging(file)) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return cls(file, limits) if base is None else cls(base.resolve(), limits, file)
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"cannot open the database: {error}", place=str(path)) from error
+
+    @property
+    def path(self) -> Path:
+        """The complete SQLite file that is this database alone."""
+        return self._file or self.base_path
+
+    @cached_property
+    def engine(self) -> AsyncEngine:
+        """A SQLAlchemy engine on the file; ``DatabaseError`` for a base."""
+        engine = async_engine(self._owned_file(), self._prepare_engine, self.note_fault)
+        self._engines.append(engine.sync_engine)
+        return engine
+
+    @cached_property
+    def sync_engine(self) -> Engine:
+        """The same for code that does not await."""
+        engine = blocking_engine(self._owned_file(), self._prepare_engine, self.note_fault)
+        self._engines.append(engine)
+        return engine
+
+    @property
+    def base_size(self) -> int:
+        """Bytes of the base."""
+        return self.base_path.stat().st_size
+
+    @property
+    def in_transaction(self) -> bool:
+        """True while a transaction is open."""
+        return "_connection" in vars(self) and self._connection.in_transaction
+
+    def note_fault(self, error: BaseException) -> None:
+        """Set ``lost`` if the disk is the cause of ``error``."""
+        if self._owned and self.lost is None:
+            self.lost = disk_fault(error, self.path, self.limits.max_growth_bytes)
+
+    def _owned_file(self) -> Path:
+        if not self._owned:
+            raise DatabaseError("a base has no engine", remedy="fork() it.")
+        return self.path
+
+    def _prepare_engine(self, connection: Any) -> None:
+        install_functions(connection, self.randomness, self.now)
+        cursor = connection.cursor()
+        for pragma in ("synchronous=OFF", self._foreign_keys):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @property
+    def _foreign_keys(self) -> str:
+        with self.base_path.open("rb") as file:
+            return f"foreign_keys={'ON' if foreign_keys_on(file.read(100)) else 'OFF'}"
+
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        limits = self.limits
+        try:
+            size = self.path.stat().st_size
+            connection = open_file(self.path) if self._owned else open_unchanging(self.path)
+            page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+            pragmas = [f"max_page_count={(size + limits.max_growth_bytes) // page_size}"]
+            if self._owned:
+                # safe from a killed process, not from a power failure; a spilled page would lock out readers
+                pragmas += ["journal_mode=TRUNCATE", "synchronous=OFF", "temp_store=MEMORY"]
+                pragmas += ["cache_spill=OFF", self._foreign_keys]
+            for pragma in pragmas:
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+        except (OSError, sqlite3.Error) as error:
+            raise DatabaseError(f"cannot open the database: {error}", place=str(self.path)) from error
+        install_functions(connection, self.randomness, self.now)
+        for limit, value in numeric_limits(limits):
+            connection.setlimit(limit, value)
+        if hasattr(connection, "setconfig"):  # Python 3.12
+            connection.setconfig(_DEFENSIVE, True)
+        connection.set_authorizer(self.guard.authorize)
+        connection.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
+        return connection
+
+    def control(self, sql: str) -> None:
+        """Run a statement of this package's own (BEGIN, COMMIT ...)."""
+        self.query(sql)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of this package's own."""
+        with self._faults():
+            return self._connection.execute(sql).fetchall()
+
+    # --- statements ---
+
+    def run(self, statement: Statement) -> Answer:
+        """Run a statement and fetch its rows.
+
+        ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
+        """
+        text = describe_statement(statement.sql)
+        draws = 0 if self.randomness is None else self.randomness.position
+        self.guard.start(statement)
+        try:
+            with self._faults():
+                self.guard.admit(statement, reads=text.reads)
+                self._writes += statement.writes
+                cursor = self._execute(statement)
+                names = cursor.description
+                values = self._fetch(cursor, first=statement.first, reads=text.reads) if names else []
+                changed = cursor.rowcount if text.changes_rows else -1
+                last = cursor.lastrowid
+                cursor.close()
+        finally:
+            self.guard.finish()
+            if self.guard.stopped == "budget" and self.randomness is not None:
+                self.randomness.position = draws  # it starts again, elsewhere
+        columns = tuple([name[0] for name in names]) if names else None
+        return Answer(columns, values, changed, last or 0)
+
+    def _execute(self, statement: Statement) -> sqlite3.Cursor:
+        # sqlite3 takes a second semicolon for a second statement
+        sql = without_tail(statement.sql) if ";" in statement.sql else statement.sql
+        try:
+            if statement.many is not None:
+                return self._connection.executemany(sql, map(_bindable, statement.many))
+            return self._connection.execute(sql, _bindable(statement.parameters))
+        except (sqlite3.Error, OverflowError, ValueError) as error:
+            for parameters in statement.many or [statement.parameters]:
+                storable_parameters(parameters)  # says it better, if they are the reason
+            if isinstance(error, sqlite3.Error):
+                raise
+            raise DatabaseError(str(error)) from error
+
+    def _fetch(self, cursor: sqlite3.Cursor, *, first: bool, reads: bool) -> list[tuple[Any, ...]]:
+        if not reads:
+            # what a statement wrote stays written, so its RETURNING is answered in full
+            return cursor.fetchall()
+        if first:
+            row = cursor.fetchone()
+            return [] if row is None else [row]
+        return fetch_rows(cursor, self.limits)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            self.note_fault(error)
+            raise self._translated(str(error)) from error
+
+    def _translated(self, message: str) -> Exception:
+        if "one statement at a time" in message:
+            return several_statements()
+        if message.startswith(LOCKED):
+            return DatabaseError(
+                f"{message}: another connection (of db.engine, or to db.path) is in a transaction",
+                remedy="In one call, write either through `db` or through that.",
+            )
+        return self.guard.error(message)
+
+    # --- changes: no hook reports them, so the file is compared with its base ---
+
+    def changes(self) -> Changes:
+        """The rows that differ from the base, those of an open transaction included."""
+        # the second number changes when another connection commits
+        version = (self._writes, self.query("PRAGMA data_version")[0][0])
+        if self._known is None or self._known[0] != version:
+            total = Changes()
+            if self._file is not None:
+                try:
+                    with self._faults(), closing(open_unchanging(self.base_path)) as base:
+                        total = Changes(diff_databases(base.execute, self._connection.execute))
+                except UnicodeDecodeError as error:
+                    raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+            self._known = version, total
+        return self._known[1]
+
+    def mark(self, *, recorded: bool) -> _Mark:
+        """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
+        draws = 0 if self.randomness is None else self.randomness.position
+        total = self.changes() if recorded else Changes()
+        return _Mark(draws, self._known[0] if recorded and self._known else (-1, -1), total)
+
+    def since(self, mark: _Mark) -> Changes:
+        """The rows changed since ``mark``."""
+        total = self.changes()
+        return Changes() if self._known and self._known[0] == mark.version else total.minus(mark.total)
+
+    def restore(self, mark: _Mark) -> None:
+        """SQLite has taken back what was written since ``mark``."""
+        self._writes += 1
+        if self.randomness is not None:
+            self.randomness.position = mark.draws
+
+    # --- copies ---
+
+    def fork(self, seed: int | None, now: datetime | None) -> FileStore:
+        """A private copy of the committed state, with its own random numbers and clock if they are given."""
+        folder = temporary_folder("database")
+        file = folder / "rollout.db"
+        try:
+            if self._owned:
+                self._copy_to(file)
+            else:
+                with self.path.open("rb") as origin, file.open("xb") as copy:
+                    share_or_copy(origin, copy)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StorageError(
+                f"cannot copy the database: {error.strerror}", place=str(folder.parent), remedy=MAKE_ROOM
+            ) from error
+        randomness = self.randomness.copy() if self.randomness is not None else None
+        if seed is not None:
+            randomness = Randomness(seed)
+        return FileStore(
+            self.base_path, self.limits, file, randomness=randomness, now=now or self.now, owned=True
+        )
+
+    def reader(self) -> FileStore:
+        """The committed state for reading only; to be closed before this one."""
+        return FileStore(self.base_path, self.limits, self._file, randomness=self.randomness, now=self.now)
+
+    def export(self, path: Path) -> Path:
+        """Write the committed state as a complete SQLite file; returns the path."""
+        with draft_beside(path) as temporary:
+            self._copy_to(temporary)
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+        return path
+
+    def delta(self) -> bytes:
+        """The bytes that lead from the base to the committed state."""
+        with tempfile.TemporaryDirectory() as folder:
+            state = BaseImage.open(self.export(Path(folder) / "state.db"))
+            return Overlay.between(BaseImage.open(self.base_path), state).delta()
+
+    def close(self) -> None:
+        """Close the connection, which loses an open transaction, and remove a private file."""
+        connection = vars(self).pop("_connection", None)
+        if connection is not None:
+            connection.close()
+        for engine in self._engines:
+            engine.dispose(close=False)  # its pool holds no connections that would have to be closed
+        self._cleanup()
+
+    def _copy_to(self, target: Path) -> None:
+        # by SQLite and not by reading the file: closing a file drops all locks that this process holds on it
+        source = open_file(self.path) if self._owned else open_unchanging(self.path)
+        try:
+            with closing(source), closing(open_file(target)) as copy:
+                copy_content(source, copy)
+                copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        except sqlite3.Error as error:
+            raise DatabaseError(f"cannot copy the database: {error}", place=str(target)) from error
+
+
+def _bindable(parameters: Parameters) -> Mapping[str, Any] | Sequence[Any]:
+    if parameters is None:
+        return ()
+    values = parameters.values() if isinstance(parameters, dict) else parameters
+    if isinstance(parameters, dict | list | tuple) and all(type(value) in _PLAIN for value in values):
+        return parameters
+    return storable_parameters(parameters) or ()
+
+
+def _remove_folder(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)

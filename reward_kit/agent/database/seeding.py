@@ -1,0 +1,404 @@
+"""Seeding: SQL text or a script becomes a base, a finished read-only SQLite file."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from reward_kit.agent.base.files import draft_beside
+from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
+from reward_kit.agent.database.determinism import Randomness, read_moment
+from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS
+from reward_kit.agent.database.statement import Answer, storable_parameters
+from reward_kit.agent.database.vfs import create_file, frozen_clock, install_random
+from reward_kit.errors import (
+    BundleError,
+    DatabaseError,
+    QueryTimeoutError,
+    RewardKitError,
+    StorageError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from reward_kit.agent.database.result import StatementResult
+    from reward_kit.agent.database.statement import Parameters, Row
+
+STATEMENT_SECONDS = 600.0
+"""Limit of one statement of a seed: far above any real one, so that one without an end has one."""
+_RANDOM_SEED = 0
+"""The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
+_QUOTED = 100
+"""Longest beginning of a faulty statement (characters) that an error quotes."""
+_STEPS_BETWEEN_LOOKS = 100_000
+_OPENING = (
+    "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; "
+    "PRAGMA cache_size=-65536"
+)
+
+# codes of sqlite3_set_authorizer
+_OK, _DENY, _IGNORE = 0, 1, 2
+_PRAGMA, _ATTACH, _FUNCTION = 19, 24, 31
+
+_GROUPED = frozenset(
+    {
+        "ALTER", "ANALYZE", "CREATE", "DELETE", "DROP", "INSERT", "REINDEX", "REPLACE", "SELECT",
+        "UPDATE", "VALUES", "WITH",
+    }
+)  # fmt: skip
+"""Statements that are run in a common transaction: one for each would cost several writes to the file."""
+_PRAGMAS = PRAGMAS | {
+    "auto_vacuum", "ignore_check_constraints", "legacy_alter_table", "optimize", "recursive_triggers",
+}  # fmt: skip
+_PRAGMAS_WITHOUT_EFFECT = frozenset(
+    {
+        "cache_size", "cache_spill", "journal_mode", "journal_size_limit", "locking_mode",
+        "mmap_size", "secure_delete", "synchronous", "temp_store", "wal_autocheckpoint",
+    }
+)  # fmt: skip
+"""Dump tools write them; this package decides how the file is written, so they are passed over."""
+
+_BLANK = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+# an unclosed quote or comment runs to the end of the script: SQLite then says what is wrong with it
+_STOP = re.compile(
+    r"""'[^']*'?|"[^"]*"?|`[^`]*`?|\[[^\]]*\]?|--[^\n]*|/\*.*?(?:\*/|\Z)|(?P<semicolon>;)""", re.DOTALL
+)
+_WORD = re.compile(r"\w*")
+
+
+class SeedConnection:
+    """A writable connection to the database that is being seeded: ``db`` of ``def seed(db)``.
+
+    Refused, because bundles are shared between people: reading or writing other files (ATTACH, VACUUM INTO,
+    extensions) and switching SQLite's safety off (``PRAGMA writable_schema`` and the like).
+    """
+
+    def __init__(self, path: Path, randomness: Randomness) -> None:
+        self._path = path
+        self._grouping = False
+        self._refused: str | None = None
+        self._end = 0.0
+        self._stopped = False
+        self._connection = connection = create_file(path)
+        connection.execute(_OPENING).fetchall()
+        connection.authorizer = self._authorize
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        install_random(connection, randomness)
+        # Python looks at Ctrl-C only while it runs itself
+        connection.set_progress_handler(self._is_out_of_time, _STEPS_BETWEEN_LOOKS)
+
+    def execute(self, sql: object, parameters: Parameters = None) -> StatementResult:
+        """Run one statement (a ``str``, or SQLAlchemy's ``text()``) and give SQLAlchemy's ``Result``.
+
+        ``DatabaseError`` with SQLite's message.
+        """
+        from reward_kit.agent.database.result import plain_sql, result_of
+
+        if not isinstance(sql, str):
+            sql, parameters = plain_sql(sql, parameters)
+        result: StatementResult = result_of(self.run(sql, parameters))
+        return result
+
+    def fetch_all(self, sql: str, parameters: Parameters = None) -> list[Row]:
+        """All rows of a query."""
+        return self.run(sql, parameters).rows()
+
+    def fetch_one(self, sql: str, parameters: Parameters = None) -> Row | None:
+        """The first row of a query, or None."""
+        return next(iter(self.fetch_all(sql, parameters)), None)
+
+    def fetch_val(self, sql: str, parameters: Parameters = None) -> Any:
+        """The first column of the first row of a query, or None."""
+        row = self.fetch_one(sql, parameters)
+        return None if row is None else row[0]
+
+    def executemany(self, sql: str, rows: Iterable[Parameters]) -> int:
+        """Run one statement once for each of ``rows``; the number of rows changed."""
+        return sum(max(0, self.run(sql, row).rowcount) for row in rows)
+
+    def executescript(self, script: str) -> None:
+        """Run all statements of ``script``."""
+        for statement in split_statements(script):
+            self.run(statement.sql)
+
+    def commit(self) -> None:
+        """Do nothing: what a seed wrote is kept if the whole of it ends without an error."""
+
+    def run(self, sql: str, parameters: Parameters = None) -> Answer:
+        """Run one statement.
+
+        ``DatabaseError`` with SQLite's message, ``StorageError`` if the disk is the cause.
+        """
+        self._group(_first_word(sql))
+        self._refused = None
+        if parameters is not None:
+            parameters = storable_parameters(parameters)
+        columns: list[tuple[str, ...]] = []
+
+        def note_columns(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+            columns.append(tuple(column[0] for column in cursor.get_description()))
+            return True
+
+        before = self._connection.total_changes()
+        self._end = time.monotonic() + STATEMENT_SECONDS
+        self._stopped = False
+        cursor = self._connection.cursor()
+        cursor.exec_trace = note_columns
+        try:
+            # a seed's statements are many and differ: keeping them prepared would gain nothing
+            cursor.execute(sql, parameters, can_cache=parameters is not None)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        except apsw.Error as error:
+            raise self._fault(error) from error
+        names = columns[-1] if columns else ()
+        changed = self._connection.total_changes() - before
+        if names and not changed:
+            changed = -1  # a query, for which SQLAlchemy knows no number of changed rows
+        return Answer(names or None, rows, changed, self._connection.last_insert_rowid())
+
+    @property
+    def is_left_open(self) -> bool:
+        """True if the seed has begun a transaction that it has not ended yet."""
+        return self._connection.in_transaction and not self._grouping
+
+    def finish(self) -> None:
+        """Leave the file as forks want it: no journal, no free pages, the state of foreign keys noted.
+
+        ``DatabaseError`` if the seed left a transaction open or broke a foreign key.  There is no ANALYZE:
+        every fork would load the statistics when it opens. A seed that wants them runs ANALYZE itself.
+        """
+        if self.is_left_open:
+            raise DatabaseError("a transaction is begun and never ended", remedy="Add COMMIT.")
+        self._group("")
+        self._connection.authorizer = None
+        if self._value("PRAGMA foreign_keys"):
+            self._check_foreign_keys()
+            if self._value("PRAGMA application_id"):
+                raise DatabaseError(
+                    "foreign_keys=ON and an application_id of the seed's own exclude each other",
+                    remedy="A base remembers in this field that foreign keys are on: leave it unset.",
+                )
+            self.run(f"PRAGMA application_id={FOREIGN_KEYS_ON}")
+        else:
+            # writes page 1 even if the seed is empty: a file without pages is no database
+            self.run(f"PRAGMA user_version={self._value('PRAGMA user_version')}")
+        # VACUUM may renumber rowids, by which a full-text index refers to the texts of another table
+        if not self._value("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"):
+            self.run("VACUUM")
+        self.run("PRAGMA journal_mode=DELETE")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _check_foreign_keys(self) -> None:
+        violations = self.run("PRAGMA foreign_key_check").values
+        if violations:
+            table, rowid, parent, _ = violations[0]
+            row = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
+            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+            raise DatabaseError(f"{row} refers to a row of {parent} that does not exist{more}")
+
+    def _value(self, sql: str) -> Any:
+        return self.run(sql).values[0][0]
+
+    def _group(self, verb: str) -> None:
+        """Begin the common transaction before a statement that can be in it, end it before another one."""
+        connection = self._connection
+        try:
+            if verb in _GROUPED:
+                if not connection.in_transaction:
+                    connection.execute("BEGIN")
+                    self._grouping = True
+            elif self._grouping:
+                self._grouping = False
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+        except apsw.Error as error:
+            raise self._fault(error) from error
+
+    def _is_out_of_time(self) -> bool:
+        self._stopped = time.monotonic() > self._end
+        return self._stopped
+
+    def _fault(self, error: apsw.Error) -> DatabaseError | StorageError:
+        if self._stopped:
+            return QueryTimeoutError(f"a statement of the seed ran longer than {STATEMENT_SECONDS:g} s")
+        if self._refused is not None:
+            return DatabaseError(f"{self._refused} is not allowed in a seed")
+        if isinstance(error, apsw.IOError | apsw.FullError | apsw.CantOpenError):
+            folder = self._path.parent
+            return StorageError(
+                f"cannot write the base in {folder}: {error}", remedy="No part of it was kept."
+            )
+        return DatabaseError(str(error))
+
+    def _authorize(self, action: int, name: str | None, argument: str | None, *_where: Any) -> int:
+        refusal = None
+        if action == _PRAGMA:
+            pragma = (name or "").lower()
+            if pragma in _PRAGMAS_WITHOUT_EFFECT:
+                return _IGNORE
+            refusal = None if pragma in _PRAGMAS else f"PRAGMA {name}"
+        elif action == _ATTACH and name:  # VACUUM attaches a database without a name
+            refusal = "reaching another file (ATTACH, VACUUM INTO)"
+        elif action == _FUNCTION and (argument or "").lower() in UNSAFE_FUNCTIONS:
+            refusal = f"the function {argument}()"
+        if refusal is None:
+            return _OK
+        self._refused = refusal
+        return _DENY
+
+
+SeedScript = Callable[[SeedConnection], None]
+
+
+def seed_base(
+    path: str | os.PathLike[str],
+    sql: str | None = "",
+    *,
+    script: SeedScript | None = None,
+    origin: str = "seed SQL",
+    now: datetime | str | None = None,
+) -> Path:
+    """Run ``sql``, then ``script``, on an empty database and publish it at ``path``; returns the path.
+
+    The same seed gives the same rows: ``random()`` and ``randomblob()`` start from a fixed seed, and the
+    clock stands still at ``now``, or if there is none at the moment the seeding began.  A seed that reads
+    the clock is therefore repeatable only with ``now``.
+
+    ``BundleError`` with the place ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot
+    be written, ``UsageError`` for what is no SQL (None: none) or no function.  Nothing is left behind then,
+    and an older file at ``path`` stays.
+    """
+    if sql is not None and not isinstance(sql, str):
+        remedy = "Pass a function as script=, and of a file what it says: path.read_text()."
+        raise UsageError(f"sql= takes text, not a {type(sql).__name__}", remedy=remedy)
+    if script is not None and (not callable(script) or inspect.iscoroutinefunction(script)):
+        raise UsageError("script= takes a plain function", remedy="It is called with the open database.")
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise StorageError(f"there is no folder {target.parent}", place=str(target), remedy="Make it first.")
+    moment = read_moment(now) or datetime.now(UTC)
+    with draft_beside(target) as temporary:
+        temporary.touch(exist_ok=False)  # SQLite's message for a read-only folder is less clear
+        with frozen_clock(moment.timestamp()):
+            _fill(temporary, sql or "", script, origin)
+        with temporary.open("r+b") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o444)
+        temporary.replace(target)
+    return target
+
+
+def _fill(path: Path, sql: str, script: SeedScript | None, origin: str) -> None:
+    with contextlib.closing(SeedConnection(path, Randomness(_RANDOM_SEED))) as seed:
+        if "\0" in sql:
+            line = sql[: sql.index("\0")].count("\n") + 1
+            raise BundleError("a NUL character, at which SQLite would stop reading", place=f"{origin}:{line}")
+        for statement in split_statements(sql):
+            _run_statement(seed, statement, origin)
+        place = origin if seed.is_left_open else getattr(script, "place", origin)
+        if script is not None:
+            _run_script(seed, script, origin)
+        try:
+            seed.finish()
+        except DatabaseError as error:
+            raise BundleError(error.fault, place=place, remedy=error.remedy) from error
+
+
+def _run_statement(seed: SeedConnection, statement: ScriptStatement, origin: str) -> None:
+    try:
+        seed.run(statement.sql)
+    except DatabaseError as error:
+        beginning = " ".join(statement.sql.split())
+        if len(beginning) > _QUOTED:
+            beginning = f"{beginning[: _QUOTED - 3]}..."
+        place = f"{origin}:{statement.line_at(getattr(error.__cause__, 'error_offset', -1))}"
+        is_command = statement.sql.startswith(".")
+        remedy = "Lines with a dot are commands of the program sqlite3." if is_command else error.remedy
+        fault = " ".join(error.fault.split())
+        raise BundleError(f"{fault}, in: {beginning}", place=place, remedy=remedy) from error
+
+
+def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:
+    try:
+        script(seed)
+    except RewardKitError as error:
+        if isinstance(error.__cause__, StorageError):  # a script's object takes all errors for its own fault
+            raise error.__cause__ from None
+        if isinstance(error, BundleError | StorageError):
+            raise
+        raise BundleError(error.fault, place=_place_in(script, error, origin), remedy=error.remedy) from error
+    except Exception as error:  # the border to foreign code: what it raises is a fault of the bundle
+        fault = f"{type(error).__name__}: {error}"
+        raise BundleError(fault, place=_place_in(script, error, origin)) from error
+
+
+def _place_in(script: SeedScript, error: Exception, origin: str) -> str:
+    """``origin:LINE`` of the innermost frame that is in the script's file."""
+    code = getattr(script, "__code__", None)
+    file = None if code is None else code.co_filename
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{origin}:{lines[-1]}" if lines else origin
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStatement:
+    """``line`` (from 1) is where ``sql`` begins in the script; blanks and comments before it are left out."""
+
+    line: int
+    sql: str
+
+    def line_at(self, byte_offset: int) -> int:
+        """The line of the script that holds the byte at ``byte_offset`` of the statement in UTF-8."""
+        return self.line + self.sql.encode("utf-8", "surrogatepass")[: max(0, byte_offset)].count(b"\n")
+
+
+def split_statements(script: str) -> Iterator[ScriptStatement]:
+    """The statements of ``script`` in order, each with its semicolon.
+
+    Semicolons in strings, quoted names, comments and the bodies of triggers do not end a statement.  What
+    follows the last semicolon is a statement too, complete or not.
+    """
+    position = 1 if script.startswith("\ufeff") else 0
+    line = 1
+    while True:
+        start = _skip_blank(script, position)
+        if start == len(script):
+            return
+        line += script.count("\n", position, start)
+        position = _end_of_statement(script, start)
+        yield ScriptStatement(line, script[start:position])
+        line += script.count("\n", start, position)
+
+
+def _first_word(sql: str) -> str:
+    """The first word of ``sql`` in capitals, after blanks and comments."""
+    word = _WORD.match(sql, _skip_blank(sql, 0))
+    return word[0].upper() if word else ""
+
+
+def _skip_blank(script: str, position: int) -> int:
+    blank = _BLANK.match(script, position)
+    return blank.end() if blank else position
+
+
+def _end_of_statement(script: str, start: int) -> int:
+    for stop in _STOP.finditer(script, start):
+        # SQLite's own judgement knows that the semicolons in the body of a trigger end nothing
+        if stop["semicolon"] and sqlite3.complete_statement(script[start : stop.end()]):
+            return stop.end()
+    return len(script)
