@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BOOTSTRAP_DRAWS = 1000
 LEADERBOARD_KS = (1, 2, 3, 4)
@@ -31,18 +30,19 @@ class Interval(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks.
-
-    ``interval`` is None for fewer than two tasks: there is nothing to resample. ``left_out`` counts the tasks
-    with too few judged rollouts.
-    """
+    """A mean over tasks. ``left_out`` counts the tasks with too few judged rollouts."""
 
     value: float
-    interval: Interval | None
     tasks: int
-    left_out: int = 0
+    left_out: int
+    resampled: Callable[[], Interval | None] = field(repr=False, compare=False)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """The interval, resampled when it is first asked for; None for fewer than two tasks."""
+        return self.resampled()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``low`` and ``high`` are null if there is no interval."""
@@ -124,46 +124,21 @@ def pass_table(counts: Sequence[tuple[int, int]], *, seed: int = 0) -> PassTable
     For each k the mean is over the tasks with at least k judged rollouts; the others are counted in
     ``left_out``.
     """
-    pass_power: dict[int, Callable[[], Estimate]] = {}
-    pass_at: dict[int, Callable[[], Estimate]] = {}
-    curves = {(n, c): pass_curves(n, c) for n, c in set(counts)}
-    ordered = sorted(n for n, _ in counts)
+    pass_power: dict[int, Estimate] = {}
+    pass_at: dict[int, Estimate] = {}
+    curves = {count: pass_curves(*count) for count in set(counts)}
     first = 1
-    for last in sorted({n for n in ordered if n}):
+    for last in sorted({n for n, _ in counts if n}):
         # Tasks with at least k rollouts are the same for these ks, and so are the draws.
+        ks = range(first, last + 1)
         known = [count for count in counts if count[0] >= first]
         vectors = {count: tuple(chain.from_iterable(curves[count][first - 1 : last])) for count in set(known)}
-        means = _Means([vectors[count] for count in known], seed=seed, left_out=len(counts) - len(known))
-        for place, k in enumerate(range(first, last + 1)):
-            pass_power[k] = partial(means.estimate, 2 * place)
-            pass_at[k] = partial(means.estimate, 2 * place + 1)
+        left_out = len(counts) - len(known)
+        estimates = mean_estimates([vectors[count] for count in known], seed=seed, left_out=left_out)
+        pass_power.update(zip(ks, estimates[::2], strict=True))
+        pass_at.update(zip(ks, estimates[1::2], strict=True))
         first = last + 1
-    return PassTable(pass_power=_Estimates(pass_power), pass_at=_Estimates(pass_at))
-
-
-class _Estimates(Mapping[int, Estimate]):
-    """Estimates by k, each made when it is first asked for: resampling for a hundred ks takes a second."""
-
-    def __init__(self, makers: Mapping[int, Callable[[], Estimate]]) -> None:
-        self._makers = makers
-        self._made: dict[int, Estimate] = {}
-
-    def __getitem__(self, k: int) -> Estimate:
-        if k not in self._made:
-            self._made[k] = self._makers[k]()
-        return self._made[k]
-
-    def __contains__(self, k: object) -> bool:
-        return k in self._makers
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
+    return PassTable(pass_power, pass_at)
 
 
 def passes_of(rows: Sequence[Counted], *, seed: int) -> PassTable:
@@ -206,66 +181,42 @@ def mean_estimates(
     middle 95 % of the means (Efron and Tibshirani 1993, chapter 13). The same ``seed`` gives the same
     interval.
     """
-    if not vectors:
-        return []
-    means = _Means(vectors, seed=seed, left_out=left_out, draws=draws)
-    return [means.estimate(column) for column in range(len(vectors[0]))]
+    tasks, distinct = len(vectors), Counter(vectors)
+    columns = list(zip(*distinct, strict=True))
+    draw = partial(_draws, vectors, distinct, seed, draws)
+    kept = cache(lambda: list(draw()))  # for all columns; a single one may have very many values
 
-
-class _Means:
-    """The means of the columns of at least one vector, with intervals from one set of draws."""
-
-    def __init__(
-        self,
-        vectors: Sequence[tuple[float, ...]],
-        *,
-        seed: int,
-        left_out: int,
-        draws: int = BOOTSTRAP_DRAWS,
-    ) -> None:
-        self._vectors = vectors
-        self._left_out = left_out
-        self._seed = seed
-        self._draws = draws
-
-    @cached_property
-    def _distinct(self) -> Counter[tuple[float, ...]]:
-        return Counter(self._vectors)
-
-    @cached_property
-    def _columns(self) -> list[tuple[float, ...]]:
-        return list(zip(*self._distinct, strict=True))
-
-    @cached_property
-    def _drawn(self) -> Iterable[list[int]]:
-        rng = random.Random(self._seed)  # noqa: S311 - statistics
-        drawn = _draws(self._vectors, self._distinct, rng, self._draws)
-        return drawn if len(self._columns) == 1 else list(drawn)
-
-    def estimate(self, column: int) -> Estimate:
-        """The mean of a column; of vectors with a single one it can be asked for once."""
-        tasks = len(self._vectors)
+    def interval(column: tuple[float, ...]) -> Interval | None:
         if tasks < 2:
-            return Estimate(self._vectors[0][column], None, tasks, self._left_out)
-        values = self._columns[column]
-        if len(values) == 1:
-            return Estimate(values[0], Interval(values[0], values[0]), tasks, self._left_out)
-        mean = average([vector[column] for vector in self._vectors])
-        resampled = [sum(map(mul, values, counts)) / tasks for counts in self._drawn]
-        interval = Interval(percentile(resampled, 2.5), percentile(resampled, 97.5))
-        return Estimate(mean, interval, tasks, self._left_out)
+            return None
+        if len(column) == 1:
+            return Interval(column[0], column[0])
+        drawn = kept() if len(columns) > 1 else draw()
+        means = [sum(map(mul, column, counts)) / tasks for counts in drawn]
+        return Interval(percentile(means, 2.5), percentile(means, 97.5))
+
+    return [
+        Estimate(
+            average([vector[place] for vector in vectors]) if len(column) > 1 else column[0],
+            tasks,
+            left_out,
+            partial(interval, column),
+        )
+        for place, column in enumerate(columns)
+    ]
 
 
 def _draws(
     vectors: Sequence[tuple[float, ...]],
     distinct: Counter[tuple[float, ...]],
-    rng: random.Random,
+    seed: int,
     draws: int,
 ) -> Iterator[list[int]]:
     """Yield ``draws`` samples of ``vectors`` with replacement, as counts of the ``distinct`` ones.
 
     The counts of few distinct vectors are drawn as a multinomial, which is far faster.
     """
+    rng = random.Random(seed)  # noqa: S311 - statistics
     if len(distinct) * FEW_DISTINCT > len(vectors):
         places = {vector: place for place, vector in enumerate(distinct)}
         drawable = [places[vector] for vector in vectors]
