@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
-import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,11 +17,11 @@ from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.records.evaluation_file import rollout_at
+from reward_kit.agent.reports.listings import evaluation_lines
 from reward_kit.agent.storage.store import Store
 
 Command = Callable[..., Finished]
 PLAN = {"a": [1, 1], "b": [1, 0]}
-AGENT_EVAL = [sys.executable, "-m", "reward_kit", "agent-eval"]
 
 
 @pytest.fixture
@@ -98,16 +94,14 @@ def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
 def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle, command: Command) -> None:
     bundle.rows({"id": "a"}, {"id": "b"})
     Path("mine.py").write_text("def answer(message):\n    return 'Sorry.'\n")
-    line = [*AGENT_EVAL, "-d", str(bundle.dataset), "--agent", "mine:answer", "--no-sim-user"]
-    printed = subprocess.run(
-        [*line, "--eval-id", "first"], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert printed.returncode == 0, printed.stderr
+    agent = ("--agent", "mine:answer", "--no-sim-user")
+    printed = run_command("agent-eval", "-d", bundle.dataset, *agent, "--eval-id", "first")
+    assert printed.code == 0, printed.err
     for name in ("first", "latest", "runs/evals/first.db", "runs/evals/first.json"):
         ran = command(name)
         assert (ran.code, ran.error) == (0, "")
         whole = re.compile(r"rows, [\d.]+ s")  # closing the file takes a moment that only the store counts
-        assert whole.sub("rows", ran.out) == whole.sub("rows", printed.stdout)
+        assert whole.sub("rows", ran.out) == whole.sub("rows", printed.out)
 
 
 def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
@@ -122,14 +116,6 @@ def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
     assert shown.out.endswith(f"file: {file}\n")
     for name in (outcome.id, outcome.id[:20], f"roll_{outcome.id}"):
         assert command(name).out == shown.out
-
-
-def test_an_id_that_several_rollouts_have_is_refused(finished: EvaluationResult, command: Command) -> None:
-    for number in range(4):
-        edit(finished.log_path, "UPDATE rollouts SET id = ? WHERE seq = ?", f"same{number}", number + 1)
-    ran = command("same")
-    assert ran.code == 2
-    assert "4 rollouts have such an id: same0, same1, same2, same3" in ran.error
 
 
 def test_what_models_and_tools_said_cannot_drive_the_terminal(
@@ -219,29 +205,14 @@ def test_scores_are_told_by_group(finished: EvaluationResult, command: Command) 
         assert told in refused.error
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> None:
-    import fcntl
-    import termios
-
-    usage = {"calls": 1}
-    path = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage=usage).log_path
+    path = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage={"calls": 1}).log_path
     model = "UPDATE evaluation SET configuration = json_set(configuration, '$.model', ?)"
     edit(path, model, "openai/gpt-4o-mini-of-some-date")
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    done = subprocess.run(
-        [sys.executable, "-m", "reward_kit", "show"], stdout=theirs, env=environment, timeout=60, check=False
-    )
-    os.close(theirs)
-    assert done.returncode == 0
-    lines = os.read(ours, 10000).decode().replace("\r\n", "\n").splitlines()
-    os.close(ours)
+    lines = list(evaluation_lines(path.parent, 80))
     assert len(lines) == 4
     assert lines[3] == "  planned_agent:Planned (openai/gpt-4o-mini-of-some-date)"
     assert all(len(line) <= 80 for line in lines)
-    assert "\x1b" not in "".join(lines)
 
 
 def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(

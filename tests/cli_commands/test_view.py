@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
-from planned_agent import change_log, evaluate
-from stored_rollouts import edit
+from planned_agent import evaluate
 
 VIEW = [sys.executable, "-m", "reward_kit", "view"]
 HREF = re.compile(r'href="([^"#]+)')
@@ -87,18 +86,6 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
         for link in HREF.findall(path.read_text()):
             assert (path.parent / unquote(link)).resolve() in {one.resolve() for one in written}
     assert run("--out", "pages").out.startswith("7 pages")
-
-
-def test_names_in_a_forged_evaluation_write_nothing_elsewhere(bundle: Bundle, tmp_path: Path) -> None:
-    result = evaluate(bundle, "first", {"a": [1]})
-    before = set(tmp_path.rglob("*"))
-    change_log(result, "a", file="../../elsewhere/x.db")
-    edit(result.log_path, "UPDATE rollouts SET row_id = ?", "../../elsewhere")
-    done = run("first", "--out", "pages")
-    assert done.code == 2
-    assert done.err.startswith("Error: ")
-    written = set(tmp_path.rglob("*")) - before
-    assert all(path.is_relative_to(tmp_path / "pages") or path.parent.name == "evals" for path in written)
 
 
 def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:

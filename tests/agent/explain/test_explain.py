@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from stored_rollouts import edit, query
 from stub_server import Answer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.explain.explainer import context_of
+from reward_kit.agent.explain.explainer import context_of, make_explainer
+from reward_kit.agent.models import rate_limits
+from reward_kit.agent.models.limiter import Limiters
+from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import ModelSetupError, StorageError
 
@@ -114,16 +118,13 @@ def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any
 @pytest.mark.parametrize(
     ("last", "problem"),
     [
-        (
-            Answer(message={"content": None, "refusal": "I blame\nnobody."}),
-            "the answer holds no JSON object: I blame nobody.",
-        ),
+        ("I blame\nnobody.", "the answer holds no JSON object: I blame nobody."),
         (
             Answer(content="", finish_reason="length"),
             "the answer holds no JSON object: it is empty (finish reason length)",
         ),
     ],
-    ids=["refusal", "empty"],
+    ids=["other", "empty"],
 )
 def test_answers_that_stay_unusable_are_recorded_as_such(
     bundle: Bundle, stub_llm: Any, last: Any, problem: str
@@ -190,7 +191,7 @@ def test_a_missing_key_is_found_before_the_first_rollout(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_API_BASE", raising=False)
     with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
-        run(bundle)
+        run(bundle, client="direct")
     assert not Path("runs").exists()
 
 
@@ -240,3 +241,35 @@ def test_long_results_of_tools_can_be_cut(bundle: Bundle) -> None:
     record.messages[3]["content"] = "x" * 5000
     assert "x" * 5000 in context_of(record)
     assert "x" * 10 + "… (4990 more characters)" in context_of(record, longest_result=10)
+
+
+def test_requests_per_minute_hold_for_the_judge(
+    bundle: Bundle, stub_llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limits, "MINUTE", 0.8)
+    arrivals: list[float] = []
+
+    def judge(request: dict[str, Any], place: int) -> str:
+        arrivals.append(time.monotonic())
+        return BLAMED
+
+    stub_llm.script("judge", judge)
+    result = run(bundle, n_rollouts=11, rpm=4)
+    assert result.explanations is not None
+    assert len(result.explanations.made) == len(arrivals) == 10
+    assert max(sum(begin <= at < begin + 0.77 for at in arrivals) for begin in arrivals) <= 4
+
+
+async def test_calls_of_rollouts_count_for_the_limit_of_the_judge(stub_llm: Any) -> None:
+    stub_llm.script("agent", ["Hello."])
+    limiters = Limiters(rpm=1)
+    agent = remote_model("openai/agent", client="direct", limiters=limiters)
+    await agent.complete([{"role": "user", "content": "Hello"}])
+    await agent.close()
+    assert limiters.used
+    explainer = make_explainer(EvaluationConfig(explain="openai/judge", rpm=1), limiters)
+    assert explainer is not None
+    asked = asyncio.ensure_future(explainer.model.complete([{"role": "user", "content": "Why?"}]))
+    await asyncio.wait({asked}, timeout=0.3)
+    asked.cancel()
+    assert stub_llm.requests_for("judge") == []

@@ -126,7 +126,7 @@ def test_rows_can_be_chosen_by_result_without_a_script(bundle: Bundle, site: Sit
     assert "<input" not in read(site, "evals/alike.html").html
 
 
-def test_nothing_judged_gives_no_empty_table_of_scores(bundle: Bundle, site: Site) -> None:
+def test_without_a_judged_rollout_there_is_no_table_of_scores(bundle: Bundle, site: Site) -> None:
     bundle.write("reward.py", "def evaluate(messages, **_):\n    raise ValueError('no')\n")
     evaluate(bundle, "first", {"a": [1]})
     words = read(site).words

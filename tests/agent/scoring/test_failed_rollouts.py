@@ -51,18 +51,6 @@ class Books:
         return "Booked."
 
 
-class Asks:
-    """Books the first flight that a search finds."""
-
-    def __init__(self, **search: str) -> None:
-        self.search = search
-
-    async def respond(self, rollout: Any) -> str:
-        (flight, *_) = json.loads(await rollout.call_tool("search_flights", self.search))
-        await rollout.call_tool("create_booking", {"flight_id": flight["id"], "passenger": "Alice"})
-        return "Booked."
-
-
 async def played(base: Database, folder: Path, agent: Any, **fields: Any) -> Failure | None:
     limits = {name: fields.pop(name) for name in ("max_steps", "timeout") if name in fields}
     user = fields.pop("user", None)
@@ -78,29 +66,6 @@ async def failed(base: Database, folder: Path, agent: Any, **fields: Any) -> Fai
 
 async def test_a_success_has_no_failure(base: Database, tmp_path: Path) -> None:
     assert await played(base, tmp_path, Books(BOOK[1])) is None
-
-
-async def test_the_expected_call_names_the_booking_that_was_made(base: Database, tmp_path: Path) -> None:
-    failure = await failed(base, tmp_path, Books(BOOK[1], pay=None))
-    assert (failure.kind, failure.call, failure.step) == ("partially_completed", None, 2)
-    (row,) = failure.rows
-    assert (failure.expected or {})["arguments"] == {"booking_id": row["key"]["id"]}
-    assert (row["column"], row["expected"], row["got"]) == ("status", "paid", "reserved")
-
-
-async def test_an_answer_to_a_wrong_question_is_a_wrong_argument(base: Database, tmp_path: Path) -> None:
-    booking = {"flight_id": {"$result": [0, 0, "id"]}, "passenger": "Alice"}
-    gold = [
-        {"name": SEARCH[0], "arguments": SEARCH[1]},
-        {"name": "create_booking", "arguments": booking},
-    ]
-    assert await played(base, tmp_path, Asks(origin="SFO", dest="JFK"), actions=gold) is None
-    failure = await failed(base, tmp_path, Asks(origin="SFO", dest="LAX"), actions=gold)
-    assert (failure.kind, failure.detail) == (
-        "wrong_arguments",
-        "create_booking: flight_id: expected 1, got 2",
-    )
-    assert failure.expected == {"name": BOOK[0], "arguments": BOOK[1]}
 
 
 async def test_a_refused_call_is_kept_with_its_answer(base: Database, tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def failed(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> Failu
     return classify_failure(tool_calls=numbered, expected=expected, **given)
 
 
-@pytest.mark.parametrize("reason", ["user_error", "infrastructure_error", "agent_error", "max_steps"])
-def test_some_stop_reasons_decide(reason: str) -> None:
-    failure = failed([], stop_reason=reason, stop_detail="because")
-    assert (failure.kind, failure.detail) == (reason, "because")
+def test_some_stop_reasons_decide() -> None:
+    for reason in ("user_error", "infrastructure_error", "agent_error", "max_steps"):
+        failure = failed([], stop_reason=reason, stop_detail="because")
+        assert (failure.kind, failure.detail) == (reason, "because")
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,7 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             'expected refund({"order_id": "#W1"}), got return_order({})',
         ),
         ([DONE, made("refund", {})], [CANCEL], "unintended_action", "nobody asked for refund({})"),
-        ([DONE, DONE], [CANCEL], "unintended_action", "nobody asked for cancel_order("),
         ([DONE], [LOOK, CANCEL, REFUND], "partially_completed", "1 of 2 changes made; missing refund("),
-        ([], [CANCEL], "partially_completed", "0 of 1 changes made"),
         (
             [made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")],
             [CANCEL],
@@ -94,7 +92,6 @@ def test_some_stop_reasons_decide(reason: str) -> None:
             "other",
             "all expected calls were made, but refund before cancel_order",
         ),
-        ([DONE], [CANCEL], "other", 'orders #W1 status: expected "cancelled", got "pending"'),
         (  # an unknown answer of a read stands for any value
             [made("pay", {"booking_id": "AB12"}), made("refund", {})],
             [ExpectedCall("find", {"seat": 1}, writes=False), PAY],
@@ -123,23 +120,15 @@ def test_the_first_wrong_call_decides(
     assert failure.detail.startswith(detail)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "nearest"),
-    [
-        (
-            ("refused", {"order_id": "#W8", "reason": "why"}),
-            ("refused", {"order_id": "#W1", "reason": "?"}),
-            1,
-        ),
-        (("refused", {"order_id": "#W1", "reason": "?"}), ("ok", {"order_id": "#W8", "reason": "why"}), 1),
-        (("refused", {"order_id": "#W2", "reason": "?"}), ("invalid_arguments", '{"order_id": "#W1'), 0),
-    ],
-    ids=["the closest", "one that changed rows", "one that can be read"],
-)
-def test_one_attempt_is_shown_beside_the_expected_call(first: Any, second: Any, nearest: int) -> None:
-    calls = [made("cancel_order", arguments, status=status) for status, arguments in (first, second)]
-    failure = failed(calls, CANCEL)
-    assert (failure.made or {})["arguments"] == calls[nearest].arguments
+def test_one_attempt_is_shown_beside_the_expected_call() -> None:
+    far, near = {"order_id": "#W8", "reason": "why"}, {"order_id": "#W1", "reason": "?"}
+    for first, second, shown in (
+        (("refused", far), ("refused", near), near),
+        (("refused", near), ("ok", far), far),  # one that changed rows
+        (("refused", far), ("invalid_arguments", '{"order_id": "#W1'), far),  # one that can be read
+    ):
+        calls = [made("cancel_order", arguments, status=status) for status, arguments in (first, second)]
+        assert (failed(calls, CANCEL).made or {})["arguments"] == shown
 
 
 def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:

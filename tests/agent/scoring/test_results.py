@@ -63,21 +63,11 @@ def test_a_result_counts_its_rows_and_rollouts(result: EvaluationResult) -> None
         ("metadata.level", [(2, "ac"), (10, "b"), (None, "de")]),
         ("metadata.tags", [("long", "a"), ("paid", "ab"), (None, "cde")]),
         ("metadata.where.city.name", [("Bern", "d"), (None, "abce")]),
-        ("metadata.where", [({"city.name": "Bern"}, "d"), (None, "abce")]),
-        ("author", [("Ann", "e"), (None, "abcd")]),
         ("id", [(name, name) for name in "abcde"]),
     ],
 )
 def test_rows_are_grouped_by_a_field(result: EvaluationResult, field: str, groups: Any) -> None:
     assert rows_by(result, field) == groups
-
-
-def test_values_of_other_types_are_other_groups(bundle: Bundle) -> None:
-    values = {"a": 1, "b": "1", "c": True, "d": 1, "e": {"x": 1, "y": 2}, "f": {"y": 2, "x": 1}}
-    plan = {row_id: [1] for row_id in values}
-    rows = [{**row, "kind": values[row["id"]]} for row in rows_of(plan)]
-    found = rows_by(evaluate(bundle, "first", plan, rows=rows), "kind")
-    assert sorted(ids for _, ids in found) == ["ad", "b", "c", "ef"]
 
 
 def test_a_group_has_the_numbers_of_an_evaluation_of_its_rows(
@@ -101,20 +91,13 @@ def test_groups_without_judged_or_finished_rollouts(result: EvaluationResult) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        (
-            "metadata.domian",
-            r"no row has a field 'metadata\.domian' \(did you mean 'metadata\.domain'\?\)\. The",
-        ),
-        ("weather", r"There are: .*metadata\.domain, metadata\.level, metadata\.tags"),
-        ("metadata.domain.name", "no row has a field"),
-    ],
-)
-def test_unknown_fields_are_refused(result: EvaluationResult, field: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        result.by(field)
+def test_unknown_fields_are_refused(result: EvaluationResult) -> None:
+    with pytest.raises(
+        UsageError, match=r"no row has a field 'metadata\.domian' \(did you mean 'metadata\.domain'"
+    ):
+        result.by("metadata.domian")
+    with pytest.raises(UsageError, match=r"There are: .*metadata\.domain, metadata\.level, metadata\.tags"):
+        result.by("weather")
 
 
 def test_the_table_of_groups_has_a_line_for_all_rows(result: EvaluationResult) -> None:
