@@ -37,6 +37,9 @@ def installed() -> FastWorkflowHome:
     home = FastWorkflowHome(Path(os.environ.get("REWARD_KIT_FASTWORKFLOW_TEST", "")).absolute())
     if not home.has_right_version:
         pytest.exit("REWARD_KIT_FASTWORKFLOW_TEST names no environment; run `make test-fastworkflow`", 2)
+    # written by the package itself, with paths through the links that an earlier run has made
+    own = home.package / "_workflows" / "command_metadata_extraction" / "___command_info"
+    (own / "command_directory.json").unlink(missing_ok=True)
     return home
 
 

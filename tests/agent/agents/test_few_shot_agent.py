@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flight_bundle import flight_bundle
 from small_task import InProcessModel, play, small_task, wants
-from stub_server import StubServer, call
+from stub_server import StubServer
 
 from reward_kit.agent import EvaluationConfig, run_evaluation
 from reward_kit.agent.agents.few_shot import FewShotAgent, read_displays
@@ -112,19 +112,6 @@ def evaluation(folder: Path, **options: Any) -> EvaluationConfig:
         output_dir=str(folder / "runs"),
         **options,
     )
-
-
-async def test_an_evaluation_draws_for_each_rollout(tmp_path: Path, stub_llm: StubServer) -> None:
-    stub_llm.script(
-        "gpt-4o-mini", [call("search_flights", origin="SFO", dest="JFK", date="2025-05-20"), "Done"]
-    )
-    displays = written(tmp_path, *[{"messages_display": text} for text in EIGHT])
-    result = await run_evaluation(evaluation(tmp_path, few_shot_displays=displays, n_rollouts=4))
-    assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done"] * 4
-    prompts = {request["messages"][0]["content"] for request in stub_llm.requests}
-    assert 1 < len(prompts) <= 4
-    assert all(prompt.count("Example ") == 5 for prompt in prompts)
-    assert "Example" not in str(next(iter(result.records())).messages)
 
 
 async def test_without_the_option_the_run_does_not_begin(tmp_path: Path, stub_llm: StubServer) -> None:

@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
-from stub_server import Answer, calls
 
 from reward_kit.agent import TaskView, load_agent
 from reward_kit.errors import BundleError
-
-ROOT = Path(__file__).parents[3]
-AGENT = "gpt-4o-mini"
-USER = "gpt-3.5-turbo"
 
 
 def action(name: str, thought: str = "I go on.", /, **arguments: Any) -> str:
@@ -135,18 +130,9 @@ async def test_an_unusable_answer_is_told_to_the_model_and_costs_a_step(tmp_path
     "text",
     [
         "",
-        "Thought: only this",
-        "<think>only this",
-        "Action:",
         "Action: " + "long " * 100,
-        "Action: {'name': 'ping', 'arg",
-        "Action: [1]",
-        '{"status": "ok"}',
-        '{"name": "respond", "arguments": {}}',
-        {"role": "assistant", "content": None},
         {"role": "assistant", "content": None, "reasoning_content": "all of it"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": None}]},
-        wants(("", {})),
         wants(("respond", {})),
     ],
 )
@@ -162,8 +148,6 @@ async def test_unusable_answers_in_a_row_are_the_agents_error(tmp_path: Path, te
     ("text", "status", "told"),
     [
         ('Action: {"name": "serch_flights", "arguments": {}}', "unknown_tool", "search_flights"),
-        ('Action: {"name": "two words!", "arguments": {}}', "unknown_tool", "unknown tool"),
-        ('Action: {"name": "pay_booking", "arguments": {}}', "invalid_arguments", "booking_id"),
         ('Action: {"name": "pay_booking", "arguments": [1]}', "invalid_arguments", "Error: "),
         ('Action: {"name": "pay_booking", "arguments": "B1"}', "invalid_arguments", "JSON"),
         ('Action: {"name": "pay_booking", "arguments": {"booking_id": "\\ud83d"}}', "refused", "no such"),
@@ -203,17 +187,3 @@ async def test_a_tool_called_respond_is_refused_before_the_run(tmp_path: Path) -
 
     with pytest.raises(BundleError, match="tool-calling"):
         load_agent("react")().check(TaskView(small_task(tmp_path, registry=registry)))  # type: ignore[attr-defined]
-
-
-HOSTILE = [
-    'Action: {"name": "ping", "arguments": {}}',
-    "Action: {'name': 'pay_booking', 'arguments': {'booking_id': 'it's'}}",
-    calls(("ping", "{"), ("ping", "[1]")),
-    calls(("pay_booking", '{"booking_id": "\\ud83d"}')),
-    "no action at all",
-    Answer(content=None),
-    Answer(content="<think>hm", finish_reason="length"),
-    Answer(content="Action: \ud800", finish_reason="length"),
-    Answer(content=None, message={"refusal": "I cannot help with that"}),
-    Answer(content="Thought: x\nAction:\n```json\n", finish_reason="content_filter"),
-]

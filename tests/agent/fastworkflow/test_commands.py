@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,43 +30,53 @@ EXAMPLE = {
     "seat_data/seats.json": "{}",
     "description.txt": "Seats",
 }
+OTHER = "other/_commands/look.py"
 EVALUATION = ["agent-eval", "--agent", "fastworkflow", "--no-sim-user", "--retries", "1", "-o", "runs"]
 
 
-def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
-    """A wheel that pip installs, with nothing to do for anybody but these tests."""
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: training\n"
-    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}.items():
-            archive.writestr(path, text)
-        archive.writestr(f"{info}/RECORD", "")
+PYTHON = f"""#!{sys.executable}
+import pathlib, shutil, sys
+
+program = pathlib.Path(sys.argv[0])
+if sys.argv[1:3] == ["-m", "venv"]:
+    (pathlib.Path(sys.argv[-1]) / "bin").mkdir(parents=True)
+    shutil.copy(program, pathlib.Path(sys.argv[-1]) / "bin" / "python")
+elif "--fail" in sys.argv:
+    sys.exit(1)
+else:
+    packages = program.parents[1] / "lib" / "python3.11" / "site-packages"
+    shutil.copytree(sys.argv[sys.argv.index("--examples") + 1], packages / "fastworkflow" / "examples")
+    (packages / "fastworkflow-2.30.7.dist-info").mkdir()
+    (packages / "pip.txt").write_text(" ".join(sys.argv[1:]))
+"""
+"""A Python whose `venv` copies itself and whose `pip install` installs a small package."""
 
 
 @pytest.fixture
-def wheels(tmp_path: Path) -> Path:
-    """What `setup` installs, with a small package in FastWorkflow's place."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    package = {"fastworkflow/__init__.py": "", "fastworkflow/examples/other/_commands/look.py": ""}
-    package |= {f"fastworkflow/examples/seats/{path}": text for path, text in EXAMPLE.items()}
-    wheel(folder, "fastworkflow", "2.30.7", package)
-    wheel(folder, "dspy", "3.4.1", {"dspy.py": ""})
-    wheel(folder, "litellm", "1.106.2", {"litellm.py": ""})
-    return folder
+def setup(tmp_path: Path) -> list[str]:
+    """`fastworkflow setup` with that Python."""
+    program = tmp_path / "python"
+    program.write_text(PYTHON)
+    program.chmod(0o755)
+    return ["fastworkflow", "setup", "--dir", str(tmp_path / "home"), "--python", str(program)]
 
 
 def test_setup_makes_an_environment_and_prepares_the_example(
-    tmp_path: Path, wheels: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, setup: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    examples = tmp_path / "examples"
+    for path, text in {**{f"seats/{path}": text for path, text in EXAMPLE.items()}, OTHER: ""}.items():
+        (examples / path).parent.mkdir(parents=True, exist_ok=True)
+        (examples / path).write_text(text)
     home = tmp_path / "home"
-    setup = ["fastworkflow", "setup", "--dir", str(home), "--python", sys.executable, "--workflow", "seats"]
-    assert main([*setup, "--", "--quiet", "--no-index", "--find-links", str(wheels)]) == 0
+    assert main([*setup, "--workflow", "seats", "--", "--examples", str(examples)]) == 0
     prepared = home / "workflows" / "seats"
     out = capfd.readouterr().out
     assert f"FastWorkflow 2.30.7 is in {home}" in out
     assert f"workflow: {prepared}" in out
+    installed = next(home.rglob("pip.txt")).read_text()
+    assert installed.startswith("-m pip install")
+    assert "fastworkflow[training]==2.30.*" in installed
     kept = ("_commands/book.py", "_commands/_context.py", "tools/tool.py", "description.txt")
     assert {path: (prepared / path).read_text() for path in kept} == {path: EXAMPLE[path] for path in kept}
     assert 'return data.call("book", arguments)' in (prepared / "tools" / "book.py").read_text()
@@ -79,24 +88,18 @@ def test_setup_makes_an_environment_and_prepares_the_example(
     trained.mkdir(parents=True)
     (trained / "threshold.json").write_text("{}")
     (prepared / "tools" / "book.py").write_text("broken")
-    assert main(setup) == 0, "no index is needed for what is installed"
-    assert (trained / "threshold.json").exists(), "what was trained is kept"
+    assert main([*setup, "--workflow", "seats"]) == 0, "nothing is installed again"
+    assert (trained / "threshold.json").exists(), "the training is kept"
     assert 'data.call("book"' in (prepared / "tools" / "book.py").read_text()
 
-    capfd.readouterr()
-    assert main([*setup[:-1], "nowhere"]) == 2
+    assert main([*setup, "--workflow", "nowhere"]) == 2
     assert "no example workflow 'nowhere'. There are other, seats." in capfd.readouterr().err
-    assert main([*setup[:-1], "other"]) == 2
+    assert main([*setup, "--workflow", "other"]) == 2
     assert "the example other has no tools that could call those of a rollout" in capfd.readouterr().err
 
 
-def test_setup_says_that_pip_failed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(tmp_path / "home"))
-    (tmp_path / "empty").mkdir()
-    offline = ["--", "--quiet", "--no-index", "--find-links", str(tmp_path / "empty")]
-    assert main(["fastworkflow", "setup", "--python", sys.executable, *offline]) == 2
+def test_setup_says_that_pip_failed(setup: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*setup, "--", "--fail"]) == 2
     assert "pip cannot install FastWorkflow (exit code 1). See its output above." in (capfd.readouterr().err)
 
 

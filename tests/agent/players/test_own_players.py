@@ -15,7 +15,6 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from reward_kit.agent import (
     EvaluationResult,
     agent_eval,
-    load_agent,
     load_rollout,
 )
 from reward_kit.agent.players.names import is_own, name_of
@@ -175,20 +174,6 @@ def test_one_that_no_rollout_gets_is_closed_as_well(bundle: Bundle) -> None:
     assert [one.events for one in Costly.made] == [["check flight.booking.001", "close"]]
 
 
-def test_a_generator_is_refused_before_anything_runs(bundle: Bundle) -> None:
-    def lines(rollout: Any) -> Any:
-        yield "Hi"
-
-    async def later(rollout: Any) -> Any:
-        yield "Hi"
-
-    for generator in (lines, later):
-        with pytest.raises(
-            BundleError, match=r"is a generator\. A function answers one turn of the agent with"
-        ):
-            agent_eval(bundle.dataset, agent=generator, user="none")
-
-
 class Empty:
     """Cannot play."""
 
@@ -280,12 +265,6 @@ def test_a_module_named_as_recordings_are_is_refused(bundle: Bundle) -> None:
     other = type("Other", (Counting,), {"__module__": "replay"})
     with pytest.raises(UsageError, match="module named replay"):
         agent_eval(bundle.dataset, agent=other)
-
-
-def test_load_agent_takes_them_too(bundle: Bundle) -> None:
-    assert isinstance(load_agent(Counting)(), Counting)
-    with pytest.raises(BundleError, match="agent=7: 7 is int"):
-        load_agent(7)  # type: ignore[arg-type]
 
 
 def begun(bundle: Bundle, **players: Any) -> None:

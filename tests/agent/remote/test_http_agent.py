@@ -204,25 +204,18 @@ class TestUnusableAnswers:
     @pytest.mark.parametrize(
         ("body", "told"),
         [
-            ("", "is not JSON"),
             ("<html>", "is not JSON"),
             ("[" * 100_000, "is not JSON"),
             ("[]", "is not a JSON object"),
-            ("null", "is not a JSON object"),
             ("{}", "no reply"),
             ('{"reply": null}', "no reply"),
             ('{"reply": "  "}', "empty reply"),
             ('{"reply": ["a"]}', "has reply: input should be a valid string"),
             ('{"reply": "a", "done": "yes"}', "has done: input should be a valid boolean"),
-            ('{"reply": "a", "reasoning": 1}', "has reasoning: input should be a valid string"),
             ('{"reply": "a", "usage": [1]}', "has usage.0: input should be"),
             (
                 '{"reply": "a", "usage": [{"input_tokens": -1}]}',
                 "usage.0.input_tokens: input should be greater than",
-            ),
-            (
-                '{"reply": "a", "usage": [{"input_tokens": "many"}]}',
-                "usage.0.input_tokens: input should be a valid",
             ),
             ('{"reply": "a", "usage": [{"cost": NaN}]}', "usage.0.cost: input should be a finite"),
             (
@@ -274,19 +267,6 @@ class TestNoAnswer:
         assert f"HTTP {status}: overloaded" in finished.rollout.stop_detail
         assert finished.reward is None
 
-    async def test_a_dropped_connection_is_the_surroundings(self, tmp_path):
-        dropped = []
-
-        async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            dropped.append(await reader.read(100))
-            writer.close()
-
-        server = await asyncio.start_server(drop, "127.0.0.1", 0)
-        async with server, opened(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as agents:
-            finished = await run_rollout(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
-        assert finished.rollout.stop_reason == "infrastructure_error"
-        assert any(dropped)
-
     async def test_an_agent_that_hangs_runs_out_of_time(self, tmp_path):
         gone = asyncio.Event()
 
@@ -299,16 +279,6 @@ class TestNoAnswer:
         finished, stub = await play(tmp_path, script, timeout=0.3)
         assert finished.rollout.stop_reason == "timeout"
         assert stub.closed[0]["stop_reason"] == "timeout"
-
-    async def test_a_call_that_hangs_is_undone_when_time_is_up(self, tmp_path):
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            await door.call("hang")
-            return {"reply": "never"}
-
-        finished, _ = await play(tmp_path, script, timeout=1)
-        assert finished.rollout.stop_reason == "timeout"
-        assert await finished.database.fetch_val("SELECT count(*) FROM flights") == 2
-        assert [call.status for call in finished.rollout.tool_calls] == ["failed"]
 
     async def test_a_call_that_is_left_running_is_undone_at_the_end(self, tmp_path):
         calls: list[asyncio.Task[Any]] = []
@@ -337,31 +307,6 @@ class TestNoAnswer:
 
         finished, _ = await play(tmp_path, script, timeout=None)
         assert finished.rollout.stop_reason == "terminal_tool"
-
-
-class TestTokensOfOthers:
-    async def test_a_rollout_cannot_be_reached_with_the_token_of_another(self, tmp_path):
-        doors: list[Door] = []
-        both = asyncio.Event()
-
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            doors.append(door)
-            if len(doors) == 2:
-                both.set()
-            await both.wait()
-            foreign = Door(door.http, {"door": {**door.door, "token": door.door["token"][:-1] + "_"}})
-            assert (await foreign.call("ping"))["http"] == 401
-            await door.call("create_booking", {"flight_id": 1, "passenger": turn["rollout"]["id"]})
-            return {"reply": "done"}
-
-        base = seeded(tmp_path)
-        async with serving(script) as stub, opened(stub.url) as agents:
-            finished = await asyncio.gather(
-                *(run_rollout(small_task(tmp_path), i, base=base, agent=agents()) for i in range(2))
-            )
-        for one in finished:
-            passengers = await one.database.fetch_all("SELECT passenger FROM bookings")
-            assert [row[0] for row in passengers] == [one.rollout.id]
 
 
 class TestBeforeTheRun:
@@ -401,9 +346,3 @@ class TestBeforeTheRun:
         finished, _ = await play(tmp_path, script, user=Lines("Go on"))
         assert finished.setup_error is None
         assert finished.rollout.stop_reason == "agent_error"
-
-    async def test_proxies_of_the_environment_are_not_used(self, tmp_path, monkeypatch):
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, "http://127.0.0.1:9")
-        finished, _ = await play(tmp_path, book)
-        assert finished.reward == 1.0

@@ -111,13 +111,6 @@ class TestTools:
             assert (await one.call_tool("count", {})).content[0].text == "2"
             assert (await other.call_tool("count", {})).content[0].text == "1"
 
-    async def test_a_session_begins_with_the_seed(self, registry, mode):
-        server = registry.create_mcp_server()
-        for _ in range(2):
-            async with Client(server, mode=mode) as client:
-                await client.call_tool("add", {"text": "mine"})
-                assert (await client.call_tool("count", {})).content[0].text == "2"
-
 
 async def test_a_session_with_changes_stays_until_it_ends(registry, monkeypatch):
     monkeypatch.setattr("reward_kit.agent.servers.mcp_server.MAX_SESSIONS", 1)

@@ -162,18 +162,3 @@ def test_a_tool_that_is_added_is_served_after_a_reload_inside_the_folder(flight_
         )
 
         assert answer.json()["result"] == "pong"
-
-
-def test_a_faulty_seed_ends_the_server_with_one_clear_error(flight_task: Path) -> None:
-    (flight_task / "seed.sql").write_text(
-        "CREATE TABLE flights(id INTEGER);\nINSERT INTO fligths VALUES (1);\n"
-    )
-
-    server = Uvicorn(flight_task.parent, "flight_task.tools:app")
-    code = server.process.wait(60)
-    server.stop()
-
-    assert code == 3
-    assert "flight_task/seed.sql:2: " in server.output
-    assert "fligths" in server.output
-    assert "Traceback" not in server.output

@@ -44,19 +44,16 @@ def calls_of(stub: StubServer) -> int:
     return len(stub.requests_for(USER))
 
 
-@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
 @pytest.mark.parametrize(
-    "answer",
+    ("strategy", "answer"),
     [
-        "",
-        "  \n",
-        call("create_booking", flight_id=1, passenger="Alice"),
-        "<think>What would Alice say?</think>",
-        "<think>What would Alice say? ###STOP###",
-        Answer(message={"content": None, "reasoning_content": "I ponder. ###STOP###"}),
-        Answer(content="", finish_reason="length"),
+        ("llm", "  \n"),
+        ("llm", call("create_booking", flight_id=1, passenger="Alice")),
+        ("react", "<think>What would Alice say? ###STOP###"),
+        ("verify", Answer(message={"content": None, "reasoning_content": "I ponder. ###STOP###"})),
+        ("reflection", Answer(content="", finish_reason="length")),
     ],
-    ids=["empty", "blank", "tool call", "thought", "endless thought", "reasoning", "cut off"],
+    ids=["blank", "tool call", "thought", "reasoning", "cut off"],
 )
 def test_a_user_with_nothing_to_say_is_at_fault(
     evaluate: Any, stub_llm: StubServer, strategy: str, answer: Script
@@ -105,11 +102,7 @@ def test_no_thought_reaches_the_agent(evaluate: Any, stub_llm: StubServer, strat
     ("agent", "user", "stop_reason", "kind"),
     [
         ([WHO], ["###STOP###"], "user_stop", "stopped_early"),
-        ([WHO, "And who else?"], ["Me.", "I'd like an upgrade. ###STOP###"], "user_stop", "stopped_early"),
         ([WHO], ["I want to fly to New York."], "max_steps", "repeats_itself"),
-        ([WHO], ["How can I help you today?", "Me."], "max_steps", "speaks_as_agent"),
-        ([WHO], ["I have cancelled your booking, sir.", "Me."], "max_steps", "speaks_as_agent"),
-        ([WHO], ['{"name": "pay_booking", "arguments": {}}', "Me."], "max_steps", "speaks_as_agent"),
         ([WHO], ["Alice, customer A4321.", "Me."], "max_steps", "contradicts_instruction"),
     ],
 )
@@ -124,34 +117,8 @@ def test_a_failure_that_the_user_explains_is_the_users(
     assert any(fault["kind"] == kind and fault["decisive"] for fault in record.user_faults)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [{"actions": None}, {"actions": [], "outputs": ["06:30"], "end_goal_sql": "SELECT 1"}],
-    ids=["no gold actions", "outputs"],
-)
-def test_leaving_early_is_seen_where_no_change_of_data_is_expected(
-    evaluate: Any, row: dict[str, Any]
-) -> None:
-    _, (outcome,) = evaluate([WHO], ["###STOP###"], row=row)
-    assert outcome.user_faults == ["stopped_early"]
-
-
 def test_a_user_that_does_as_it_should_has_no_faults(evaluate: Any) -> None:
     booked = [WHO, call("create_booking", flight_id=1, passenger="Alice"), "I cannot take your money."]
     _, (outcome,) = evaluate(booked, ["Alice, customer A1234.", "Thanks anyway. ###STOP###"])
     assert outcome.user_faults == []
     assert outcome.failure not in (None, "user_error")
-
-
-def test_a_rollout_whose_user_left_early_is_run_again_if_asked(evaluate: Any, stub_llm: StubServer) -> None:
-    def user(_request: dict[str, Any], _place: int) -> Script:
-        return "###STOP###" if calls_of(stub_llm) <= 2 else "Alice, that's all I know."
-
-    _, (outcome,) = evaluate([WHO, call("transfer"), "I cannot help you."], user, retry_user_errors=3)
-    assert (outcome.attempt, outcome.stop_reason) == (2, "max_steps")
-    assert outcome.user_faults == []
-
-
-def test_a_rollout_is_run_again_no_more_often_than_asked(evaluate: Any) -> None:
-    _, (outcome,) = evaluate([WHO], ["###STOP###"], retry_user_errors=1)
-    assert (outcome.attempt, outcome.stop_reason, outcome.user_faults) == (1, "user_stop", ["stopped_early"])

@@ -202,6 +202,7 @@ class ModelServer:
         try:
             limit = aiohttp.ClientTimeout(total=5.0)
             async with aiohttp.ClientSession(timeout=limit) as http, http.get(address) as response:
+                await response.read()  # a server may log a connection that is closed too early
                 return response.status == 200
         except (aiohttp.ClientError, OSError):
             return False
