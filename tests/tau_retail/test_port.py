@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from small_sources import (
     put,
     small_shop,
     tau2_task,
-    tool_module,
     write_tau2_bench,
     write_tau_bench,
     write_wheel,
@@ -132,25 +129,6 @@ def test_gold_is_paid(tau_bench: Path, out: Path, tmp_path: Path) -> None:
     assert (len(result.rows), result.score) == (2, 1.0)
 
 
-def test_bundle_runs_where_this_package_is_not(tau_bench: Path, out: Path, tmp_path: Path) -> None:
-    port(tau_bench, out)
-    elsewhere = tmp_path / "elsewhere"
-    shutil.move(out, elsewhere / "small_retail")
-    script = (
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'tau_retail_task': raise ImportError('not on this machine')\n"
-        "sys.meta_path.insert(0, Absent)\n"
-        "from reward_kit.cli import main\n"
-        "main()\n"
-    )
-    command = [sys.executable, "-c", script, "agent-eval", "--dataset", "small_retail", "--validate-only"]
-    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 gold actions give reward 1; doing nothing gives 0" in done.stdout + done.stderr
-
-
 def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
     shop = small_shop()
     known = {
@@ -188,16 +166,6 @@ def test_code_of_a_checkout_is_not_run(tau_bench: Path, out: Path, tmp_path: Pat
     assert len(rows_of(out / "task.jsonl")) == 2
 
 
-def test_success_says_what_was_written_and_what_to_do_next(
-    tau_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--from", str(tau_bench), "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "task.jsonl (2 tasks), task_dev.jsonl (1 tasks)" in said.out
-    assert said.out.endswith(f"Next: reward-kit agent-eval --dataset {out} --agent gold\n")
-
-
 def test_readme_names_source_commit_hash_and_paper(tau_bench: Path, out: Path) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     put(tau_bench, ".git/HEAD", "ref: refs/heads/main\n")
@@ -212,18 +180,6 @@ def test_readme_names_source_commit_hash_and_paper(tau_bench: Path, out: Path) -
     assert all(len(digest) == 64 for _, digest in listing)
 
 
-def test_commit_is_found_in_packed_references_of_a_worktree(
-    tau_bench: Path, out: Path, tmp_path: Path
-) -> None:
-    commit = "89abcdef0123456789abcdef0123456789abcdef"
-    shared = tmp_path / "repository" / ".git"
-    put(tau_bench, ".git", f"gitdir: {shared / 'worktrees' / 'one'}\n")
-    put(shared, "worktrees/one/HEAD", "ref: refs/heads/side\n")
-    put(shared, "worktrees/one/commondir", "../..\n")
-    put(shared, "packed-refs", f"# pack-refs with: peeled\n{commit} refs/heads/side\n")
-    assert port(tau_bench, out).source.version == f"commit {commit}"
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -231,8 +187,6 @@ def test_commit_is_found_in_packed_references_of_a_worktree(
         f"{RETAIL}/wiki.md",
         f"{RETAIL}/tasks_test.py",
         f"{RETAIL}/data/orders.json",
-        f"{RETAIL}/tools/__init__.py",
-        f"{RETAIL}/tools/cancel_pending_order.py",
     ],
 )
 def test_missing_file_is_named_with_what_was_expected(
@@ -247,15 +201,9 @@ def test_missing_file_is_named_with_what_was_expected(
     ("old", "new", "line", "found"),
     [
         ('outputs=["3.5"]', "outputs=sorted(['3.5'])", 16, "sorted(['3.5'])"),
-        ('outputs=["3.5"]', "outputs=[3.5]", 16, "[3.5]"),
-        ('outputs=["3.5"]', "outputs='3.5'", 16, "'3.5'"),
-        ('annotator="0",', "**{},", 5, "Task("),
         ('"You are Ben. Ask for a job."', 'f"You are {1 + 1}."', 18, "You are {1 + 1}."),
-        ('Task(user_id="ben_stone_0002"', 'Job(user_id="ben_stone_0002"', 18, "Job(user_id="),
         ('kwargs={"email": "ada.quill@example.com"}', 'kwargs={"email": {"a", "b"}}', 10, "{'a', 'b'}"),
-        ("TASKS_TEST = [", "TASKS_TEST = [*MORE,", 4, "[*MORE,"),
         ("outputs=[]),\n]", "outputs=[]),\n]\nTASKS_TEST += more()", 20, "TASKS_TEST += more()"),
-        ("outputs=[]),\n]", "outputs=[]),\n]\nTASKS_TEST.pop()", 20, "TASKS_TEST.pop()"),
     ],
 )
 def test_anything_but_plain_values_in_a_task_file_is_shown_with_its_line(
@@ -276,8 +224,6 @@ def test_anything_but_plain_values_in_a_task_file_is_shown_with_its_line(
         ("TASKS_TEST = []", "has no tasks"),
         ("TASKS_TEST = [", "is not Python"),
         ("TASKS_TEST = load()", "found `load()`"),
-        ("\ufeffTASKS_TEST = [\0]", "is not Python"),
-        ("(" * 5000, "is not Python"),
     ],
 )
 def test_task_file_without_tasks_is_explained(
@@ -287,23 +233,11 @@ def test_task_file_without_tasks_is_explained(
     assert fault in refused(tau_bench)
 
 
-def test_description_that_is_computed_is_not_taken(tau_bench: Path, refused: Callable[..., str]) -> None:
-    module = tool_module("CancelPendingOrder", INFOS["CancelPendingOrder"])
-    computed = module.replace("        return {", "        print(1)\n        return {")
-    put(tau_bench, f"{RETAIL}/tools/cancel_pending_order.py", computed)
-    assert "found `print(1)`" in refused(tau_bench)
-
-
 def test_tool_that_takes_something_else_is_refused(tau_bench: Path, refused: Callable[..., str]) -> None:
     edit(tau_bench / RETAIL / "tools" / "cancel_pending_order.py", "'reason'", "'cause'")
     said = refused(tau_bench)
     assert "the tool cancel_pending_order of tau-bench takes cause, order_id" in said
     assert "Expected: order_id, reason" in said
-
-
-def test_gold_action_without_a_tool_is_refused(tau_bench: Path, refused: Callable[..., str]) -> None:
-    edit(tau_bench / RETAIL / "tools" / "__init__.py", "ALL_TOOLS = [FindUserIdByEmail, ", "ALL_TOOLS = [")
-    assert "retail.test.000 in task.jsonl has the gold action find_user_id_by_email" in refused(tau_bench)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +249,6 @@ def test_gold_action_without_a_tool_is_refused(tau_bench: Path, refused: Callabl
             "gift_wrap nothing instead of true",
         ),
         (lambda shop: shop["users"]["ben_stone_0002"].update(address={**HOME, "floor": 2}), "ben_stone_0002"),
-        (lambda shop: shop["orders"]["#W0000001"].pop("user_id"), "KeyError: 'user_id'"),
-        (lambda shop: shop["users"]["ada_quill_0001"]["orders"].remove("#W0000001"), "not in list"),
         (lambda shop: shop["orders"]["#W0000001"].update(status="lost"), "CHECK constraint failed"),
         (lambda shop: shop["products"].clear(), "no products"),
     ],
@@ -329,14 +261,6 @@ def test_data_that_the_tables_cannot_hold_are_explained(
     for name, content in shop.items():
         put(tau_bench, f"{RETAIL}/data/{name}.json", json.dumps(content))
     assert told in refused(tau_bench)
-
-
-@pytest.mark.parametrize(("text", "fault"), [("{", "is not JSON"), ("[]", "holds a JSON array")])
-def test_data_file_with_something_else_is_named(
-    tau_bench: Path, refused: Callable[..., str], text: str, fault: str
-) -> None:
-    put(tau_bench, f"{RETAIL}/data/users.json", text)
-    assert f"{tau_bench}/{RETAIL}/data/users.json {fault}" in refused(tau_bench)
 
 
 def test_folder_that_is_no_checkout_is_refused_with_what_would_be_one(
@@ -357,20 +281,6 @@ def test_folder_with_something_in_it_is_kept_unless_forced(
     assert not (out / "notes.txt").exists()
     assert (out / "task.jsonl").exists()
     assert [file.name for file in out.parent.iterdir()] == ["small_retail"]
-
-
-def test_forced_folder_is_kept_where_the_source_is_faulty(tau_bench: Path, out: Path) -> None:
-    put(out, "notes.txt", "mine")
-    (tau_bench / RETAIL / "wiki.md").unlink()
-    with pytest.raises(SourceError, match="is missing"):
-        port(tau_bench, out, force=True)
-    assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"
-
-
-def test_empty_folder_is_filled(tau_bench: Path, out: Path) -> None:
-    out.mkdir(parents=True)
-    port(tau_bench, out)
-    assert (out / "task.jsonl").exists()
 
 
 def test_force_does_not_remove_the_source_or_a_checkout_or_this_package(tmp_path: Path) -> None:
@@ -472,22 +382,11 @@ def test_tau2_items_are_shown_and_balances_are_floats(tau2_bench: Path, out: Pat
     assert (balance, type(balance)) == (7.0, float)
 
 
-def test_tau2_without_the_agents_instructions_takes_the_policy_and_says_so(
-    tau2_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tau2_bench / "src/tau2/agent/llm_agent.py").unlink()
-    assert main(["--from", str(tau2_bench), "--out", str(out)]) == 0
-    assert "the system prompt is the policy alone" in capsys.readouterr().out
-    assert (out / "system_prompt.md").read_text(encoding="utf-8") == POLICY
-    assert "the system prompt is the policy alone" in (out / "README.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("tasks", "fault"),
     [
         ([{**tau2_task("0"), "initial_state": {"message_history": []}}], "a state of its own"),
         ([tau2_task("0"), tau2_task("0")], "has the id '0' of a task before it"),
-        ([{"id": "0"}], "task 0 is not as expected (KeyError: 'evaluation_criteria')"),
         ([tau2_task("0", actions=[{"name": "x", "arguments": {}, "requestor": "user"}])], "of the user's"),
         ([], "has no tasks"),
         ([tau2_task("0")], "the split 'base' names the task '1'"),
@@ -498,21 +397,6 @@ def test_tau2_task_that_a_row_cannot_say_is_refused(
 ) -> None:
     put(tau2_bench, f"{TAU2}/tasks.json", json.dumps(tasks))
     assert fault in refused(tau2_bench)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "LICENSE",
-        f"{TAU2}/db.json",
-        f"{TAU2}/policy.md",
-        f"{TAU2}/tasks.json",
-        "src/tau2/domains/retail/tools.py",
-    ],
-)
-def test_tau2_missing_file_is_named(tau2_bench: Path, refused: Callable[..., str], path: str) -> None:
-    (tau2_bench / path).unlink()
-    assert f"{tau2_bench}/{path} is missing. Expected there: " in refused(tau2_bench)
 
 
 @pytest.fixture
@@ -568,28 +452,7 @@ def test_inspect_evals_with_another_hash_is_refused_and_not_kept(
     assert not out.parent.exists()
 
 
-def test_inspect_evals_that_cannot_be_downloaded_is_explained(
-    index: Path, refused: Callable[..., str]
-) -> None:
-    said = refused("inspect-evals")
-    assert "pip could not download inspect_evals-" in said
-    assert "give its path instead" in said
-
-
-def test_wheel_that_was_damaged_in_the_cache_is_fetched_again(index: Path, out: Path, tmp_path: Path) -> None:
-    wheel = Wheel("0.0.1", write_wheel(index))
-    damaged = put(tmp_path / "kept", wheel.file_name, "half of it")
-    port("inspect-evals", out, wheel=wheel, cache=tmp_path / "kept")
-    assert zipfile.is_zipfile(damaged)
-
-
 def test_wheel_can_be_given_by_its_path(tmp_path: Path, out: Path) -> None:
     wheel = Wheel("0.0.1", write_wheel(tmp_path / "downloads"))
     written = port(tmp_path / "downloads" / wheel.file_name, out, wheel=wheel)
     assert len(written.source.rows["task.jsonl"]) == 3
-
-
-def test_other_wheel_by_its_path_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
-    write_wheel(tmp_path / "downloads")
-    said = refused(tmp_path / "downloads" / "inspect_evals-0.0.1-py3-none-any.whl")
-    assert "is not the expected file" in said

@@ -67,32 +67,6 @@ async def test_reason_names_the_values_that_differ(states: Any) -> None:
     assert result.metrics["outputs"].reason == "never said: '53.43'"
 
 
-async def test_right_data_without_the_output_are_worth_nothing(states: Any) -> None:
-    db, gold = await states([CANCEL], [CANCEL])
-    result = evaluate(say("Done."), db=db, gold_db=gold, outputs=["53.43"])
-    assert (result.score, result.metrics["database"].score, result.metrics["outputs"].score) == (
-        0.0,
-        1.0,
-        0.0,
-    )
-
-
-async def test_one_change_too_many_is_worth_nothing(states: Any) -> None:
-    address = dict.fromkeys(["address1", "address2", "city", "state", "country", "zip"], "x")
-    extra = ("modify_user_address", {"user_id": "omar_kim_3528", **address})
-    db, gold = await states([CANCEL, extra], [CANCEL])
-    result = evaluate([], db=db, gold_db=gold)
-    assert result.score == 0.0
-    assert "users #omar_kim_3528 zip: expected '32214', got 'x'" in result.reason
-
-
-async def test_doing_nothing_is_paid_where_nothing_was_to_be_changed(states: Any) -> None:
-    reading = ("get_order_details", {"order_id": SHIRT})
-    refused = ("cancel_pending_order", {"order_id": "#W2611340", "reason": "no longer needed"})
-    db, gold = await states([], [reading, refused])
-    assert evaluate(say("Bye."), db=db, gold_db=gold, outputs=[]).score == 1.0
-
-
 async def test_without_gold_data_nothing_was_to_be_changed(states: Any) -> None:
     untouched, changed = await states([], [CANCEL])
     assert evaluate([], db=untouched).score == 1.0
@@ -138,13 +112,6 @@ async def test_outputs_are_found_anywhere_in_a_reply(
 async def test_only_replies_that_reach_the_user_count(states: Any, message: dict[str, Any]) -> None:
     db, gold = await states([], [])
     assert evaluate([message], db=db, gold_db=gold, outputs=["10"]).score == 0.0
-
-
-async def test_replies_in_parts_count_as_one_text(states: Any) -> None:
-    db, gold = await states([], [])
-    parts = [{"type": "text", "text": "It is 1"}, {"type": "text", "text": "0."}]
-    messages = [{"role": "assistant", "content": parts, "tool_calls": []}]
-    assert evaluate(messages, db=db, gold_db=gold, outputs=["10"]).score == 1.0
 
 
 @pytest.mark.parametrize(
@@ -193,20 +160,6 @@ async def test_negative_zero_is_another_difference_than_zero(states: Any) -> Non
     assert evaluate([], db=db, gold_db=gold).score == 1.0
     reason = evaluate([], db=other, gold_db=db).reason
     assert "exchange_requests #W6893533 price_difference: expected -0.0, got 0" in reason
-
-
-async def test_order_of_items_in_a_return_does_not_count(states: Any) -> None:
-    def give_back(*items: str) -> tuple[str, dict[str, Any]]:
-        arguments = {"order_id": "#W1840144", "item_ids": list(items), "payment_method_id": "paypal_2306935"}
-        return "return_delivered_order_items", arguments
-
-    db, gold, other = await states(
-        [give_back("8590708195", "8384507844")],
-        [give_back("8384507844", "8590708195")],
-        [give_back("8384507844")],
-    )
-    assert evaluate([], db=db, gold_db=gold).score == 1.0
-    assert evaluate([], db=other, gold_db=gold).score == 0.0
 
 
 async def test_writing_the_address_that_is_there_already_changes_nothing(states: Any, data: Any) -> None:

@@ -60,37 +60,11 @@ async def test_a_wrong_item(tasks: list[Task], base: Any) -> None:
     assert any("7747408585" in str(row["expected"]) for row in failure.rows)
 
 
-async def test_a_wrong_payment_method_is_refused_and_never_corrected(tasks: list[Task], base: Any) -> None:
-    failure = await failed(tasks[1], base, gold(tasks[1], payment_method_id="credit_card_0"))
-    assert (failure.kind, failure.call) == ("wrong_arguments", 4)
-    made = failure.made or {}
-    assert (made["status"], made["answer"]) == ("refused", "Error: payment method not found")
-
-
 async def test_a_refused_attempt_that_is_corrected_is_no_fault(tasks: list[Task], base: Any) -> None:
     wrong = [(RETURN, {**gold(tasks[2])[-1][1], "payment_method_id": "credit_card_0"})]
     failure = await failed(tasks[2], base, [*wrong, *gold(tasks[2]), "I count 9 of them."])
     assert (failure.kind, failure.unsaid, failure.rows) == ("missing_output", ["10"], [])
     assert (failure.step, failure.turn, failure.call) == (13, 1, None)
-
-
-async def test_a_corrected_attempt_is_not_laid_beside_what_was_forgotten(
-    tasks: list[Task], base: Any
-) -> None:
-    first, second = writes(tasks[14])
-    wrong = (RETURN, {**first[1], "payment_method_id": "credit_card_0"})
-    failure = await failed(tasks[14], base, [wrong, first])
-    assert (failure.kind, failure.call) == ("partially_completed", None)
-    assert failure.expected == {"name": RETURN, "arguments": second[1]}
-
-
-async def test_an_attempt_goes_with_the_call_that_it_is_most_like(tasks: list[Task], base: Any) -> None:
-    """A mistyped order, refused, and then the other order: the first is what went wrong."""
-    first, second = writes(tasks[81])
-    mistyped = (CANCEL, {**first[1], "order_id": first[1]["order_id"] + "0"})
-    failure = await failed(tasks[81], base, [mistyped, second])
-    assert (failure.kind, failure.call) == ("wrong_arguments", 0)
-    assert failure.expected == {"name": CANCEL, "arguments": first[1]}
 
 
 async def test_extra_reads_and_another_order_of_independent_changes_are_no_fault(
@@ -131,14 +105,6 @@ async def test_an_exchange_is_forgotten(tasks: list[Task], base: Any) -> None:
     assert (failure.step, failure.call, failure.made) == (2, None, None)
 
 
-async def test_a_return_instead_of_an_exchange(tasks: list[Task], base: Any) -> None:
-    first, (_, wanted) = writes(tasks[91])
-    instead = {name: wanted[name] for name in ("order_id", "item_ids", "payment_method_id")}
-    failure = await failed(tasks[91], base, [first, (RETURN, instead)])
-    assert (failure.kind, failure.call) == ("wrong_tool", 1)
-    assert (failure.expected or {})["name"] == EXCHANGE
-
-
 async def test_items_before_the_address_block_the_address(tasks: list[Task], base: Any) -> None:
     address, items = writes(tasks[71])
     failure = await failed(tasks[71], base, [items, address])
@@ -153,18 +119,6 @@ async def test_a_handover_in_place_of_the_work(tasks: list[Task], base: Any) -> 
     failure = await failed(tasks[81], base, [writes(tasks[81])[0], TRANSFER])
     assert (failure.kind, failure.call) == ("unintended_action", 1)
     assert failure.detail.startswith("transfer_to_human_agents ended the conversation: 1 of 2 changes made")
-
-
-async def test_a_handover_that_belongs_to_the_task_but_comes_too_early(tasks: list[Task], base: Any) -> None:
-    failure = await failed(tasks[26], base, [TRANSFER])
-    assert (failure.kind, failure.call) == ("partially_completed", 0)
-    assert "came too early" in failure.detail
-
-
-async def test_work_where_none_was_to_be_done(tasks: list[Task], base: Any) -> None:
-    cancel = (CANCEL, {"order_id": "#W5056519", "reason": "no longer needed"})
-    failure = await failed(tasks[10], base, [cancel, TRANSFER])
-    assert (failure.kind, failure.call) == ("unintended_action", 0)
 
 
 async def test_columns_that_the_reward_ignores_are_no_difference(tasks: list[Task], base: Any) -> None:
