@@ -44,10 +44,6 @@ def test_a_file_without_the_key(ini, text):
     assert auth.get_fireworks_api_key() is None
 
 
-def test_no_file(ini):
-    assert auth.get_fireworks_api_key() is None
-
-
 def test_a_file_that_cannot_be_parsed_is_logged(ini, caplog):
     ini.write_text("[fireworks]\nno equals sign\n", encoding="utf-8")
     assert auth.get_fireworks_api_key() is None

@@ -55,12 +55,6 @@ class TestWeight:
         code = "from reward_kit.cli import main; sys.argv = ['reward-kit', '--help']; main()"
         assert not modules_after(code) & HEAVY
 
-    def test_a_tools_module_of_a_bundle_starts_no_model_library(self):
-        assert not modules_after("from reward_kit.agent import ToolRegistry, ToolError") & {
-            "litellm",
-            "openai",
-        }
-
     def test_importing_configures_no_logging_and_no_warnings(self):
         code = (
             "import logging, warnings; before = list(warnings.filters)\n"
@@ -88,9 +82,6 @@ class TestNames:
         code = "from reward_kit import *; print(reward_function.__module__, EvaluateResult.__name__)"
         assert python(code) == "reward_kit.typed_interface EvaluateResult"
 
-    def test_submodules_are_reachable_without_an_import_of_their_own(self):
-        assert python("import reward_kit; print(reward_kit.models.Message.__name__)") == "Message"
-
     def test_an_unknown_name_is_an_attribute_error(self):
         with pytest.raises(AttributeError, match="module 'reward_kit' has no attribute 'nothing'"):
             reward_kit.nothing  # noqa: B018 - the access is what is tested
@@ -108,28 +99,15 @@ class TestTheNameThatMeansTwoThings:
     """``reward_kit.reward_function`` is the decorator; the submodule is reached by importing from it."""
 
     IS_DECORATOR = "assert reward_kit.reward_function.__module__ == 'reward_kit.typed_interface'"
-    IS_MODULE = (
-        "import sys, types; assert isinstance(sys.modules['reward_kit.reward_function'], types.ModuleType)"
-    )
 
     @pytest.mark.parametrize(
         "imports",
         [
             "import reward_kit.reward_function",
             "from reward_kit.reward_function import RewardFunction, reward_function; import reward_kit",
-            "from reward_kit import RewardFunction; import reward_kit",
-            "from reward_kit import reward_function; import reward_kit.reward_function",
             "import reward_kit, reward_kit.reward_function as it; assert it is reward_kit.reward_function",
-            "import importlib, reward_kit; importlib.import_module('reward_kit.reward_function').requests",
             "import reward_kit; reward_kit.reward_function; from reward_kit.reward_function import requests",
         ],
     )
     def test_in_any_order_of_imports(self, imports):
         assert python(f"{imports}\n{self.IS_DECORATOR}\nprint('ok')") == "ok"
-
-    def test_the_module_is_in_sys_modules(self):
-        assert python(f"import reward_kit.reward_function\n{self.IS_MODULE}\nprint('ok')") == "ok"
-
-    def test_the_decorator_can_be_replaced_as_any_attribute(self, monkeypatch):
-        monkeypatch.setattr(reward_kit, "reward_function", "mine")
-        assert reward_kit.reward_function == "mine"

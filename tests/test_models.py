@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 
@@ -17,7 +16,6 @@ from reward_kit.models import (
     MetricResult,
     MetricRewardOutput,
     RewardOutput,
-    StepOutput,
     ToolCall,
 )
 
@@ -81,21 +79,12 @@ class TestMessage:
         with pytest.raises(KeyError):
             message["mood"]
 
-    def test_none_that_was_given_is_there(self):
-        message = Message(role="assistant", content=None, tool_calls=None)
-        assert "tool_calls" in message
-        assert message.get("content", "default") is None
-
 
 class TestMetricResult:
     def test_score_is_within_zero_and_one(self):
         for score in (-0.01, 1.01, math.nan):
             with pytest.raises(ValidationError):
                 MetricResult(score=score, reason="")
-
-    def test_reason_is_required(self):
-        with pytest.raises(ValidationError):
-            MetricResult(score=1.0)
 
     @pytest.mark.parametrize(("success", "valid"), [(True, True), (False, False), (None, True)])
     def test_success_is_the_older_name_of_is_score_valid(self, success, valid):
@@ -104,9 +93,6 @@ class TestMetricResult:
         assert metric.success is valid
         assert metric["success"] is valid
         assert "success" not in set(metric.keys())
-
-    def test_is_score_valid_wins_over_its_older_name(self):
-        assert MetricResult(score=1.0, reason="", success=False, is_score_valid=True).is_score_valid
 
 
 class TestEvaluateResult:
@@ -152,12 +138,6 @@ class TestEvaluateResult:
     def test_json_round_trip(self):
         assert EvaluateResult.model_validate_json(self.result.model_dump_json()) == self.result
 
-    def test_step_outputs_are_checked(self):
-        result = EvaluateResult(score=0, step_outputs=[StepOutput(step_index="turn", base_reward=1)])
-        assert result.step_outputs[0].metrics == {}
-        with pytest.raises(ValidationError):
-            EvaluateResult(score=0, step_outputs=[{"step_index": 0, "base_reward": "much"}])
-
 
 class TestRewardOutput:
     output = RewardOutput(
@@ -193,16 +173,10 @@ class TestRewardOutput:
             },
         }
 
-    def test_text_is_indented_json(self):
-        assert str(self.output) == json.dumps(self.output.to_dict(), indent=2)
-
     def test_reads_like_a_dict(self):
         assert self.output["metrics"]["task"]["score"] == 1.0
         assert set(self.output) == {"score", "reason", "metrics"}
         assert self.output.get("nothing") is None
-
-    def test_legacy_form_has_metrics_second(self):
-        assert RewardOutput(0.5, {"m": MetricRewardOutput(0.5)}).metrics["m"].score == 0.5
 
     @pytest.mark.parametrize("score", ["1.0", None, [1]])
     def test_a_score_that_is_no_number_is_refused(self, score):
@@ -211,19 +185,11 @@ class TestRewardOutput:
         with pytest.raises(ValueError, match="metric 'm': a score must be a number"):
             RewardOutput(score=1, metrics={"m": {"score": score}})
 
-    def test_a_metric_without_score_is_named(self):
-        with pytest.raises(ValueError, match=r"metric 'm': .*'score' is missing"):
-            RewardOutput(score=1, metrics={"m": {"reason": "r"}})
-
     def test_becomes_an_evaluate_result_and_back(self):
         output = RewardOutput(score=0.5, reason="why", metrics={"m": {"score": 0.5, "reason": "r"}})
         result = output.to_evaluate_result()
         assert result == EvaluateResult(score=0.5, reason="why", metrics={"m": {"score": 0.5, "reason": "r"}})
         assert result.to_reward_output() == output
-
-    def test_an_evaluate_result_cannot_hold_a_metric_above_one(self):
-        with pytest.raises(ValueError, match="less than or equal to 1"):
-            self.output.to_evaluate_result()
 
     @given(
         st.builds(

@@ -74,14 +74,6 @@ def test_a_bundle_holds_its_tasks_with_tools_reward_and_seed(folder: Path) -> No
     assert "my_task.tools" not in sys.modules
 
 
-def test_two_bundles_of_one_name_do_not_mix(tmp_path: Path) -> None:
-    for number in ("1", "2"):
-        write(tmp_path / number / "my_task", tools=TOOLS.replace("Add", f"Add {number}"))
-    for number in ("1", "2", "1"):
-        with TaskBundle.load(tmp_path / number / "my_task") as bundle:
-            assert bundle.tasks[0].registry.tools["add"].description == f"Add {number}"
-
-
 def test_a_packed_bundle_is_loaded_and_its_files_are_removed_on_close(folder: Path, tmp_path: Path) -> None:
     write(folder)
     archive = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "my_task")
@@ -103,19 +95,6 @@ def test_the_registry_may_have_another_name(folder: Path, toolset: str, tools: s
     write(folder, row(toolset=toolset), tools=tools)
     with TaskBundle.load(folder) as bundle:
         assert bundle.tasks[0].registry.name == ("other" if ":" in toolset else "tools")
-
-
-def test_rows_may_name_different_toolsets_and_rewards(folder: Path) -> None:
-    write(
-        folder,
-        row("a"),
-        row("b", toolset="my_task.more", reward="my_task.reward:strict"),
-        reward=REWARD + "\ndef strict(messages, **kwargs):\n    return {'score': 0.0}\n",
-        more=TOOLS.replace('"tools"', '"more"'),
-    )
-    with TaskBundle.load(folder) as bundle:
-        assert [task.registry.name for task in bundle.tasks] == ["tools", "more"]
-        assert [task.reward.__name__ for task in bundle.tasks] == ["evaluate", "strict"]
 
 
 def test_without_reward_py_the_end_goal_decides(folder: Path) -> None:
@@ -164,22 +143,6 @@ def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Pat
     )
 
 
-def test_the_bare_name_of_a_seed_file_is_no_sql(folder: Path) -> None:
-    write(folder, row(seed_sql="other.sql"))
-    (folder / "other.sql").write_text("CREATE TABLE t (x);")
-    (fault,) = faults(folder)
-    assert fault == (
-        "task.jsonl:1: row 'a', field 'seed_sql': 'other.sql' is a file, not SQL. Write \"file:other.sql\"."
-    )
-
-
-def test_a_faulty_seed_script_is_told_before_anything_is_imported(folder: Path) -> None:
-    write(folder, seed="def sed(db): pass\n", tools="raise RuntimeError('imported')\n")
-    (fault,) = faults(folder)
-    assert fault.startswith("task.jsonl:1: row 'a', field 'seed_sql': ")
-    assert fault.endswith('my_task/seed.py: has no "def seed(db)"')
-
-
 def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,20 +152,6 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
     assert fault == (
         "task.jsonl:1: row 'a', field 'toolset': there is no module 'nowhere' in "
         f"{tmp_path}, / or the installed packages (also in 1 more row)"
-    )
-
-
-def test_a_toolset_that_names_another_folder_gets_a_hint(folder: Path) -> None:
-    write(folder, row(toolset="your_task.tools"))
-    (fault,) = faults(folder)
-    assert fault.endswith("The bundle's folder is 'my_task': did you mean \".tools\"?")
-
-
-def test_a_bundle_without_tools_is_told_which_file_to_write(folder: Path) -> None:
-    write(folder, tools="")
-    (fault,) = faults(folder)
-    assert fault.endswith(
-        f"there is no module 'my_task.tools' in package 'my_task'. Write {folder / 'tools.py'}."
     )
 
 
@@ -274,21 +223,6 @@ def test_a_row_without_any_reward_is_told(folder: Path) -> None:
     assert fault.startswith(
         "task.jsonl:2: row 'b', field 'end_goal_sql': is missing, and there is no my_task/reward.py"
     )
-
-
-def test_the_faults_of_all_toolsets_and_rewards_are_told_together(folder: Path) -> None:
-    write(
-        folder,
-        row("a", toolset="my_task.broken"),
-        row("b", reward="my_task.reward:missing"),
-        row("c", toolset="elsewhere.tools"),
-        broken="1 / 0\n",
-    )
-    assert [line.split(": ")[0] for line in faults(folder)] == [
-        "task.jsonl:1",
-        "task.jsonl:2",
-        "task.jsonl:3",
-    ]
 
 
 def test_a_relative_toolset_is_the_folders_own_whatever_its_name(tmp_path: Path) -> None:

@@ -106,27 +106,6 @@ def test_a_foreign_module_of_the_same_name_is_told_and_left_alone(
     del sys.modules["my_task"]
 
 
-def test_a_namesake_that_is_installed_but_not_imported_does_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package(tmp_path / "installed", value="installed", init=True)
-    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-    package(tmp_path / "cwd", value="cwd")
-    monkeypatch.chdir(tmp_path / "cwd")
-    imports = BundleImports(package(tmp_path / "own", value="own"))
-    assert imports.module("my_task.tools").number == "own"
-    assert imports.module("my_task.data").number == "own"
-    imports.close()
-
-
-def test_a_dataset_in_a_subfolder_finds_the_tools_above_it(tmp_path: Path) -> None:
-    folder = package(tmp_path)
-    (folder / "rows").mkdir()
-    imports = BundleImports(folder / "rows")
-    assert imports.module("my_task.tools").number == 1
-    imports.close()
-
-
 def test_a_folder_named_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "antigravity"
     folder.mkdir()

@@ -175,13 +175,3 @@ def test_files_packed_without_a_folder_get_that_of_their_rows(
     found = find_bundle(pack(folder, tmp_path / "v2.zip", ""))
     assert found.folder.name == name
     found.discard()
-
-
-def test_nothing_is_left_behind_by_a_refused_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    (tmp_path / "x.zip").write_bytes(b"nonsense")
-    with pytest.raises(BundleError):
-        find_bundle(tmp_path / "x.zip")
-    assert list(scratch.iterdir()) == []

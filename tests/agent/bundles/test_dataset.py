@@ -11,7 +11,6 @@ import pytest
 from reward_kit.agent.bundles.dataset import Dataset, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.task_row import FaultyBundleError
-from reward_kit.errors import BundleError
 
 
 def row(row_id: str = "a", **fields: Any) -> str:
@@ -50,12 +49,6 @@ def test_a_row_may_be_wrapped_if_its_later_lines_are_indented(tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_bad_json_in_a_wrapped_row_is_reported_where_it_stands(tmp_path: Path) -> None:
-    assert faults(tmp_path, '{"id": "b",\n  "toolset" "x"}\n') == [
-        "task.jsonl:2:13: not valid JSON: Expecting ':' delimiter"
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -87,15 +80,6 @@ def test_the_faults_of_all_rows_are_told_together_one_line_each(tmp_path: Path) 
     ]
 
 
-def test_thousands_of_faults_are_counted_but_not_all_shown(tmp_path: Path) -> None:
-    with pytest.raises(FaultyBundleError) as caught:
-        read(tmp_path, "{}x\n" * 1000)
-    assert len(caught.value.faults) == 1000
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 201
-    assert lines[-1] == "… and 800 more faults"
-
-
 def test_duplicate_ids_name_both_lines(tmp_path: Path) -> None:
     assert faults(tmp_path, f"{row('a')}\n{row('b')}\n{row('a')}\n") == [
         "task.jsonl:3: row 'a', field 'id': line 1 has the same id"
@@ -107,11 +91,6 @@ def test_ids_that_differ_in_case_only_would_share_a_folder(tmp_path: Path) -> No
     assert fault.startswith(
         "task.jsonl:2: row 'alice', field 'id': line 1 has the id 'Alice', the same folder name"
     )
-
-
-def test_a_dataset_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="has no rows"):
-        read(tmp_path, "# nothing yet\n")
 
 
 def test_a_file_reference_becomes_the_text_of_the_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, rescore
 from reward_kit.agent.rescoring.rejudged import Rescoring
@@ -99,19 +99,3 @@ def test_a_renamed_folder_goes_on_if_its_rows_are_else_the_same(
     assert (again.score, len(again.outcomes)) == (1.0, 6)
     assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
     assert len(resumed().outcomes) == 6
-
-
-def test_a_renamed_folder_hides_no_changed_field(bundle: Bundle, finished: EvaluationResult) -> None:
-    after = renamed(bundle)
-    rows(after, toolset="plane_task.tools", max_steps=7)
-    with pytest.raises(UsageError) as raised:
-        resumed(dataset=after.folder)
-    told = raised.value.fault.splitlines()[1:]
-    assert told == ["  row a: its fields have changed: max_steps was 30, is 7 (also in 1 more row)"]
-
-
-def test_other_rows_of_another_bundle_still_join(bundle: Bundle, finished: EvaluationResult) -> None:
-    after = moved(bundle, "plane_task")
-    after.rows({"id": "c", "actions": GOLD, "toolset": "plane_task.tools"})
-    after.write("tools.py", TOOLS.replace("'reserved'", "'held'"))
-    assert {row.row_id for row in resumed(dataset=after.folder).rows if row.n} == {"a", "b", "c"}

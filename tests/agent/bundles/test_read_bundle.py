@@ -42,34 +42,7 @@ def test_nothing_of_the_bundle_is_imported_nor_its_seed_run(tmp_path: Path) -> N
     assert str(tmp_path) not in sys.path
 
 
-def test_the_parents_of_an_installed_bundle_are_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle(tmp_path / "outer_unread", {})
-    bundle(tmp_path / "outer_unread" / "unread", {})
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with read_bundle("outer_unread.unread") as read:
-        assert read.folder == tmp_path / "outer_unread" / "unread"
-    assert "outer_unread" not in sys.modules
-
-
 def test_faults_of_rows_and_of_templates_are_found_without_imports(tmp_path: Path) -> None:
     folder = bundle(tmp_path / "unread", {}, {"sim_user_template": "no place"})
     with pytest.raises(BundleError, match=r"task\.jsonl:2: row 'row_1', field 'sim_user_template'"):
         read_bundle(folder)
-
-
-def test_open_gives_the_tasks_of_the_rows(tmp_path: Path) -> None:
-    folder = bundle(
-        tmp_path / "unread",
-        {"end_goal_sql": "SELECT 1"},
-        __init___py="",
-        tools_py="from reward_kit.agent import ToolRegistry\nR = ToolRegistry('unread')\n",
-    )
-    (folder / "reward.py").unlink()
-    read = read_bundle(folder)
-    with read.open() as opened:
-        (task,) = opened.tasks
-        assert task.row is read.rows[0]
-        assert task.seed is read.seeds[0]
-        assert task.registry.name == "unread"

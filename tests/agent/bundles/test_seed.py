@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from reward_kit.agent.bundles.seed import SeedScript, SeedSource, folder_seed
-from reward_kit.agent.database.seeding import seed_base
 from reward_kit.errors import BundleError
 
 
@@ -80,12 +79,6 @@ def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     assert source.at("2025-05-19").key != source.at("2025-05-20").key
     assert source.at("2025-05-19").now == "2025-05-19"
     assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key
-
-
-def test_a_seed_that_does_not_read_the_clock_has_one_key(tmp_path: Path) -> None:
-    source = SeedSource.of("INSERT INTO t VALUES ('no longer needed now', date('2025-01-01'));")
-    assert source.at("2025-05-19") == source.at(None)
-    assert source.at("2025-05-19").now is None
 
 
 def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -165,22 +158,3 @@ def test_input_files_outside_of_the_folder_are_not_read(tmp_path: Path, pattern:
 def test_a_seed_that_is_only_prepared_by_its_call_is_refused(tmp_path: Path, source: str) -> None:
     with pytest.raises(BundleError, match="has not run"):
         run(script(tmp_path, source))
-
-
-@pytest.mark.parametrize(
-    ("sql", "python", "place"),
-    [
-        ("CREATE TABLE t (a);", "db.execute('BEGIN')", "seed.py"),
-        ("BEGIN; CREATE TABLE t (a);", "pass", "seed.sql"),
-        ("", "db.execute('BEGIN')", "seed.py"),
-    ],
-)
-def test_the_part_that_leaves_a_transaction_open_is_named(
-    tmp_path: Path, sql: str, python: str, place: str
-) -> None:
-    (tmp_path / "seed.sql").write_text(sql)
-    script(tmp_path, f"def seed(db):\n    {python}\n")
-    seed = folder_seed(tmp_path)
-    with pytest.raises(BundleError, match="begun and never ended") as caught:
-        seed_base(tmp_path / "base.db", seed.sql, script=seed.script, origin=seed.origin)
-    assert str(caught.value).startswith(f"{tmp_path.name}/{place}: ")

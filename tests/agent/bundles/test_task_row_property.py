@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reward_kit.agent.bundles.dataset import read_dataset, row_faults
 from reward_kit.agent.bundles.files import BundleFiles
-from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.agent.bundles.task_row import INJECTED, KNOWN_FIELDS, TaskRow
-from reward_kit.errors import BundleError
 
 KNOWN = list(KNOWN_FIELDS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -81,19 +78,3 @@ def test_every_object_is_either_a_row_or_has_faults(data: Any) -> None:
     if not faults:
         assert TaskRow.from_json(data).id == data["id"]
     assert all(isinstance(fault, str) and fault for _, fault in faults)
-
-
-@given(
-    data=st.data(),
-    result=st.lists(JSON, min_size=1, max_size=3) | st.dictionaries(TEXT, JSON, min_size=1, max_size=3),
-)
-def test_a_reference_finds_every_place_of_a_result(data: st.DataObject, result: Any) -> None:
-    way, value = [], result
-    while isinstance(value, (dict, list)) and value and (not way or data.draw(st.booleans())):
-        part = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
-        way.append(part)
-        value = value[part]
-    arguments = {"x": [{"$result": [1, *way]}]}
-    assert resolve_references(arguments, ["", json.dumps(result)]) == {"x": [value]}
-    with pytest.raises(BundleError):
-        resolve_references(arguments, [""])

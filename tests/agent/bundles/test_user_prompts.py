@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from flight_bundle import Bundle, flight_bundle
 from hypothesis import given
 from hypothesis import strategies as st
-from small_task import small_task
 
 import reward_kit.agent.users
-from reward_kit.agent import EvaluationConfig, TaskBundle
+from reward_kit.agent import TaskBundle
 from reward_kit.agent.bundles.files import PLACEHOLDERS, placeholder_fault
-from reward_kit.agent.storage.fingerprints import planned
-from reward_kit.agent.storage.resume import make_run
 from reward_kit.agent.users.llm import filled, prompt
 from reward_kit.errors import BundleError
 
@@ -84,15 +80,6 @@ def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: st
     (bundle.folder / "prompts" / name).write_text(text)
     with pytest.raises(BundleError, match=fault):
         TaskBundle.load(bundle.dataset)
-
-
-def test_an_evaluation_is_not_continued_with_other_prompts(tmp_path: Path) -> None:
-    task = small_task(tmp_path)
-    other = dataclasses.replace(task, user_prompts={"user": "{instruction}"})
-    config = EvaluationConfig(dataset="x")
-    config.eval_id = "e"
-    runs = [make_run(config, planned([each]), {"book": 1}, {}) for each in (task, other)]
-    assert runs[0].rows[0].fingerprints["row"] != runs[1].rows[0].fingerprints["row"]
 
 
 @given(st.text(), st.text())

@@ -133,20 +133,3 @@ def test_all_faults_are_told_at_once_and_a_near_miss_is_recognised() -> None:
         "'flightid' is unknown (did you mean 'flight_id'?)",
         "'passenger' is missing",
     ]
-
-
-def test_injected_parameters_cannot_be_given_by_the_model() -> None:
-    def tool(db, rollout):
-        pass
-
-    assert refusal(read_signature(tool), {"db": 1}) == "'db' is unknown"
-
-
-def test_a_hundred_faults_and_long_values_make_a_short_text() -> None:
-    def tool(value: list[int]):
-        pass
-
-    text = refusal(read_signature(tool), {"value": ["x" * 10_000] * 100})
-
-    assert text.endswith("; 92 more")
-    assert len(text) < 2000

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from reward_kit.agent.tools.registry import ToolRegistry
-from reward_kit.errors import BundleError, ToolError
+from reward_kit.errors import BundleError
 
 FLIGHT_TOOLS = (Path(__file__).parents[3] / "examples" / "flight_task" / "tools.py").read_text()
 
@@ -65,37 +65,6 @@ def test_a_decorated_function_is_returned_unchanged() -> None:
     assert registry.tool(function) is function
     assert registry.tool("Again", name="again")(function) is function
     assert list(registry.tools) == ["function", "again"]
-
-
-def test_a_bare_decorator_reads_annotations_and_docstring() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def search(origin: str, limit: int = 10, db=None):
-        """List flights.
-
-        Args:
-            origin: Airport code.
-        """
-
-    assert registry.get_openai_tools() == [
-        {
-            "type": "function",
-            "function": {
-                "name": "search",
-                "description": "List flights.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {
-                        "origin": {"type": "string", "description": "Airport code."},
-                        "limit": {"type": "integer", "default": 10},
-                    },
-                    "required": ["origin"],
-                    "additionalProperties": False,
-                },
-            },
-        }
-    ]
 
 
 # What is an error at import, and where it says so
@@ -162,14 +131,6 @@ def test_generators_and_things_that_are_no_functions_are_refused() -> None:
         registry.tool("text")(5)  # type: ignore[type-var]  # the very mistake that is tested
 
 
-@pytest.mark.parametrize(
-    "options", [{"database": "memory"}, {"tool_timeout": 0}, {"tool_timeout": -1}, {"tool_timeout": "1"}]
-)
-def test_an_impossible_option_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(BundleError, match=next(iter(options))):
-        ToolRegistry("tools", **options)
-
-
 @pytest.mark.parametrize("seconds", [0, -1, "5", float("nan")])
 def test_an_impossible_time_is_refused_where_it_is_set_later(seconds: Any) -> None:
     registry = ToolRegistry("tools")
@@ -227,16 +188,6 @@ def test_a_registry_knows_its_bundles_folder(tmp_path: Path, file: str, folder: 
     assert module.R.folder == (tmp_path / folder).resolve()
 
 
-def test_a_registry_of_a_derived_class_knows_its_makers_folder(tmp_path: Path) -> None:
-    class Own(ToolRegistry):
-        def __init__(self) -> None:
-            super().__init__("own")
-
-    module = module_from(tmp_path / "tools.py", "derived", "def make(kind): return kind()\n")
-
-    assert module.make(Own).folder == tmp_path.resolve()
-
-
 # Including
 
 
@@ -245,15 +196,6 @@ def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
     for tool in tools:
         made.tool(name=tool)(lambda: "ran")
     return made
-
-
-def test_included_tools_come_after_the_own_ones_in_order() -> None:
-    registry = registry_of("main", "a", "b")
-
-    registry.get_openai_tools()
-    registry.include(registry_of("more", "d", "c"))
-
-    assert [tool["function"]["name"] for tool in registry.get_openai_tools()] == ["a", "b", "d", "c"]
 
 
 def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing() -> None:
@@ -267,22 +209,6 @@ def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing(
 # Calling
 
 
-async def test_a_call_by_name_returns_what_the_model_sees() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def add(a: int, b: int = 1):
-        return {"sum": a + b}
-
-    @registry.tool
-    def greet(name: str):
-        return f"Hello {name}"
-
-    assert await registry.execute_tool("add", {"a": 2}) == '{"sum": 3}'
-    assert await registry.execute_tool("add", '{"a": 2, "b": 5}') == '{"sum": 7}'
-    assert await registry.execute_tool("greet", {"name": "Zoë"}) == "Hello Zoë"
-
-
 async def test_an_unknown_tool_is_told_with_the_nearest_name_and_all_names() -> None:
     registry = registry_of("tools", "search_flights", "pay_booking")
 
@@ -294,23 +220,6 @@ async def test_an_unknown_tool_is_told_with_the_nearest_name_and_all_names() -> 
         "available: search_flights, pay_booking"
     )
     assert (await ToolRegistry("none").call("x", {})).content == "Error: unknown tool 'x'; available: none"
-
-
-async def test_an_error_in_a_call_names_the_tool_and_what_to_mend() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def book(flight_id: int, passenger: str):
-        raise ToolError("not reached")
-
-    result = await registry.call("book", {"flight_id": "5"})
-
-    assert result.status == "invalid_arguments"
-    assert result.arguments == {"flight_id": "5"}
-    assert result.content == (
-        "Error: invalid arguments for tool 'book': "
-        "'flight_id' should be a valid integer, got \"5\" (string); 'passenger' is missing"
-    )
 
 
 # What a module of tools costs to import

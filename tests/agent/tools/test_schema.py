@@ -17,6 +17,10 @@ from reward_kit.agent.tools.schema import ToolSignature, read_signature
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    pass
+
+
+if TYPE_CHECKING:
     from nowhere import Database
 
 
@@ -159,25 +163,6 @@ def test_only_a_type_that_contains_itself_stays_a_reference() -> None:
     )
 
 
-def test_references_inside_a_hand_written_schema_are_resolved() -> None:
-    def tool(flat, deep):
-        pass
-
-    code = {"$ref": "#/$defs/Code", "$defs": {"Code": {"type": "string", "maxLength": 3}}}
-    node = {
-        "$ref": "#/$defs/N",
-        "$defs": {"N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}},
-    }
-    signature = read_signature(tool, {"flat": code, "deep": node})
-
-    assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
-    assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
-    Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
-    assert "'deep.next.next' must be of type" in refusal(
-        signature, {"flat": "SFO", "deep": {"next": {"next": 5}}}
-    )
-
-
 def test_annotations_and_docstring_make_the_schema_without_parameters() -> None:
     def book(flight_id: int, seats: list[str], cabin: Literal["economy", "business"] = "economy", db=None):
         """Book seats.
@@ -198,13 +183,23 @@ def test_annotations_and_docstring_make_the_schema_without_parameters() -> None:
     assert (signature.injected, signature.needed) == ({"db"}, frozenset())
 
 
-def test_what_is_said_nearest_to_a_parameter_describes_it() -> None:
-    def tool(a: Annotated[str, Field(description="near")], b: Passenger, c: Passenger):
+def test_references_inside_a_hand_written_schema_are_resolved() -> None:
+    def tool(flat, deep):
         pass
 
-    properties = read_signature(tool, None, {"a": "far", "b": "Who flies."}).schema["properties"]
+    code = {"$ref": "#/$defs/Code", "$defs": {"Code": {"type": "string", "maxLength": 3}}}
+    node = {
+        "$ref": "#/$defs/N",
+        "$defs": {"N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}},
+    }
+    signature = read_signature(tool, {"flat": code, "deep": node})
 
-    assert [properties[name]["description"] for name in "abc"] == ["near", "Who flies.", "A traveller."]
+    assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
+    assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
+    Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
+    assert "'deep.next.next' must be of type" in refusal(
+        signature, {"flat": "SFO", "deep": {"next": {"next": 5}}}
+    )
 
 
 def test_the_annotation_of_an_injected_parameter_is_never_evaluated() -> None:
@@ -212,6 +207,15 @@ def test_the_annotation_of_an_injected_parameter_is_never_evaluated() -> None:
         pass
 
     assert list(read_signature(tool).schema["properties"]) == ["flight_id"]
+
+
+def test_what_is_said_nearest_to_a_parameter_describes_it() -> None:
+    def tool(a: Annotated[str, Field(description="near")], b: Passenger, c: Passenger):
+        pass
+
+    properties = read_signature(tool, None, {"a": "far", "b": "Who flies."}).schema["properties"]
+
+    assert [properties[name]["description"] for name in "abc"] == ["near", "Who flies.", "A traveller."]
 
 
 def test_annotations_may_name_local_classes() -> None:

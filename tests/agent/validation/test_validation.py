@@ -134,32 +134,6 @@ async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> No
     )
 
 
-RUINED = """\
-def evaluate(messages, *, db, gold_db, **kwargs):
-    return {"score": float(db.equals(gold_db))}
-"""
-"""Right for whoever does nothing, where the gold actions could not be done."""
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        {"name": "broken", "arguments": {}},
-        {"name": "take", "arguments": {"seat": "one", "name": "Alice"}},
-        {"name": "take", "arguments": {"seat": {"$result": [0, "seat"]}, "name": "Alice"}},
-    ],
-    ids=["raises", "wrong argument", "no such result"],
-)
-async def test_nothing_is_called_right_where_gold_actions_cannot_be_done(
-    tmp_path: Path, action: dict[str, Any]
-) -> None:
-    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
-    report = await check(tmp_path, {"actions": [refused, action]}, reward=RUINED)
-    assert not report.ok
-    assert not any("give reward 1" in line or "which is right" in line for line in report.lines())
-    assert "doing nothing gives 1: whether that is right shows once" in report.warnings[-1].text
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -211,20 +185,6 @@ async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_acti
     assert [finding.text for finding in report.errors] == [
         "doing nothing gives reward 1, though the gold actions change data"
     ]
-
-
-async def test_a_reward_that_doing_nothing_earns_is_a_warning_where_it_may_be_meant_so(
-    tmp_path: Path,
-) -> None:
-    report = await check(
-        tmp_path,
-        {"end_goal_sql": NOBODY_NEW},
-        {"end_goal_sql": NOBODY_NEW, "actions": [], "outputs": ["seat 1 is free"]},
-    )
-    assert report.ok
-    first, second = report.warnings
-    assert "which is right only if the row asks for no change" in first.text
-    assert "the reward does not look at 'outputs'" in second.text
 
 
 async def test_a_reward_that_does_not_look_at_outputs_is_a_warning(tmp_path: Path) -> None:
