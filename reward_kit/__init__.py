@@ -77,22 +77,6 @@ _find = lazy_names(
         "reward_kit.reward_function": ["RewardFunction"],
         "reward_kit.typed_interface": ["reward_function"],
     },
-    submodules={
-        "adapters",
-        "agent",
-        "auth",
-        "cli",
-        "common_utils",
-        "errors",
-        "evaluation",
-        "generic_server",
-        "integrations",
-        "models",
-        "resources",
-        "rl_processing",
-        "server",
-        "typed_interface",
-    },
 )
 
 

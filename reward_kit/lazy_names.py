@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, Collection[str]], submodules: Collection[str] = ()
-) -> Callable[[str], Any]:
-    """Make a module ``__getattr__`` for ``package``.
+def lazy_names(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], Any]:
+    """Make a module ``__getattr__`` for ``package``; its submodules are attributes, too.
 
-    ``homes`` maps modules to the names they define; ``submodules`` are reachable as attributes without an
-    explicit import.
+    ``homes`` maps modules to the names they define.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def find(name: str) -> Any:
         if name in home_of:
             return getattr(importlib.import_module(home_of[name]), name)
-        if name in submodules:
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

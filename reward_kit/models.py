@@ -96,16 +96,14 @@ class _ReadsLikeDict:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the field's value, or ``default``."""
-        try:
-            return self[name]
-        except KeyError:
+        if name not in self:
             return default
+        return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        name = self.older_names.get(name, name)
-        if name not in self.keys():
+        if name not in self:
             raise KeyError(name)
-        return getattr(self, name)
+        return getattr(self, self.older_names.get(name, name))
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys() or name in self.older_names

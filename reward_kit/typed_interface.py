@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Callable
@@ -68,9 +69,16 @@ def reward_function(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", type(function).__name__)
-        _require_var_keyword(function, name)
+        parameters = inspect.signature(function).parameters.values()
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            raise ValueError(
+                f"Function '{name}' must accept **kwargs parameter. "
+                "Please add '**kwargs' to the function signature."
+            )
         coerced = _message_arguments(function, mode)
-        provided = _set_up(resources)
+        provided = {kind: list(wrappers) for kind, wrappers in (resources or {}).items()}
+        for service in itertools.chain.from_iterable(provided.values()):
+            service.setup()
 
         def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
             for argument in coerced:
@@ -107,58 +115,31 @@ def reward_function(
     return decorate if _func is None else decorate(_func)
 
 
-def _require_var_keyword(function: Callable[..., Any], name: str) -> None:
-    parameters = inspect.signature(function).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        raise ValueError(
-            f"Function '{name}' must accept **kwargs parameter. "
-            "Please add '**kwargs' to the function signature."
-        )
-
-
-def _set_up(resources: dict[str, list[ResourceWrapper]] | None) -> dict[str, list[ResourceWrapper]]:
-    provided = {kind: list(wrappers) for kind, wrappers in (resources or {}).items()}
-    for wrappers in provided.values():
-        for wrapper in wrappers:
-            wrapper.setup()
-    return provided
-
-
 def _checked(result: Any, mode: str, name: str) -> Any:
+    """The result as it is if it is one, else as an ``EvaluateResult``; a list of them in batch mode."""
+    if mode not in ("pointwise", "batch"):
+        raise ValueError(f"Internal error: Invalid mode '{mode}' in wrapper.")
+    results = [result] if mode == "pointwise" else result
+    if isinstance(results, list):
+        if all(isinstance(one, EvaluateResult | RewardOutput) for one in results):
+            return result
+        results = [one.to_evaluate_result() if isinstance(one, RewardOutput) else one for one in results]
     try:
-        if mode == "pointwise":
-            if isinstance(result, EvaluateResult | RewardOutput):
-                return result
-            return EvaluateResult.model_validate(result)
         if mode == "batch":
-            return _checked_batch(result)
+            return _results.validate_python(results)
+        return EvaluateResult.model_validate(result)
     except ValidationError as error:
         raise ValueError(
             f"Return value from function '{name}' failed Pydantic validation for mode '{mode}':\n{error}"
         ) from None
-    raise ValueError(f"Internal error: Invalid mode '{mode}' in wrapper.")
-
-
-def _checked_batch(results: Any) -> Any:
-    if not isinstance(results, list):
-        return _results.validate_python(results)
-    if all(isinstance(result, EvaluateResult | RewardOutput) for result in results):
-        return results
-    return _results.validate_python(
-        [result.to_evaluate_result() if isinstance(result, RewardOutput) else result for result in results]
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageArgument:
-    """A parameter annotated as messages.
-
-    ``position`` is its index among the positional parameters, ``None`` if keyword-only; ``fault`` begins the
-    message of a validation error.
-    """
+    """A parameter annotated as messages; ``fault`` begins the message of a validation error."""
 
     name: str
-    position: int | None
+    position: int
     adapter: TypeAdapter[Any]
     fault: str
     may_be_none: bool
@@ -167,7 +148,7 @@ class _MessageArgument:
         """Return ``args`` with this argument as messages; a keyword argument is replaced in ``kwargs``."""
         if self.name in kwargs:
             kwargs[self.name] = self._messages(kwargs[self.name])
-        elif self.position is not None and self.position < len(args):
+        elif self.position < len(args):
             value = self._messages(args[self.position])
             return (*args[: self.position], value, *args[self.position + 1 :])
         return args
@@ -187,27 +168,19 @@ def _message_arguments(function: Callable[..., Any], mode: str) -> list[_Message
     These are ``messages`` (``rollouts_messages``, a list of lists, in batch mode) and ``ground_truth``. Any
     other annotation than a list of ``Message``, optional or not, leaves the argument as the caller gave it.
     """
-    conversation = ("rollouts_messages", 2) if mode == "batch" else ("messages", 1)
+    depths = {"rollouts_messages" if mode == "batch" else "messages": 2 if mode == "batch" else 1}
+    depths["ground_truth"] = 1
     found = []
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
-        for name, depth in (conversation, ("ground_truth", 1)):
-            if parameter.name != name:
-                continue
-            hint = _resolved(parameter.annotation, function)
-            inner = _without_none(hint)
-            if not _is_messages(inner, depth):
-                continue
-            fault = f"Input '{name}' failed Pydantic validation"
-            is_truth = name == "ground_truth"
-            found.append(
-                _MessageArgument(
-                    name=name,
-                    position=None if parameter.kind is parameter.KEYWORD_ONLY else position,
-                    adapter=_adapter(depth),
-                    fault=f"{fault} for List[Message]" if is_truth else fault,
-                    may_be_none=is_truth or inner is not hint,
-                )
-            )
+        name, depth = parameter.name, depths.get(parameter.name)
+        hint = None if depth is None else _resolved(parameter.annotation, function)
+        inner = _without_none(hint)
+        if depth is None or not _is_messages(inner, depth):
+            continue
+        is_truth = name == "ground_truth"
+        fault = f"Input '{name}' failed Pydantic validation{' for List[Message]' if is_truth else ''}"
+        may_be_none = is_truth or inner is not hint
+        found.append(_MessageArgument(name, position, _adapter(depth), fault, may_be_none))
     return found
 
 

@@ -63,8 +63,6 @@ def _from_sections(key: str) -> str | None:
                 return parser.get(section, key) or None
     except configparser.MissingSectionHeaderError:
         return None  # no sections: the simple parser has read everything
-    except configparser.Error as error:
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
         logger.warning("Configparser error reading %s: %s", AUTH_INI_FILE, error)
-    except Exception as error:  # noqa: BLE001 - a credentials file in any state must not stop work that needs none
-        logger.warning("Unexpected error reading %s: %s", AUTH_INI_FILE, error)
     return None

@@ -20,16 +20,11 @@ def load_jsonl(file_path: str | Path) -> list[Any]:
     try:
         with Path(file_path).open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                values.extend(_values_of_line(line, place=f"{file_path}:{number}"))
+                try:
+                    values.append(json.loads(line))
+                except json.JSONDecodeError as error:
+                    logger.warning("%s:%d: not JSON: %s", file_path, number, error)
     except (OSError, ValueError) as error:
         logger.warning("%s cannot be read: %s", file_path, error)
         return []
     return values
-
-
-def _values_of_line(line: str, place: str) -> list[Any]:
-    try:
-        return [json.loads(line)]
-    except json.JSONDecodeError as error:
-        logger.warning("%s: not JSON: %s", place, error)
-        return []

@@ -59,26 +59,16 @@ class EvaluatorPreviewResult:
         return len(self.results)
 
     def __str__(self) -> str:
-        lines = [
-            "Evaluation Preview Results",
-            "------------------------",
-            f"Total Samples: {self.total_samples}",
-            f"Total Runtime: {self.total_runtime_ms} ms",
-            "",
-            "Individual Results:",
-            "------------------",
-        ]
+        text = (
+            "Evaluation Preview Results\n------------------------\n"
+            f"Total Samples: {self.total_samples}\nTotal Runtime: {self.total_runtime_ms} ms\n\n"
+            "Individual Results:\n------------------"
+        )
         for result in self.results:
-            lines += [
-                f"Sample {result.index + 1}:",
-                f"  Success: {result.success}",
-                f"  Score: {result.score}",
-            ]
-            lines += [f"  {name}: {value}" for name, value in result.per_metric_evals.items()]
-            if result.error:
-                lines.append(f"  Error: {result.error}")
-            lines.append("")
-        return "\n".join(lines).rstrip()
+            text += f"\nSample {result.index + 1}:\n  Success: {result.success}\n  Score: {result.score}\n"
+            text += "".join(f"  {name}: {value}\n" for name, value in result.per_metric_evals.items())
+            text += f"  Error: {result.error}\n" if result.error else ""
+        return text.rstrip()
 
     def display(self) -> None:
         """Print the results."""
@@ -142,12 +132,10 @@ class Evaluator:
             result.success, result.score = False, None
             result.error = f"{name + ': ' if name else ''}{type(error).__name__}: {error}"
             return
-        if self.multi_metrics:
-            result.score = judged.score
-            for key, metric in judged.metrics.items():
-                result.per_metric_evals[key] = {"score": metric.score, "reason": metric.reason}
-        else:
-            result.per_metric_evals[name] = {"score": judged.score, "reason": judged.reason}
+        metrics = judged.metrics if self.multi_metrics else {name: judged}
+        result.score = judged.score if self.multi_metrics else None
+        for key, metric in metrics.items():
+            result.per_metric_evals[key] = {"score": metric.score, "reason": metric.reason}
 
 
 def preview_evaluation(
@@ -190,7 +178,12 @@ def preview_evaluation(
                 raise ValueError("`folder` must be specified for multi_metrics mode.")
             evaluator.load_multi_metrics_folder(folder)
         else:
-            for name, path in _named_folders(metric_folders):
+            if not metric_folders:
+                raise ValueError("At least one metric_folder must be specified.")
+            for pair in metric_folders:
+                name, equals, path = pair.partition("=")
+                if not equals:
+                    raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
                 evaluator.load_metric_folder(name, path)
         if huggingface_dataset:
             samples = samples_from_hugging_face(
@@ -213,12 +206,3 @@ def create_evaluation(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001 - 
         "deploying an evaluator to the Fireworks platform is not part of this package",
         remedy="To serve a reward yourself: python -m reward_kit.generic_server package.module.function",
     )
-
-
-def _named_folders(pairs: list[str] | None) -> list[tuple[str, str]]:
-    if not pairs:
-        raise ValueError("At least one metric_folder must be specified.")
-    for pair in pairs:
-        if "=" not in pair:
-            raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
-    return [(name, path) for name, _, path in (pair.partition("=") for pair in pairs)]

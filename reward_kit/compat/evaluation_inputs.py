@@ -11,9 +11,6 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import itertools
-import json
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,26 +18,23 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import RewardKitError
 from reward_kit.models import EvaluateResult, RewardOutput
 
+from .common_utils import load_jsonl
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-logger = logging.getLogger(__name__)
-
 
 Sample = dict[str, Any]
 """``messages``, optionally ``ground_truth``, and further keyword arguments of the reward."""
 
 
 def samples_from_jsonl(path: str | Path, max_samples: int) -> list[Sample]:
-    """Read up to ``max_samples`` objects of a JSONL file; other lines are logged and skipped.
+    """Read the first ``max_samples`` objects of a JSONL file; lines that are not JSON are logged.
 
     Raises ``ValueError`` if the file does not exist.
     """
     if not Path(path).exists():
         raise ValueError(f"Sample file does not exist: {path}")
-    with Path(path).open(encoding="utf-8") as file:
-        objects = (_object(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip())
-        return list(itertools.islice((value for value in objects if value is not None), max_samples))
+    return [value for value in load_jsonl(path) if isinstance(value, dict)][:max_samples]
 
 
 def samples_from_hugging_face(
@@ -144,15 +138,3 @@ def judge_sample(evaluate: Callable[..., Any], sample: Sample) -> EvaluateResult
     if isinstance(result, RewardOutput):
         return result.to_evaluate_result()
     return result if isinstance(result, EvaluateResult) else EvaluateResult.model_validate(result)
-
-
-def _object(line: str, place: str) -> Sample | None:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        logger.warning("%s: not JSON: %s", place, error)
-        return None
-    if isinstance(value, dict):
-        return value
-    logger.warning("%s: not a JSON object", place)
-    return None

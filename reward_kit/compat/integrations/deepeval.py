@@ -26,7 +26,12 @@ def adapt_metric(metric: Any) -> Callable[..., EvaluateResult]:
 
     @reward_function
     def adapted(messages: list[Any], ground_truth: str | None = None, **kwargs: Any) -> EvaluateResult:
-        test_case_class = _test_case_class()
+        try:
+            test_case_class = importlib.import_module("deepeval.test_case").LLMTestCase
+        except ImportError as error:
+            raise ImportError(
+                "deepeval must be installed to use this integration: pip install deepeval"
+            ) from error
         if not messages:
             return EvaluateResult(score=0.0, reason="No messages")
         known = {
@@ -43,15 +48,6 @@ def adapt_metric(metric: Any) -> Callable[..., EvaluateResult]:
         return EvaluateResult(score=score, reason=reason, metrics={_name_of(metric): result})
 
     return adapted
-
-
-def _test_case_class() -> Any:
-    try:
-        return importlib.import_module("deepeval.test_case").LLMTestCase
-    except ImportError as error:
-        raise ImportError(
-            "deepeval must be installed to use this integration: pip install deepeval"
-        ) from error
 
 
 def _name_of(metric: Any) -> str:
