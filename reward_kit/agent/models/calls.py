@@ -70,8 +70,6 @@ class Call:
     answers_before: int = 0
     reserved: int = 0
     is_sent: bool = False
-    is_trial: bool = False
-    deadline: asyncio.Timeout | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:

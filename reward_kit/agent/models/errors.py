@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, retry_after, seconds_until
@@ -55,11 +54,21 @@ def model_error(
         return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
     if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
         return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
-    return _other_fault(error, kinds, status, text, place, address, raw)
+    if "connection error" in text.lower() or "Connect" in str(error.__context__):
+        return _no_connection(error, place, address)
+    if status is None:
+        fault = f"the answer cannot be read: {text or type(error).__name__}"
+        return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
+    retryable = status in RETRYABLE_STATUS
+    fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
+    wait = retry_after(headers_of(error)) if retryable else None
+    if wait is None and status in (429, 503):
+        wait = named_wait(raw)
+    return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
 
 
 def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
-    """Fault and remedy where every further call would be refused as well."""
+    """Fault and remedy if every further call would be refused as well."""
     variable = f"{provider.upper()}_API_KEY"
     given = os.environ.get(variable)
     key = f"the key in {variable}" if given else f"the provider's key ({variable} is not set)"
@@ -74,28 +83,6 @@ def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str]
     return None
 
 
-def _other_fault(
-    error: BaseException,
-    kinds: set[str],
-    status: int | None,
-    text: str,
-    place: str,
-    address: str | None,
-    raw: str,
-) -> ModelError:
-    if "connection error" in text.lower() or "Connect" in str(error.__context__):
-        return _no_connection(error, place, address)
-    if status is None:
-        fault = f"the answer cannot be read: {text or type(error).__name__}"
-        return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
-    retryable = status in RETRYABLE_STATUS
-    fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"
-    wait = retry_after(headers_of(error)) if retryable else None
-    if wait is None and status in (429, 503):
-        wait = named_wait(raw)
-    return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
-
-
 def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
     where = address or "the provider"
     if hung_up(error):
@@ -104,18 +91,12 @@ def _no_connection(error: BaseException, place: str, address: str | None) -> Mod
         if address and address.startswith("http://"):
             remedy = f"{remedy} If it speaks TLS, write https:// in its address."
         return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
-    reason = reason_of(error)
-    fault = f"cannot connect to {where}" + (f": {reason.text}" if reason else "")
-    if reason is not None and reason.lasting:
-        return ModelSetupError(fault, place=place, remedy=reason.remedy, no_answer="connection")
-    remedy = f"Check that a server is running at {address}." if address else "Check the network."
-    return ModelError(
-        fault,
-        place=place,
-        remedy=(reason and reason.remedy) or remedy,
-        retryable=True,
-        no_answer="connection",
-    )
+    reason, advice, lasts = _reason(error)
+    fault = f"cannot connect to {where}{reason}"
+    if lasts:
+        return ModelSetupError(fault, place=place, remedy=advice, no_answer="connection")
+    remedy = advice or (f"Check that a server is running at {address}." if address else "Check the network.")
+    return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:
@@ -132,7 +113,7 @@ def _status(error: BaseException, kinds: set[str]) -> int | None:
 
 
 def headers_of(error: BaseException) -> Any:
-    """The headers of the answer that an error stands for; empty where there are none."""
+    """The headers of the answer that an error stands for; empty if there are none."""
     headers = getattr(error, "litellm_response_headers", None)
     return headers or getattr(getattr(error, "response", None), "headers", None) or {}
 
@@ -208,52 +189,32 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL",
 """What OpenSSL calls an answer that is no TLS."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """``text`` completes "cannot connect to ..."; ``lasting``: waiting does not help."""
-
-    text: str
-    remedy: str | None = None
-    lasting: bool = False
-
-
 def hung_up(error: BaseException) -> bool:
     """True if a connection was made and broke off."""
     return any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error))
 
 
-def reason_of(error: BaseException) -> Reason | None:
-    """The reason among the causes of ``error``; None if none of them is known."""
+def _reason(error: BaseException) -> tuple[str, str | None, bool]:
+    """Words that complete "cannot connect to ...", a remedy, and True if waiting does not help."""
     for cause in _causes(error):
-        if type(cause) in _TLS_ERRORS or isinstance(cause, (socket.gaierror, ConnectionError)):
-            return _reason(cause)
-    return None
-
-
-_TLS_ERRORS = (ssl.SSLError, ssl.SSLCertVerificationError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""By their exact types: those of aiohttp inherit from them, and their texts name the host once more."""
-
-
-def _reason(cause: BaseException) -> Reason:
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return Reason(
-            f"its certificate cannot be verified: {cause.verify_message}",
-            "If you trust it, let SSL_CERT_FILE name a file with the certificate that it was signed with.",
-            lasting=True,
-        )
-    if isinstance(cause, ssl.SSLError):
-        name = (cause.reason or "").replace("_", " ").lower()
-        if cause.reason in _NO_TLS:
-            return Reason(
-                f"it does not speak TLS there ({name})",
-                "Write http:// in its address, perhaps.",
-                lasting=True,
-            )
-        return Reason(f"no TLS connection ({name})" if name else "no TLS connection")
-    if isinstance(cause, socket.gaierror):
-        text = (cause.strerror or "the name is not known").lower()
-        return Reason(text, "Check the server's name, and the network.")
-    return Reason("connection refused" if isinstance(cause, ConnectionRefusedError) else "connection lost")
+        # by their exact types: those of aiohttp inherit from them, and their texts name the host once more
+        if type(cause) is ssl.SSLCertVerificationError:
+            remedy = "If you trust it, let SSL_CERT_FILE name a file with the certificate that signed it."
+            return f": its certificate cannot be verified: {cause.verify_message}", remedy, True
+        if type(cause) in (ssl.SSLError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            code = getattr(cause, "reason", None) or ""
+            name = code.replace("_", " ").lower()
+            if code in _NO_TLS:
+                fault = f": it does not speak TLS there ({name})"
+                return fault, "Write http:// in its address, perhaps.", True
+            return f": no TLS connection ({name})" if name else ": no TLS connection", None, False
+        if isinstance(cause, socket.gaierror):
+            fault = (cause.strerror or "the name is not known").lower()
+            return f": {fault}", "Check the server's name, and the network.", False
+        if isinstance(cause, ConnectionError):
+            refused = isinstance(cause, ConnectionRefusedError)
+            return f": connection {'refused' if refused else 'lost'}", None, False
+    return "", None, False
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

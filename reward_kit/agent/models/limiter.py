@@ -2,11 +2,7 @@
 
 It decides when a call may be made: as many at once as the provider takes (``concurrency``), as ``--rpm`` and
 ``--tpm`` and the provider's headers allow (``rate_limits``), and one at a time while it is down (``outage``).
-``calls.ask`` drives it:
-
-    async with limiter.turn(call):
-        ...                              # one attempt
-    limiter.answered(call, completion)   # or failed(call, error)
+``calls.ask`` makes each attempt in a ``turn``, and then says if it was ``answered`` or ``failed``.
 """
 
 from __future__ import annotations
@@ -16,10 +12,11 @@ import logging
 import math
 import random
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.concurrency import START, Concurrency
 from reward_kit.agent.models.outage import Blame, Outage
 from reward_kit.agent.models.rate_limits import RateLimits, quotas
@@ -37,21 +34,14 @@ DOUBT = 3.0
 """Factor of the share of failures that is tolerated before they count as signs of too many calls."""
 TRUST = 65.0
 """Seconds for which a provider that has not answered yet may refuse: most limits are per minute."""
-NOTABLE_PAUSE = 10.0
-"""Seconds; longer pauses are announced."""
-RECENTLY = 10.0
-"""Seconds since the last good answer to any call for which a conversation at fault may wait."""
+NOTABLE = 10.0
+"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered since then."""
 LONGEST_DELAY = 60.0
-"""Seconds; a conversation at fault is tried again after this, also where the provider names more."""
+"""Seconds; a conversation at fault is tried again after this, even if the provider names more."""
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 10.0
 """Seconds until a refused call comes back, doubled with each further refusal."""
 REPEAT = 60.0
 """Seconds until a message of the same kind is given again."""
-LONGEST_REASON = 100
-ROUNDING = 0.01
-"""Seconds by which a time that a provider names may be off."""
-AT_LEAST = 8
-"""Rollouts that are begun together while no call waits."""
 DEFAULT_ADDRESSES = {"openai": "https://api.openai.com/v1"}
 """Usual addresses of providers, so that naming one makes no second limiter."""
 
@@ -89,7 +79,7 @@ class Limiter:
         self._told: dict[str, float] = {}
         self._outage = Outage()
         self._blame = Blame()
-        self._calls: set[Call] = set()
+        self._deadlines: set[asyncio.Timeout] = set()
         self._queue: deque[tuple[asyncio.Future[None], Call]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._end: asyncio.TimerHandle | None = None
@@ -124,15 +114,13 @@ class Limiter:
         """
         if self._given_up is not None:
             raise self._given_up
-        self._calls.add(call)
+        deadline = asyncio.timeout(None)
+        self._deadlines.add(deadline)
         try:
-            async with asyncio.timeout(None) as call.deadline:
+            async with deadline:
                 await self._enter(call)
                 try:
-                    if call is self._trial:
-                        with call.unclocked():
-                            yield
-                    else:
+                    with call.unclocked() if call is self._trial else nullcontext():
                         yield
                 except BaseException:
                     self._count_out(call)
@@ -143,7 +131,7 @@ class Limiter:
                 raise
             raise self._given_up from None
         finally:
-            self._calls.discard(call)
+            self._deadlines.discard(deadline)
 
     def answered(self, call: Call, completion: Completion) -> None:
         """Take in that the call has a good answer."""
@@ -184,8 +172,6 @@ class Limiter:
             elif not quota.suffices(self._last_usage):
                 self._closed_until = max(self._closed_until, until)
 
-    # -- failures
-
     def _failed(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> bool:
         refused = fault.status in REFUSED
         asked = fault.retry_after or 0.0
@@ -196,7 +182,7 @@ class Limiter:
         delay = _backoff(failures)
         if own and not self._outage.down and fault.no_answer != "connection":
             self._concurrency.forget(call)
-            excused = (refused or asked > 0) and now - self._last_answer < RECENTLY
+            excused = (refused or asked > 0) and now - self._last_answer < NOTABLE
             if asked:
                 delay = min(LONGEST_DELAY, asked + _jitter(asked))
         else:
@@ -204,8 +190,7 @@ class Limiter:
             excused = refused or asked > 0 or self._outage.down
             if self._outage.down:
                 return True
-        patience = self._patience if self.proven else min(self._patience, TRUST)
-        if not (excused or by_chance) or seconds >= patience + ROUNDING:  # the limiter gives up first
+        if not (excused or by_chance) or seconds > (self._patience if self.proven else TRUST):
             return False
         call.not_before = now + delay
         return True
@@ -216,31 +201,28 @@ class Limiter:
         asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
         if refused and self._outage.down:
             self._is_back(now)
-        self._outage.note(call, now)
-        reason = f"{self._outage.began} ({fault.fault[:LONGEST_REASON]})"
+        since = self._outage.note(call, now)
+        reason = f"{self._outage.began} ({cut(fault.fault, 100)})"
         if refused or asked or fault.status == 503 or fault.no_answer == "time":
-            generation = self._concurrency.generation
             pause = self._concurrency.refused(call, now, named=asked, doubt=1.0 if refused else DOUBT)
-            if self._concurrency.generation != generation:
-                self._next_start = max(self._next_start, now + self._concurrency.spacing)
             if asked:
                 pause = asked + _jitter(asked)
-            if asked >= NOTABLE_PAUSE:
+            if asked >= NOTABLE:
                 self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
             self._closed_until = max(self._closed_until, now + pause)
-        if is_trial and not refused:
+        if refused:
+            if now - since >= NOTABLE:
+                self._say("down", f"has refused all calls since {reason}; waiting")
+        elif is_trial:
             self._outage.failed_again(now)
             wait = _duration(self._outage.next_try - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
-        elif not refused and not self._outage.down:
-            if self._outage.begins(fault, now, self.in_flight):
-                self._concurrency.restart(now)
-        elif self._outage.since is not None and now - self._outage.since >= NOTABLE_PAUSE:
-            self._say("down", f"has refused all calls since {reason}; waiting")
+        elif not self._outage.down and self._outage.begins(fault, now, self.in_flight):
+            self._concurrency.restart(now)
         self._last_fault = fault
-        if self._end is None and (refused or self._outage.down) and self._outage.since is not None:
-            end = self._outage.since + self._patience
-            self._end = asyncio.get_running_loop().call_at(end, self._give_up)
+        if self._end is None and (refused or self._outage.down):
+            loop = asyncio.get_running_loop()
+            self._end = loop.call_at(since + self._patience, self._give_up)
 
     def _is_back(self, now: float) -> None:
         if self._outage.since is not None and self._told.pop("down", None) is not None:
@@ -271,9 +253,8 @@ class Limiter:
             status=fault.status,
         )
         self._given_up.__cause__ = fault
-        for call in self._calls:
-            if call.deadline is not None:
-                call.deadline.reschedule(self._now())
+        for deadline in self._deadlines:
+            deadline.reschedule(self._now())
 
     # -- admission
 
@@ -379,22 +360,18 @@ class Limiters:
             limiter = self._limiters[provider, place] = Limiter(name, tell=self._say, **self._options)
         return limiter
 
-    @property
-    def waiting(self) -> bool:
-        """True while calls wait, or a provider is down."""
-        return any(limiter.waiting or limiter.closed for limiter in self._limiters.values())
-
     def room(self) -> int:
         """Rollouts that may begin now so that their calls do not pile up.
 
-        None while calls wait; otherwise as many as calls would be let through, and a few more, since not
-        every rollout is calling a model all the time.
+        0 while calls wait or a provider is down; otherwise as many as calls would be let through, or 8, since
+        not every rollout is calling a model all the time.
         """
-        if not self._limiters:
+        limiters = self._limiters.values()
+        if not limiters:
             return int(START)
-        if self.waiting:
+        if any(limiter.waiting or limiter.closed for limiter in limiters):
             return 0
-        return max(AT_LEAST, sum(limiter.room for limiter in self._limiters.values()))
+        return max(8, sum(limiter.room for limiter in limiters))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)
@@ -409,7 +386,7 @@ def _backoff(failures: int) -> float:
 
 def _jitter(seconds: float) -> float:
     """An addition to a time that a provider names, so that several processes do not come back together."""
-    return ROUNDING + _random.uniform(0.0, min(1.0, 0.1 * seconds))
+    return 0.01 + _random.uniform(0.0, min(1.0, 0.1 * seconds))
 
 
 def _duration(seconds: float) -> str:

@@ -121,11 +121,12 @@ class Outage:
         """True if ``failures`` in a row of one call may come of the share of all calls that fail."""
         return self._share_before > EXPECTED and self._share_before**failures > SURE
 
-    def note(self, call: Call, now: float) -> None:
-        """Note a failure that may be the first of an outage."""
+    def note(self, call: Call, now: float) -> float:
+        """Note a failure that may be the first of an outage; returns the time of that one."""
         self._tasks.add(call.caller.task)
         if self.since is None:
             self.since, self.began = now, time.strftime("%H:%M")
+        return self.since
 
     def begins(self, fault: ModelError, now: float, in_flight: int) -> bool:
         """True if the provider is down from now on.
