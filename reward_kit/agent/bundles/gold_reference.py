@@ -78,17 +78,13 @@ def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
         return f'a "{REFERENCE}" object has no other keys'
     if not isinstance(path, list) or not path:
         return f'expected "{REFERENCE}" to be a list such as [0, "booking_id"]'
-    if not _is_whole(path[0]) or not 0 <= path[0] < position:
+    if type(path[0]) is not int or not 0 <= path[0] < position:
         which = f"0 to {position - 1}" if position else "there is none before the first"
         return f'"{REFERENCE}" begins with an earlier action\'s position ({which}), got {json.dumps(path[0])}'
     for step in path[1:]:
-        if not isinstance(step, str) and not (_is_whole(step) and step >= 0):
+        if not isinstance(step, str) and (type(step) is not int or step < 0):
             return f'"{REFERENCE}" continues with object keys and array positions, got {json.dumps(step)}'
     return None
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _resolve(value: Any, results: Sequence[str]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
-import json
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -95,11 +94,11 @@ def _unpacked(path: Path) -> BundleSource:
 
 
 def _bundle_root(temporary: Path, archive: Path) -> Path:
-    """The only folder with a dataset; files packed without a folder get the one that their rows name."""
+    """The only folder with a dataset; files packed without a folder get one named like the archive."""
     if (temporary / DATASET).is_file():
         members = list(temporary.iterdir())
         stem = next(archive.name[: -len(end)] for end in SUFFIXES if archive.name.lower().endswith(end))
-        root = temporary / "bundle" / (_named_in_rows(temporary / DATASET) or stem)
+        root = temporary / "bundle" / stem
         root.mkdir(parents=True)
         for member in members:
             member.rename(root / member.name)
@@ -109,17 +108,6 @@ def _bundle_root(temporary: Path, archive: Path) -> Path:
         found = "several bundles" if roots else f"no {DATASET}"
         raise BundleError(f"the packed bundle holds {found}", place=str(archive))
     return roots[0]
-
-
-def _named_in_rows(dataset: Path) -> str | None:
-    """The folder in the ``toolset`` of the first row; None if it cannot be read."""
-    try:
-        with dataset.open(encoding="utf-8-sig") as lines:
-            toolset = json.loads(next(line for line in lines if line.strip()))["toolset"]
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
-        return None  # the fault of the row is reported when all are read
-    folder = str(toolset).partition(".")[0]
-    return folder if folder.isidentifier() else None
 
 
 def _installed(name: str) -> BundleSource:

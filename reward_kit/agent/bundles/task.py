@@ -76,27 +76,19 @@ def select_tasks(
     if max_tasks is not None and max_tasks < 1:
         raise BundleError(f"got {max_tasks}, expected a whole number >= 1", place=called("max_tasks"))
     if task_ids is None:
-        chosen = _between(tasks, start_index, end_index, called)
-    elif start_index is not None or end_index is not None:
+        first = start_index or 0
+        last = len(tasks) if end_index in (None, -1) else end_index
+        if not 0 <= first < len(tasks):
+            raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=called("start_index"))
+        if last <= first:
+            fault = f"got {last}, expected more than {called('start_index')} ({first})"
+            raise BundleError(fault, place=called("end_index"))
+        return list(tasks[first:last])[:max_tasks]
+    if start_index is not None or end_index is not None:
         ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
         raise BundleError(f"{ids} cannot be given together with {start} or {end}")
-    else:
-        names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
-        chosen = _named(tasks, names, called("task_ids"))
-    return chosen[:max_tasks]
-
-
-def _between(
-    tasks: Sequence[_T], start: int | None, end: int | None, called: Callable[[str], str]
-) -> list[_T]:
-    first = start or 0
-    last = len(tasks) if end is None or end == -1 else end
-    if not 0 <= first < len(tasks):
-        raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=called("start_index"))
-    if last <= first:
-        fault = f"got {last}, expected more than {called('start_index')} ({first})"
-        raise BundleError(fault, place=called("end_index"))
-    return list(tasks[first:last])
+    names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
+    return _named(tasks, names, called("task_ids"))[:max_tasks]
 
 
 def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list[_T]:
@@ -108,15 +100,13 @@ def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list
     unknown: list[str] = []
     for item in names:
         name = str(item).strip()
-        if not name:
-            continue
         position = positions.get(name) if isinstance(item, str) else None
         if position is None and name.isascii() and name.isdigit() and int(name) < len(tasks):
             position = int(name)
-        if position is None:
-            unknown.append(f"{name!r}{did_you_mean(name, [*positions])}")
-        else:
+        if position is not None:
             chosen[position] = tasks[position]
+        elif name:
+            unknown.append(f"{name!r}{did_you_mean(name, positions)}")
     if unknown:
         rows = "1 row" if len(tasks) == 1 else f"{len(tasks)} rows"
         remedy = f"The dataset has {rows}; give ids or positions from 0 to {len(tasks) - 1}."

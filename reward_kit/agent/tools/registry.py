@@ -65,24 +65,11 @@ class ToolRegistry:
         self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):
-            raise BundleError(
-                f"database is {database!r}", place=_place(maker), remedy='Use "overlay" or "file".'
-            )
-
-    @property
-    def tool_timeout(self) -> float | None:
-        """Seconds that each call may take, None for no limit; setting others raises ``BundleError``."""
-        return self._tool_timeout
-
-    @tool_timeout.setter
-    def tool_timeout(self, seconds: float | None) -> None:
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            raise BundleError(
-                f"tool_timeout is {seconds!r}",
-                place=_place(_caller()),
-                remedy="Give seconds above 0, or None.",
-            )
-        self._tool_timeout = seconds
+            fault, remedy = f"database is {database!r}", 'Use "overlay" or "file".'
+            raise BundleError(fault, place=_place(maker), remedy=remedy)
+        if tool_timeout is not None and not (isinstance(tool_timeout, int | float) and tool_timeout > 0):
+            fault, remedy = f"tool_timeout is {tool_timeout!r}", "Give seconds above 0, or None."
+            raise BundleError(fault, place=_place(maker), remedy=remedy)
 
     @overload
     def tool(self, description: F, /) -> F: ...
@@ -119,24 +106,19 @@ class ToolRegistry:
 
         def register(function: F) -> F:
             chosen = name or getattr(function, "__name__", None) or repr(function)
+            if chosen in self.tools:
+                fault = f"tool {chosen!r}: the name is taken by the tool of {self.tools[chosen].place}"
+                raise BundleError(fault, place=place, remedy="Give one of them name=...")
             try:
                 made = _make_tool(function, chosen, words, parameters, namespace)
-                self._add(replace(made, terminal=terminal, place=place))
             except BundleError as error:
                 fault = f"tool {chosen!r}: {error.fault}"
                 raise BundleError(fault, place=place, remedy=error.remedy) from error
+            self.tools[chosen] = replace(made, terminal=terminal, place=place)
+            self._openai_tools = None
             return function
 
         return register if description is None or isinstance(description, str) else register(description)
-
-    def _add(self, tool: Tool) -> None:
-        present = self.tools.get(tool.name)
-        if present is not None:
-            raise BundleError(
-                f"the name is taken by the tool of {present.place}", remedy="Give one of them name=..."
-            )
-        self.tools[tool.name] = tool
-        self._openai_tools = None
 
     def include(self, other: ToolRegistry) -> None:
         """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
@@ -154,8 +136,8 @@ class ToolRegistry:
                 place=place,
                 remedy="Give one of them name=...",
             )
-        for tool in other.tools.values():
-            self._add(tool)
+        self.tools.update(other.tools)
+        self._openai_tools = None
 
     def get_openai_tools(self) -> list[dict[str, Any]]:
         """The tools in the OpenAI format, in the order of registration; the list is the caller's own."""

@@ -153,25 +153,3 @@ def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, name: str) -> 
     with pytest.raises(BundleError, match="cannot be unpacked: it is not an archive") as caught:
         unpack(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("row", "name"),
-    [
-        ('{"id": "a", "toolset": "my_task.tools"}', "my_task"),
-        ('{"id": "a", "toolset": "my-task.tools"}', "v2"),
-        ('{"id": "a", "toolset": 5}', "v2"),
-        ('{"id": "a"}', "v2"),
-        ("[]", "v2"),
-        ("{", "v2"),
-        ("", "v2"),
-    ],
-)
-def test_files_packed_without_a_folder_get_that_of_their_rows(
-    folder: Path, tmp_path: Path, row: str, name: str
-) -> None:
-    """So an archive may bear any name."""
-    (folder / "task.jsonl").write_text(f"\n{row}\n")
-    found = find_bundle(pack(folder, tmp_path / "v2.zip", ""))
-    assert found.folder.name == name
-    found.discard()
