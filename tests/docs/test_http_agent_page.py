@@ -44,7 +44,7 @@ async def test_the_table_has_every_field_that_is_sent_and_no_other(tmp_path: Pat
     nested = ("rollout", "door")
     sent = {name for name in stub.turns[0] if name not in nested}
     sent |= {f"{part}.{name}" for part in nested for name in stub.turns[0][part]}
-    table = PAGE.read_text().split("## What your agent is sent")[1].split("\n\n")[2]
+    table = PAGE.read_text().split("## Requests to your agent")[1].split("\n\n")[2]
     listed = {name for row in table.splitlines() for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
     assert listed == sent
 
