@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
@@ -34,6 +33,7 @@ _FILE, _USAGE, _FINAL = (
     _FIELDS.index("usage"),
     _FIELDS.index("final"),
 )
+_decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 _values = attrgetter(*_FIELDS)
 WRITTEN = (*_COLUMNS, "run", "tokens", "cost", "base", "judged")
 """The columns that ``row_of`` fills."""
@@ -63,7 +63,7 @@ def read_outcomes(
 
     Raises ``StorageError`` for a damaged row.
     """
-    row_id_of = cache(lambda row_id: sys.intern(checked_row_id(row_id, path)))
+    row_id_of = cache(lambda row_id: checked_row_id(row_id, path))
     address = f"evals/{path.name}/"
     query = f"SELECT {', '.join(_COLUMNS)} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
     for row in connection.execute(query, values):
@@ -72,10 +72,11 @@ def read_outcomes(
         found = [rollout, row_id_of(row_id), *rest]
         try:
             found[_FINAL] = bool(found[_FINAL])
-            found[_USAGE] = usage_from_json(json.loads(found[_USAGE]))
+            found[_USAGE] = usage_from_json(_decode(found[_USAGE]))
             for place in _JSON_PLACES:
-                if found[place] is not None:
-                    found[place] = json.loads(found[place])
+                text = found[place]
+                if text is not None:
+                    found[place] = [] if text == "[]" else _decode(text)
         except (TypeError, ValueError, AttributeError) as error:
             raise StorageError(f"rollout {rollout} is damaged: {error}", place=str(path)) from error
         found.insert(_FILE, address + rollout)
