@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.players.loading import load_agent, load_user
     from reward_kit.agent.records.loading import load_rollout
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.rescoring.judging import rescore
+    from reward_kit.agent.rescoring.rescore import rescore
     from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.judge import judge, judge_sync
@@ -87,7 +87,7 @@ _HOMES = {
     "load_evaluation": "reward_kit.agent.storage.stored_evaluation",
     "load_rollout": "reward_kit.agent.records.loading",
     "load_user": "reward_kit.agent.players.loading",
-    "rescore": "reward_kit.agent.rescoring.judging",
+    "rescore": "reward_kit.agent.rescoring.rescore",
     "run_evaluation": "reward_kit.agent.runner.evaluation",
     "run_rollout": "reward_kit.agent.rollout.orchestrator",
     "validate": "reward_kit.agent.validation",

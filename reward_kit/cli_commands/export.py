@@ -59,7 +59,7 @@ def export(
     an error.
     """
     from reward_kit.agent.exporting.export import export as chosen
-    from reward_kit.agent.exporting.output import write_lines, write_rollouts
+    from reward_kit.agent.exporting.export import write_lines, write_rollouts
 
     as_files = layout == "rollouts"
     if as_files != (folder is not None):

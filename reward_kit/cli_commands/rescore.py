@@ -14,7 +14,7 @@ from reward_kit.cli_commands.runs_option import runs_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
+    from reward_kit.agent.rescoring.rescore import Rejudged, Rescoring
 
 SHOWN = 40
 DONE, INCOMPLETE = 0, 1
@@ -58,7 +58,7 @@ def rescore(
     """
     from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.rescoring.judging import REWARD_TIMEOUT
-    from reward_kit.agent.rescoring.judging import rescore as judge_again
+    from reward_kit.agent.rescoring.rescore import rescore as judge_again
     from reward_kit.agent.runner.signals import run_in_loop
 
     check_target("--json", json_path)

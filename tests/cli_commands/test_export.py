@@ -17,8 +17,7 @@ from planned_agent import change_log, evaluate
 from stored_rollouts import edit, keep_first
 
 from reward_kit.agent import EvaluationResult, load_rollout
-from reward_kit.agent.exporting.columns import COLUMNS
-from reward_kit.agent.exporting.formats import FORMATS
+from reward_kit.agent.exporting.lines import COLUMNS, FORMATS
 from reward_kit.agent.storage.store import Store
 from reward_kit.cli_commands.export import export as export_command
 from reward_kit.errors import StorageError

@@ -13,7 +13,7 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
 from planned_agent import evaluate
-from stored_rollouts import change_trajectory, edit
+from stored_rollouts import change_trajectory, edit, query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.config import LONGEST_NAME
@@ -428,11 +428,11 @@ def test_a_new_evaluation_is_there_when_it_is_whole(
 
     def seen(self: Store, played: Any) -> None:
         add(self, played)
-        there.append(path.exists())
+        there.append(query(path, "SELECT count(*) AS runs FROM evaluation")[0]["runs"])
 
     monkeypatch.setattr(Store, "add", seen)
     asyncio.run(rescore(finished.log_path, eval_id="second"))
-    assert there == [False]
+    assert set(there) == {0}
     assert {one.name for one in path.parent.iterdir()} == {
         "first.db",
         "first.json",

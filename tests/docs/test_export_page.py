@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pages import ROOT, follow, write_files
 
-from reward_kit.agent.exporting.columns import COLUMNS
+from reward_kit.agent.exporting.lines import COLUMNS
 
 PAGE = ROOT / "docs" / "export.md"
 

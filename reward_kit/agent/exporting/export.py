@@ -1,4 +1,4 @@
-"""Choosing rollouts of a stored evaluation, and giving them one by one."""
+"""Choosing rollouts of a stored evaluation, and giving or writing them one by one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_file, write_output
+from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.exporting.columns import columns_of, line_of
-from reward_kit.agent.exporting.formats import FORMATS, Format
+from reward_kit.agent.exporting.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
+from reward_kit.agent.records.evaluation_file import read_rollout, reading
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -78,7 +80,8 @@ def export(
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
     chosen_columns = _columns(format, columns)
     for flag, bound in (("--min-reward", min_reward), ("--max-reward", max_reward)):
-        _check_bound(flag, bound)
+        if bound is not None and (not isinstance(bound, int | float) or bound != bound):
+            raise UsageError(f"{flag} takes a number, not {bound!r}")
     stored = load_evaluation(name, output_dir)
     asked = None if rows is None else _known_rows(stored, _names("--rows", rows))
     outcomes: list[RolloutOutcome] = []
@@ -97,8 +100,49 @@ def export(
     return Export(stored, tuple(outcomes), +left_out, chosen_columns, format)
 
 
+def write_lines(lines: Iterable[Any], path: Path | None) -> int:
+    """Write a line of JSON for each value (to the standard output if ``path`` is None); return their number.
+
+    Raises ``StorageError`` if the file cannot be written; it then keeps its former content.
+    """
+    number = 0
+
+    def encoded() -> Iterator[bytes]:
+        nonlocal number
+        for number, line in enumerate(lines, start=1):  # noqa: B007 - the last one is what is returned
+            yield _encoded(line) + b"\n"
+
+    write_output(encoded(), TO_OUTPUT if path is None else path)
+    return number
+
+
+def write_rollouts(found: Export, folder: Path) -> int:
+    """Write each rollout to ``folder/roll_ID.json``, which ``load_rollout`` reads; return their number.
+
+    The folder is made if need be. Raises ``StorageError`` if a file cannot be written.
+    """
+    path = found.evaluation.path
+    with as_storage_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with reading(path) as connection:
+        for outcome in found.outcomes:
+            text = read_rollout(connection, outcome.id, path).trajectory
+            write_file(folder / f"roll_{outcome.id}.json", f"{text}\n".encode(), durable=False)
+    return len(found.outcomes)
+
+
+def _encoded(line: Any) -> bytes:
+    """JSON that every reader takes: without NaN and infinity, which a policy's log probabilities may hold."""
+    from pydantic_core import to_json
+
+    try:
+        return to_json(line, inf_nan_mode="null")
+    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
+        return json_bytes(line)
+
+
 def _columns(layout: Format, asked: str | Iterable[str] | None) -> tuple[str, ...]:
-    known = columns_of(layout)
+    known = OPENAI_COLUMNS if layout == "openai" else COLUMNS
     if asked is None:
         return known
     names = _names("--columns", asked)
@@ -121,22 +165,12 @@ def _names(flag: str, given: object) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def _check_bound(flag: str, bound: object) -> None:
-    """Raise ``UsageError`` unless it is a number or None."""
-    if bound is None:
-        return
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or bound != bound:
-        raise UsageError(f"{flag} takes a number, not {bound!r}")
-
-
 def _known_rows(stored: StoredEvaluation, asked: Sequence[str]) -> frozenset[str]:
     known = [row.row_id for row in stored.rows]
     for row_id in asked:
         if row_id not in known:
-            raise UsageError(
-                f"there is no row {row_id!r}{did_you_mean(row_id, known)}",
-                place=f"evaluation {stored.eval_id}",
-            )
+            fault = f"there is no row {row_id!r}{did_you_mean(row_id, known)}"
+            raise UsageError(fault, place=f"evaluation {stored.eval_id}")
     return frozenset(asked)
 
 

@@ -66,7 +66,7 @@ class Store:
             )
         self.path = path
         self.run = 0
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._lock = take_lock(path)
         try:
@@ -96,7 +96,7 @@ class Store:
 
     def begin_run(self, run: Run) -> None:
         """Store the settings of this run, and its rows; a row that is known keeps its fields."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             begun = connection.execute(
                 "INSERT INTO evaluation"
                 " (eval_id, created, status, writer, configuration, versions, code, toolsets)"
@@ -130,7 +130,7 @@ class Store:
         self, status: str, reason: str | None, seconds: float, results: Mapping[str, Any] | None = None
     ) -> None:
         """Store how this run ended; ``results`` are those that do not follow from the rollouts."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "UPDATE evaluation SET status = ?, reason = ?, seconds = ? WHERE run = ?",
                 (status, storable(reason, environment_secrets()), seconds, self.run),
@@ -145,7 +145,7 @@ class Store:
         of them is.
         """
         secrets = environment_secrets()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             for one in played:
                 rollout, gold = one.outcome.id, one.row_gold
                 connection.execute(_INSERT, row_of(one, self.run, secrets))
@@ -167,7 +167,7 @@ class Store:
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             self._add_usage(connection, kind, used)
 
     def _add_usage(self, connection: sqlite3.Connection, kind: str, used: BrokenOff) -> None:
@@ -186,7 +186,7 @@ class Store:
         used: BrokenOff | None = None,
     ) -> None:
         """Store a note, with what making it has ``used``."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             self._add_note(connection, kind, content, rollout)
             if used is not None:
                 self._add_usage(connection, kind, used)
@@ -205,11 +205,14 @@ class Store:
         )
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; what is written in it is on the disk at the end."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction of all calls inside; what they write is on the disk at the end."""
         connection = self._connection
         assert connection is not None, "the store is open"
         with self._guard, sqlite_faults(self.path):
+            if connection.in_transaction:
+                yield connection
+                return
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

@@ -10,7 +10,7 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, rescore
-from reward_kit.agent.rescoring.rejudged import Rescoring
+from reward_kit.agent.rescoring.rescore import Rescoring
 from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.errors import UsageError
 

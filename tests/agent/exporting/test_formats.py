@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.exporting.formats import conversation
+from reward_kit.agent.exporting.lines import conversation
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASKED = {"role": "user", "content": "Seat 2, please."}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.files import sync_folder, temporary_beside, write_file
+from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.records.evaluation_file import read_rollout, reading
+from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout
 from reward_kit.agent.scoring.record_keeping import outcome_of
@@ -19,23 +18,24 @@ from reward_kit.agent.scoring.rows import usage_of
 from reward_kit.agent.storage.fingerprints import code_of, planned
 from reward_kit.agent.storage.resume import make_run
 from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import has_runs
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
+    from pathlib import Path
 
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.rescoring.rejudged import Rejudged, Rescoring
+    from reward_kit.agent.rescoring.rescore import Rejudged, Rescoring
     from reward_kit.agent.storage.resume import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 
-def write_evaluation(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[Task]) -> EvaluationResult:
+def store_rescoring(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[Task]) -> Rescoring:
     """Store ``done``, which comes from ``stored``, under the name that its configuration has.
 
-    The new trajectories share the databases of the old ones. Raises ``UsageError`` where there is an
-    evaluation of that name.
+    The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
+    of that name.
     """
     config = done.config
     assert config.eval_id is not None
@@ -46,33 +46,42 @@ def write_evaluation(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[
     for folder in {task.folder for task in known}:
         code.update(code_of(folder, config))
     counts = {row_id: done.planned.get(row_id, 1) for row_id in judged}
-    run = make_run(config, planned(known), counts, code)
-    # under another name until it is whole: a part of it would be resumed as if models had to play the rest
-    part = temporary_beside(path)
-    try:
-        with reading(stored.path) as old, Store(part) as store:
-            store.begin_run(_as_played(run, stored, done))
-            played = [_rescored(rollout, old, stored, config.eval_id) for rollout in done.rollouts]
-            store.add(played)
-            rollouts = zip(done.rollouts, played, strict=True)
-            done = replace(done, rollouts=tuple(replace(one, now=new.outcome) for one, new in rollouts))
-            result = _result(done, stored)
-            store.end_run(result.status, result.reason, result.seconds)
-        try:
-            os.link(part, path)  # unlike a rename this replaces no other evaluation
-        except FileExistsError:
-            raise UsageError(
-                f"there is an evaluation {config.eval_id} already",
-                place=str(path.parent),
-                remedy="Choose another --eval-id.",
-            ) from None
-        except OSError:  # the file system has no links
-            part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    run = _as_played(make_run(config, planned(known), counts, code), stored, done)
+    reason = f"judged again from {done.log}"
+    rollouts = []
+    # in one transaction: a part of it would be resumed as if models had to play the rest
+    with Store(path) as store, store.transaction():
+        check_unused(path)
+        store.begin_run(run)
+        for rollout in done.rollouts:
+            played = _rescored(rollout, stored, config.eval_id)
+            store.add([played])
+            rollouts.append(replace(rollout, now=played.outcome))
+        store.end_run("complete", reason, done.seconds)
+    done = replace(done, rollouts=tuple(rollouts))
+    result = EvaluationResult(
+        eval_id=config.eval_id,
+        status="complete",
+        reason=reason,
+        configuration={**config.to_json(), "rescored_from": str(done.log)},
+        versions=versions(),
+        rows=done.rows(),
+        usage=usage_of([rollout.now for rollout in done.rollouts]),
+        seconds=done.seconds,
+        folder=stored.folder,
+    )
     write_file(result.results_path, readable_json(result.to_json()))
-    return result
+    return replace(done, written=result)
+
+
+def check_unused(path: Path) -> None:
+    """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
+    if path.exists() and has_runs(path):
+        raise UsageError(
+            f"there is an evaluation {path.stem} already",
+            place=str(path.parent),
+            remedy="Choose another --eval-id.",
+        )
 
 
 def _as_played(run: Run, stored: StoredEvaluation, done: Rescoring) -> Run:
@@ -91,12 +100,10 @@ def _as_played(run: Run, stored: StoredEvaluation, done: Rescoring) -> Run:
     )
 
 
-def _rescored(
-    rollout: Rejudged, old: sqlite3.Connection, stored: StoredEvaluation, eval_id: str
-) -> PlayedRollout:
+def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> PlayedRollout:
     """The rollout with its new reward and a new id."""
-    kept = read_rollout(old, rollout.before.id, stored.path)
-    record = load_rollout(stored.path / rollout.before.id)
+    address = stored.path / rollout.before.id
+    kept, record = rollout_at(address), load_rollout(address)
     record.id = uuid.uuid4().hex
     record.eval_id = eval_id
     if rollout.fields is not None:
@@ -108,19 +115,3 @@ def _rescored(
         record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
     outcome = outcome_of(record, final=True, database=kept.file, tool_faults=rollout.before.tool_faults)
     return PlayedRollout(outcome, record.encoded(), kept.base, kept.state, kept.gold)
-
-
-def _result(done: Rescoring, stored: StoredEvaluation) -> EvaluationResult:
-    config = done.config
-    assert config.eval_id is not None
-    return EvaluationResult(
-        eval_id=config.eval_id,
-        status="complete",
-        reason=f"judged again from {done.log}",
-        configuration={**config.to_json(), "rescored_from": str(done.log)},
-        versions=versions(),
-        rows=done.rows(),
-        usage=usage_of([rollout.now for rollout in done.rollouts]),
-        seconds=done.seconds,
-        folder=stored.folder,
-    )

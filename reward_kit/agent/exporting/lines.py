@@ -1,0 +1,153 @@
+"""Exported rollouts as lines: their columns, and conversations in the formats of those who train on them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from reward_kit.agent.base.history import parse_arguments
+from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+
+Format = Literal["full", "openai", "trl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+OPENAI_COLUMNS = ("messages", "tools", "parallel_tool_calls")
+"""All that a line of OpenAI's fine-tuning may have (``FineTuneChatRequestInput`` of its OpenAPI document)."""
+COLUMNS = (
+    "messages",
+    "tools",
+    "parallel_tool_calls",
+    "reward",
+    "metrics",
+    "reason",
+    "row_rewards",
+    "row_id",
+    "rollout",
+    "eval_id",
+    "id",
+    "model",
+    "agent",
+    "user",
+    "seed",
+    "stop_reason",
+    "stop_detail",
+    "error",
+    "failure",
+    "user_faults",
+    "steps",
+    "turns",
+    "opening",
+    "seconds",
+    "model_seconds",
+    "waited_seconds",
+    "usage",
+    "file",
+)
+_OPENAI_KEYS = {
+    "assistant": ("role", "content", "name", "refusal", "tool_calls", "weight"),
+    "tool": ("role", "content", "tool_call_id"),
+}
+_OPENAI_OTHERS = ("role", "content", "name")
+_TEMPLATE_KEYS = ("reasoning_content", "tool_calls", "tool_call_id", "name")
+
+
+def line_of(
+    stored: StoredEvaluation, outcome: RolloutOutcome, row_rewards: Sequence[float], layout: Format
+) -> dict[str, Any] | None:
+    """All columns of a rollout; None if it is for training and the agent says and calls nothing.
+
+    Raises ``StorageError`` if the trajectory cannot be read.
+    """
+    path = stored.folder / outcome.file
+    try:
+        record = load_rollout(path)
+        messages = conversation(record.messages, record.opening, layout)
+        if messages is None:
+            return None
+        known = {
+            **as_json(outcome),
+            "messages": messages,
+            "tools": stored.tools_of(outcome.row_id),
+            "parallel_tool_calls": stored.parallel_tool_calls(outcome.row_id),
+            "reason": (record.result or {}).get("reason"),
+            "row_rewards": list(row_rewards),
+            "rollout": outcome.index,
+            "eval_id": stored.eval_id,
+            "model": record.models.get("agent"),
+            "agent": record.agent,
+            "user": record.user,
+            "opening": record.opening,
+            "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
+        }
+    except StorageError as error:
+        remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
+        raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(path)) from error
+    return {name: known[name] for name in COLUMNS}
+
+
+def conversation(messages: Sequence[Message], opening: int, layout: Format) -> list[Message] | None:
+    """The messages in a format; None if it is for training and the agent says and calls nothing.
+
+    The first ``opening`` messages were there before anybody spoke. Formats for training end with the agent's
+    last message. Raises ``KeyError`` or ``TypeError`` for what is no message.
+    """
+    roles = [message["role"] for message in messages]
+    if layout == "full":
+        return list(messages)
+    end = len(messages)
+    while end > opening and roles[end - 1] != "assistant":
+        end -= 1
+    if end <= opening:
+        return None
+    of_format = _openai_message if layout == "openai" else _template_message
+    return list(map(of_format, messages[:end]))
+
+
+def _openai_message(message: Message) -> Message:
+    keys = _OPENAI_KEYS.get(message["role"], _OPENAI_OTHERS)
+    kept = {key: message[key] for key in keys if message.get(key) is not None}
+    return _with_arguments(kept, _text)
+
+
+def _template_message(message: Message) -> Message:
+    """Arguments are objects: most templates write text as text within text."""
+    # a content of None would be written as a word
+    first = {"role": message["role"], "content": message.get("content") or ""}
+    return _with_arguments(first | {key: message[key] for key in _TEMPLATE_KEYS if message.get(key)}, _object)
+
+
+def _with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
+    """``message`` with its tool calls' arguments in a form, and nothing else in these calls."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {
+                "name": call["function"]["name"],
+                "arguments": form(call["function"]["arguments"]),
+            },
+        }
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _object(arguments: Any) -> Any:
+    parsed = parse_arguments(arguments)
+    return arguments if parsed is None else parsed

@@ -1,0 +1,274 @@
+"""Judging the rollouts of an evaluation again, by the bundle's reward as it is now.
+
+No model is asked and no tool is run: the reward gets the stored databases and messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.config import EvaluationConfig, check_eval_id
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import RolloutOutcome, is_success
+from reward_kit.agent.rescoring.judging import DAMAGED, REWARD_TIMEOUT, judge_record
+from reward_kit.agent.rescoring.storing import check_unused, store_rescoring
+from reward_kit.agent.rollout.judge import names_argument
+from reward_kit.agent.scoring.metrics import mean, passes_of
+from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result
+from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.storage.resume import resumed_options
+from reward_kit.agent.storage.stored_evaluation import Named, load_evaluation
+from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.scoring.metrics import PassTable
+    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+
+FORMAT = "reward-kit.rescoring/1"
+AT_A_TIME = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """One rollout: ``before`` is its outcome as it was recorded, ``now`` as it is judged now.
+
+    ``result`` is what the reward returned, ``fields`` the row as the reward got it; both are None if it was
+    not called.
+    """
+
+    before: RolloutOutcome
+    now: RolloutOutcome
+    result: dict[str, Any] | None = None
+    fields: dict[str, Any] | None = None
+
+    @property
+    def changed(self) -> bool:
+        """True if the reward is another."""
+        return self.before.reward != self.now.reward
+
+    @property
+    def failed(self) -> bool:
+        """True if it could not be judged though it should."""
+        return self.now.unjudged_reason == "reward_error"
+
+    @property
+    def reason(self) -> str:
+        """The reason of the reward, in its own words."""
+        return str(self.now.error or (self.result or {}).get("reason") or "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "row_id": self.now.row_id,
+            "index": self.now.index,
+            "file": self.before.file,
+            "reward_before": self.before.reward,
+            "reward": self.now.reward,
+            "error": self.now.error,
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """An evaluation, judged again. ``written`` are the results of the new evaluation, if one was made."""
+
+    log: Path
+    config: EvaluationConfig
+    rollouts: tuple[Rejudged, ...]
+    planned: dict[str, int]
+    seconds: float
+    written: EvaluationResult | None = None
+
+    @property
+    def changed(self) -> list[Rejudged]:
+        """The rollouts whose reward is another, those that have none any more included."""
+        return [rollout for rollout in self.rollouts if rollout.changed]
+
+    @property
+    def failed(self) -> list[Rejudged]:
+        """The rollouts that could not be judged though they should."""
+        return [rollout for rollout in self.rollouts if rollout.failed]
+
+    @property
+    def before(self) -> PassTable:
+        """Pass^k as it was, without the rollouts that cannot be judged now."""
+        return passes_of(self.rows(before=True), seed=self.config.seed)
+
+    @property
+    def now(self) -> PassTable:
+        """Pass^k as it is."""
+        return passes_of(self.rows(), seed=self.config.seed)
+
+    def mean_reward(self, *, before: bool = False) -> float | None:
+        """The mean over rows of their mean reward, as reports give it."""
+        return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
+
+    def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
+        """The rollouts row by row; rows without any are left out.
+
+        Of the ``failed`` the rewards ``before`` do not count either: the two would be of different rollouts.
+        """
+        outcomes = [
+            rollout.before if before and not rollout.failed else rollout.now for rollout in self.rollouts
+        ]
+        planned = {outcome.row_id: self.planned.get(outcome.row_id, 0) for outcome in outcomes}
+        return row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "log": str(self.log),
+            "pass_power_before": {str(k): one.to_json() for k, one in self.before.pass_power.items()},
+            "pass_power": {str(k): one.to_json() for k, one in self.now.pass_power.items()},
+            "reward_before": self.mean_reward(before=True),
+            "reward": self.mean_reward(),
+            "changed": len(self.changed),
+            "not_judged": len(self.failed),
+            "rollouts": [rollout.to_json() for rollout in self.rollouts],
+        }
+
+
+async def rescore(
+    name: Named,
+    output_dir: str | Path = "runs",
+    *,
+    dataset: str | Path | None = None,
+    task_dir: str | Path | None = None,
+    eval_id: str | None = None,
+    timeout: float = REWARD_TIMEOUT,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Rescoring:
+    """Judge the rollouts of the evaluation that ``name`` means again (see ``find_stored``).
+
+    The evaluation stays as it is. The rows are those of ``dataset`` as they are now; without it, of the
+    dataset that was evaluated. With ``eval_id`` the results become an evaluation of that name beside the old
+    one. ``timeout`` is in seconds for one reward. A fault of one rollout (no database, an error in the
+    reward) is in its outcome. Raises ``UsageError``, ``BundleError`` and ``StorageError`` for faults of all.
+    """
+    from reward_kit.agent.bundles.bundle import TaskBundle
+
+    if eval_id is not None:
+        check_eval_id(eval_id)
+    if not timeout > 0:  # nan is not more, either
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    started = time.perf_counter()
+    stored = load_evaluation(name, output_dir)
+    if eval_id is not None:
+        check_unused(stored.path.with_stem(eval_id))
+    if not stored.outcomes:
+        raise StorageError("holds no rollouts to judge", place=str(stored.path))
+    given: dict[str, Any] = {"resume": stored.eval_id, "output_dir": str(stored.folder)}
+    if dataset is not None or task_dir is not None:
+        given |= {"dataset": dataset and str(dataset), "task_dir": task_dir and str(task_dir)}
+    options = resumed_options(given) | {"resume": None, "eval_id": eval_id or stored.eval_id}
+    config = EvaluationConfig(**options)
+    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        judge = _Judge(bundle, stored, timeout, config.retries, warn)
+        rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
+        planned = {row.row_id: row.planned for row in stored.rows}
+        done = Rescoring(stored.path, config, tuple(rollouts), planned, time.perf_counter() - started)
+        return done if eval_id is None else store_rescoring(done, stored, bundle.tasks)
+
+
+class _Judge:
+    """Finds the reward and the row of a rollout, and calls the one on the other."""
+
+    def __init__(
+        self,
+        bundle: TaskBundle,
+        stored: StoredEvaluation,
+        timeout: float,
+        retries: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._tasks = {task.row.id: task for task in bundle.tasks}
+        self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
+        self._dataset = bundle.dataset
+        self._stored = stored
+        self._timeout = timeout
+        self._retries = retries
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._limit = asyncio.Semaphore(AT_A_TIME)
+
+    async def again(self, outcome: RolloutOutcome) -> Rejudged:
+        """The outcome of a rollout as it is judged now."""
+        if outcome.stop_reason in UNJUDGED_STOPS:
+            return Rejudged(outcome, outcome)
+        async with self._limit:
+            try:
+                return await self._again(outcome)
+            except (RewardKitError, *DAMAGED) as error:
+                fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
+                if isinstance(error, RewardKitError):
+                    fault = str(error)
+        cleared = dict.fromkeys(("reward", "failure", "failure_detail", "failure_step", "turn_of_success"))
+        return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
+
+    async def _again(self, outcome: RolloutOutcome) -> Rejudged:
+        record = load_rollout(self._stored.folder / outcome.file)
+        reward, record.fields = self._found(record)
+        task = self._tasks.get(record.row_id)
+        result = await judge_record(
+            record,
+            reward,
+            mode=task.registry.database if task else "overlay",
+            timeout=self._timeout,
+            retries=self._retries,
+        )
+        plain = plain_result(result) or {}
+        record.reward, record.error = float(result.score), None
+        if is_success(record.reward):
+            record.failure = None
+        elif record.failure is None:
+            detail = str(plain.get("reason") or "the reward judges it so now")
+            record.failure = {"kind": "other", "detail": detail}
+        now = outcome_of(record, final=True, database=outcome.database, tool_faults=outcome.tool_faults)
+        return Rejudged(outcome, now, plain, record.fields)
+
+    def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
+        task = self._tasks.get(record.row_id)
+        if task is not None:
+            self._check_same_start(task, record)
+            return task.reward, task.row.reward_fields()
+        reward = self._rewards.get((record.row.toolset, record.row.reward))
+        if reward is None:
+            raise BundleError(
+                f"the dataset has no row {record.row_id}, and none with its toolset",
+                place=str(self._dataset),
+                remedy="Name the dataset that was evaluated with --dataset.",
+            )
+        return reward, record.fields
+
+    def _check_same_start(self, task: Task, record: RolloutRecord) -> None:
+        place = f"row {record.row_id}"
+        if task.row.reward_fields().get("actions") != record.fields.get("actions"):
+            if names_argument(task.reward, "gold_db"):
+                raise RewardError(
+                    "its gold actions have changed, so the stored gold_db is not what they lead to",
+                    place=place,
+                    remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE.",
+                )
+            self._warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
+        if task.seed.key != record.base:
+            self._warn_once(
+                f"{place}: its seed has changed since; the stored databases begin with the former"
+            )
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            self._warn(warning)
