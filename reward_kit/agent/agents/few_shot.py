@@ -47,7 +47,7 @@ class FewShotAgent(ToolCallingAgent):
         config: EvaluationConfig,
         tasks: Sequence[TaskView],  # noqa: ARG003 - the hook's form
     ) -> Callable[[], FewShotAgent]:
-        """A maker of agents with the displays of ``--few-shot-displays``, which are read once.
+        """Return a maker of agents with the displays of ``--few-shot-displays``, which are read once.
 
         Raises ``UsageError`` if the option is missing, ``BundleError`` for a faulty file.
         """
@@ -60,23 +60,23 @@ class FewShotAgent(ToolCallingAgent):
         return lambda: cls(displays)
 
     def messages(self, rollout: Rollout) -> list[Message]:
-        """The rollout's messages, with the examples after the system prompt."""
+        """Return the rollout's messages, with the examples after the system prompt."""
         drawn = self.drawn(rollout.seed)
         shown = "\n\n".join(f"Example {number}:\n{text}" for number, text in enumerate(drawn, 1))
         messages = rollout.messages
-        first, *rest = messages or [{"role": "user", "content": ""}]
-        if first["role"] != "system":
-            return [{"role": "system", "content": shown}, *messages]
-        return [{**first, "content": f"{text_of(first['content'])}\n\n{shown}"}, *rest]
+        policy = ""
+        if messages and messages[0]["role"] == "system":
+            policy = f"{text_of(messages.pop(0)['content'])}\n\n"
+        return [{"role": "system", "content": f"{policy}{shown}"}, *messages]
 
     def drawn(self, seed: int) -> list[str]:
-        """The examples for a rollout of this seed; all of them, shuffled, if there are too few."""
+        """Return the examples for a rollout of this seed; all of them, shuffled, if there are too few."""
         chance = random.Random(f"few-shot {seed}")  # noqa: S311 - repeatable is what it must be
         return chance.sample(self._displays, min(EXAMPLES, len(self._displays)))
 
 
 def read_displays(path: str | Path) -> list[str]:
-    """The conversations in a file, as text, in its order; blank lines are skipped.
+    """Return the conversations in a file, as text, in its order; blank lines are skipped.
 
     Raises ``BundleError`` with the file and line of the first fault.
     """
@@ -94,30 +94,27 @@ def _display(line: str, place: str) -> str:
         raise BundleError(f"is not valid JSON: {error}", place=place, remedy=FORM) from None
     if not isinstance(value, dict):
         raise BundleError(f"is {show(value)}, not an object", place=place, remedy=FORM)
-    if "messages_display" in value:
-        text = value["messages_display"]
-        if not isinstance(text, str) or not text.strip():
-            raise BundleError(f'"messages_display" is {show(text)}, not a text', place=place, remedy=FORM)
+    text, messages = value.get("messages_display"), value.get("messages")
+    if isinstance(text, str) and text.strip():
         return encodable(text.strip())
+    if "messages_display" in value:
+        raise BundleError(f'"messages_display" is {show(text)}, not a text', place=place, remedy=FORM)
     if "messages" not in value:
         raise BundleError('has neither "messages_display" nor "messages"', place=place, remedy=FORM)
-    messages = _checked(value["messages"], place)
-    return "\n".join(line for message in messages for line in _lines(message))
-
-
-def _checked(messages: Any, place: str) -> list[Message]:
-    if not isinstance(messages, list) or not any(
-        not isinstance(message, dict) or message.get("role") != "system" for message in messages
-    ):
+    if not isinstance(messages, list) or not any(_is_said(message) for message in messages):
         raise BundleError(f'"messages" is {show(messages)}, not a conversation', place=place, remedy=FORM)
     for way, fault in message_faults(messages):
         where = "".join(f"[{key!r}]" for key in way)
         raise BundleError(f"messages{where}: {fault}", place=place)
-    return messages
+    return "\n".join(line for message in messages for line in _lines(message))
+
+
+def _is_said(message: Any) -> bool:
+    return not isinstance(message, dict) or message.get("role") != "system"
 
 
 def _lines(message: Message) -> Iterator[str]:
-    """A message as text; nothing of a system prompt, for the agent has that of its own row."""
+    """Yield a message as text; nothing of a system prompt, since the agent has that of its own row."""
     text = text_of(message.get("content")).strip()
     speaker = {"user": "User", "assistant": "Agent", "tool": "Tool result"}.get(message["role"])
     if speaker and text:

@@ -76,16 +76,6 @@ class SessionChanges(BaseModel):
     changes: list[dict[str, Any]]
 
 
-_FAULTS: dict[int | str, dict[str, Any]] = {
-    413: {"model": Fault, "description": "The body is too large"},
-    415: {"model": Fault, "description": "The body is not declared as JSON"},
-    422: {"model": Fault, "description": "The arguments do not fit; nothing ran"},
-    503: {"model": Fault, "description": "No room for a new session; nothing ran"},
-}
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Fault, "description": "There is no such row"}}
-_BAD_ID: dict[int | str, dict[str, Any]] = {422: {"model": Fault, "description": "This is no session id"}}
-
-
 @dataclass(frozen=True, slots=True)
 class ToolServer:
     """The FastAPI application and the sessions behind it."""
@@ -97,7 +87,9 @@ class ToolServer:
 def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) -> ToolServer:
     """Return a server of the tools that ``registry`` has now."""
     sessions = Sessions(registry, max_sessions)
-    app = FastAPIOffline(title=registry.name, description=registry.description)
+    app = FastAPIOffline(
+        title=registry.name, description=registry.description, responses={422: {"model": Fault}}
+    )
     app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
     _add_tools(app, registry, sessions)
     _add_sessions(app, sessions)
@@ -142,7 +134,7 @@ def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[st
         summary=tool.description.splitlines()[0][:80],
         description=tool.description,
         tags=["tools"],
-        responses={200: {"model": ToolAnswer, "description": "The tool ran, or refused"}, **_FAULTS},
+        response_model=ToolAnswer,
         openapi_extra={
             "requestBody": {
                 "required": bool(tool.schema["required"]),
@@ -173,18 +165,18 @@ def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
-    @app.post("/sessions/{id}/reset", tags=["sessions"], responses=_BAD_ID | _NOT_FOUND)
+    @app.post("/sessions/{id}/reset", tags=["sessions"])
     async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
         """Return to the seed; with a row's id to the state in which rollouts of that row begin."""
         sessions.reset(session, row)
         return SessionChanges(session=session, changes=[])
 
-    @app.delete("/sessions/{id}", tags=["sessions"], responses=_BAD_ID, status_code=204)
+    @app.delete("/sessions/{id}", tags=["sessions"], status_code=204)
     async def delete(session: SessionPath) -> None:
         """Drop the session and its changes."""
         sessions.reset(session)
 
-    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=_BAD_ID)
+    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges)
     async def changes(session: SessionPath) -> Response:
         """The rows in which the session differs from the seed."""
         return json_answer({"session": session, "changes": json_value(await sessions.changes(session))})
