@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import AGENT, CUSTOMER, ROOT
-from scripted_retail import RetailScript, command, gold_steps, written
+from scripted_retail import RetailScript, command, gold_steps
 from stub_server import Answer, StubServer
 
 from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
@@ -93,13 +93,6 @@ def test_model_calls_are_in_the_trajectory_with_tokens_and_cost(run: Any, models
     calls = [call for call in record["model_calls"] if call["role"] == "agent"]
     assert {call["model"] for call in calls} == {f"openai/{AGENT}"}
     assert {call["turn"] for call in calls} == {1, 2}
-
-
-def test_a_model_without_a_price_is_unpriced(run: Any, models: StubServer, script: RetailScript) -> None:
-    models.script("mine", script.agent)
-    _, records = run(EXCHANGE, "--model", "openai/mine")
-    usage = records[EXCHANGE][0]["usage"]["agent"]
-    assert (usage["cost"], usage["unpriced_calls"]) == (0.0, 11)
 
 
 def test_rollouts_at_once_are_apart_and_none_is_answered_from_a_cache(run: Any, models: StubServer) -> None:
@@ -264,7 +257,3 @@ def test_no_key_is_in_any_file(run: Any) -> None:
     assert written_files
     for content in written_files:
         assert b"0123456789abcdef" not in content
-
-
-def test_the_format_of_the_scripts_is_the_one_that_is_asked_for() -> None:
-    assert written({"reasoning": "So."}) == "[[ ## reasoning ## ]]\nSo.\n\n[[ ## completed ## ]]\n"

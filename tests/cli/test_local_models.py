@@ -94,37 +94,6 @@ def test_quiet_says_nothing_of_servers(
     assert (ran.code, ran.error) == (0, "")
 
 
-def test_nothing_installed_is_one_message_before_anything_runs(
-    agent_eval: Command, bundle: Bundle, model: Path, installed: Callable[..., Path]
-) -> None:
-    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user")
-    assert ran.code == 2
-    assert ran.error.count("\n") == 1
-    assert (
-        "nothing that serves a folder of Hugging Face is installed. Install vllm (pip install vllm), or"
-        in ran.error
-    )
-
-
-def test_a_path_that_is_no_model_is_one_message(agent_eval: Command, installed: Callable[..., Path]) -> None:
-    installed()
-    ran = agent_eval("-d", "task.jsonl", "--model", "./missing", "--no-sim-user")
-    assert (ran.code, ran.error.count("\n")) == (2, 1)
-    assert "model ./missing: there is no such folder or file" in ran.error
-
-
-def test_a_server_that_does_not_start_ends_the_command_with_its_words(
-    agent_eval: Command, model: Path, installed: Callable[..., Path]
-) -> None:
-    record = installed(dies="RuntimeError: no GPU found")
-    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user")
-    assert ran.code == 2
-    assert "model tiny-chat (vllm): its server has exited (exit code 1)" in ran.error
-    assert "RuntimeError: no GPU found" in ran.error
-    assert "Traceback" not in ran.error
-    assert len(starts(record)) == 1
-
-
 def test_a_server_that_dies_midway_leaves_rollouts_that_cannot_be_judged(
     agent_eval: Command, model: Path, installed: Callable[..., Path], results: Callable[[], Any]
 ) -> None:

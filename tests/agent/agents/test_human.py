@@ -124,8 +124,3 @@ async def test_what_is_typed_after_a_rollout_ran_out_of_time_belongs_to_the_next
         await asyncio.wait_for(Person().typed("user> "), 0.05)
     os.write(keyboard, b"Seat 2, please\n")
     assert await asyncio.wait_for(Person().typed("user> "), 10) == "Seat 2, please"
-
-
-def test_people_play_one_at_a_time() -> None:
-    assert load_agent("human")().interactive is True  # type: ignore[attr-defined]
-    assert load_user("human")().interactive is True  # type: ignore[union-attr]

@@ -92,17 +92,11 @@ async def test_a_model_that_says_nothing_is_at_fault(tmp_path: Path) -> None:
     ("call", "status"),
     [
         ({"id": "a", "function": {"name": "ping", "arguments": None}}, "ok"),
-        ({"id": None, "function": {"name": "ping"}}, "ok"),
         ({"id": 5, "function": {"name": "ping", "arguments": {}}}, "ok"),
         ({"id": "a", "function": {"name": "ping", "arguments": [1]}}, "invalid_arguments"),
-        ({"id": "a", "function": {"name": "ping", "arguments": 0}}, "invalid_arguments"),
-        ({"id": "a", "function": {"name": "ping", "arguments": "5"}}, "invalid_arguments"),
         ({"id": "a", "function": {"name": "ping", "arguments": '{"a": '}}, "invalid_arguments"),
         ({"id": "a", "function": {"name": None, "arguments": "{}"}}, "unknown_tool"),
-        ({"id": "a", "function": {"name": ["ping"], "arguments": "{}"}}, "unknown_tool"),
         ({"id": "a", "function": None}, "unknown_tool"),
-        ({}, "unknown_tool"),
-        ("ping", "unknown_tool"),
         (None, "unknown_tool"),
     ],
 )

@@ -137,15 +137,6 @@ def test_check_finds_everything_in_place(home: Path, capfd: pytest.CaptureFixtur
     assert f"FastWorkflow 2.30.1 is ready: {home / 'workflows/airline'}" in capfd.readouterr().out
 
 
-def test_check_compares_commands_with_a_bundles_tools(
-    home: Path, small_bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["fastworkflow", "check", "-d", str(small_bundle)]) == 2
-    assert (
-        "without a tool in the bundle: create_booking, pay_booking, search_flights" in capfd.readouterr().err
-    )
-
-
 @pytest.fixture
 def small_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bundle with the tool `take`; its rows say what the fake worker does. It lies where the test works."""
@@ -206,26 +197,6 @@ def test_an_evaluation_runs_from_the_command_line(
     ]
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("runs/**/*") if path.is_file())
     assert b"sk-test-0123456789abcdef" not in everything
-
-
-def test_rollouts_of_dead_workers_are_tried_again_then_reported_apart(
-    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["take"])))
-    assert main([*EVALUATION, "-d", "seat_task", "--task-ids", "dies"]) == 1
-    records = trajectories(tmp_path)
-    assert [record["stop_reason"] for record in records] == ["infrastructure_error"] * 2
-    assert all("out of memory, key [hidden]" in record["stop_detail"] for record in records)
-
-
-def test_an_evaluation_that_cannot_start_exits_with_the_list(
-    tmp_path: Path, small_bundle: Path, home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*EVALUATION, "-d", "seat_task"]) == 2
-    error = capfd.readouterr().err
-    assert (
-        "Error: --agent fastworkflow: commands of the workflow airline without a tool in the bundle" in error
-    )
 
 
 def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, small_bundle: Path) -> None:

@@ -49,13 +49,6 @@ async def test_another_version_is_not_taken(
     assert told in await fault_of()
 
 
-async def test_an_untrained_workflow_is_sent_to_its_training(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_UNTRAINED", "1")
-    assert "the workflow is not trained (*): run `reward-kit fastworkflow train`" in await fault_of()
-
-
 async def test_models_that_are_not_named_are_told_together(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

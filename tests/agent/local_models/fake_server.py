@@ -27,17 +27,14 @@ class Behaviour:
     """What the fake does.
 
     ``delay``: seconds until it is ready, and as long it answers 503. ``dies``: its last words; it ends before
-    it is ready. ``port_taken``: so many starts end for want of the port. ``flood``: megabytes that it prints,
-    before it is ready and with every answer. ``stubborn``: SIGTERM does not end it. ``dies_after``: it ends
-    instead of giving this answer (counted from 1). ``child``: it has a child process. ``answers``: as in
-    ``StubServer.script``; "flight": it plays agent and user of the small flight bundle.
+    it is ready. ``stubborn``: SIGTERM does not end it. ``dies_after``: it ends instead of giving this answer
+    (counted from 1). ``child``: it has a child process. ``answers``: as in ``StubServer.script``; "flight":
+    it plays agent and user of the small flight bundle.
     """
 
     delay: float = 0.0
     never: bool = False
     dies: str | None = None
-    port_taken: int = 0
-    flood: int = 0
     stubborn: bool = False
     dies_after: int | None = None
     child: bool = False
@@ -99,14 +96,10 @@ def main(behaviour: Behaviour, record: str) -> None:
         print(behaviour.help)
         return
     child = subprocess.Popen(["sleep", "1000"]).pid if behaviour.child else None
-    earlier = len(starts(Path(record)))
     with Path(record).open("a") as file:
         file.write(json.dumps({"arguments": sys.argv[1:], "pid": os.getpid(), "child": child}) + "\n")
     if behaviour.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    flood(behaviour)
-    if earlier < behaviour.port_taken:
-        sys.exit("OSError: [Errno 98] Address already in use")
     if behaviour.dies is not None:
         print("loading weights\r\x1b[32m100%\x1b[0m", file=sys.stderr)
         sys.exit(behaviour.dies)
@@ -145,7 +138,6 @@ def serve(port: int, behaviour: Behaviour) -> None:
         if answered[0] == behaviour.dies_after:
             print("CUDA error: out of memory", flush=True)
             os._exit(3)
-        flood(behaviour)
         if behaviour.answers == "flight":
             return flight(request, place)
         return behaviour.answers[min(place, len(behaviour.answers) - 1)]
@@ -176,13 +168,6 @@ def flight(request: dict[str, Any], place: int) -> Any:
         booking = json.loads(request["messages"][-1]["content"])["booking_id"]
         return call("pay_booking", booking_id=booking)
     return "Booked and paid."
-
-
-def flood(behaviour: Behaviour) -> None:
-    for _ in range(behaviour.flood):
-        sys.stdout.write("noise " * 170_000 + "\n")
-        sys.stderr.write("NOISE " * 170_000 + "\n")
-    sys.stdout.flush()
 
 
 def served_name() -> str:

@@ -52,20 +52,11 @@ def test_a_snapshot_of_the_hubs_cache_has_the_models_name(folder: Path, tmp_path
     assert LocalFile.find(str(snapshot)).name == "Qwen/Qwen3-8B"
 
 
-def test_the_home_folder_is_filled_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(folder.parent))
-    assert LocalFile.find("~/tiny-chat").path == folder
-
-
 def fault_of(path: Path) -> str:
     with pytest.raises(ModelSetupError) as caught:
         LocalFile.find(str(path))
     assert str(path) in str(caught.value)
     return str(caught.value)
-
-
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    assert "there is no such folder or file" in fault_of(tmp_path / "missing")
 
 
 def test_a_folder_without_config(folder: Path) -> None:
@@ -86,10 +77,6 @@ def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
 def test_a_folder_without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "the folder holds no weights" in fault_of(folder)
-
-
-def test_a_file_of_another_kind(folder: Path) -> None:
-    assert "the file is not a .gguf file" in fault_of(folder / "model.safetensors")
 
 
 def test_a_gguf_file_is_known_by_how_it_begins(gguf: Path) -> None:

@@ -332,7 +332,3 @@ def test_the_class_of_a_script_is_of_that_script(bundle: Bundle, tmp_path: Path)
     dataset = str(bundle.dataset)
     assert ran("evaluate.py", dataset).stdout == "__main__:Agent 2\n"
     assert ran("evaluate.py", dataset, "again").stdout == "__main__:Agent 3\n"
-    elsewhere = ran("-m", "reward_kit", "agent-eval", "--resume", "--n-rollouts", "4")
-    assert elsewhere.returncode == 2
-    assert "--agent __main__:Agent: __main__ has no Agent. If it was given from Python" in elsewhere.stderr
-    assert "Traceback" not in elsewhere.stderr

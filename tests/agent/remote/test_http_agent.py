@@ -176,30 +176,6 @@ class TestATurn:
         assert finished.rollout.stop_reason == "user_stop"
 
 
-class TestThroughMcp:
-    async def test_an_agent_that_speaks_mcp_gets_the_reward(self, tmp_path):
-        pytest.importorskip("mcp")
-        import httpx2
-        from mcp.client import Client
-        from mcp.client.streamable_http import streamable_http_client
-
-        async def script(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            headers = {"Authorization": f"Bearer {turn['door']['token']}"}
-            async with (
-                httpx2.AsyncClient(headers=headers, trust_env=False) as http,
-                Client(streamable_http_client(turn["door"]["mcp_url"], http_client=http)) as tools,
-            ):
-                listed = {tool.name for tool in (await tools.list_tools()).tools}
-                assert listed == {tool["function"]["name"] for tool in turn["tools"]}
-                reserved = await tools.call_tool("create_booking", {"flight_id": 1, "passenger": "Alice"})
-                await tools.call_tool("pay_booking", json.loads(reserved.content[0].text))
-            return {"reply": "Booked."}
-
-        finished, _ = await play(tmp_path, script, actions=BOOKED)
-        assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
-        assert [call.status for call in finished.rollout.tool_calls] == ["ok", "ok"]
-
-
 class TestUnusableAnswers:
     @pytest.mark.parametrize(
         ("body", "told"),
@@ -232,15 +208,6 @@ class TestUnusableAnswers:
         assert finished.rollout.stop_reason == "agent_error"
         assert told in finished.rollout.stop_detail
         assert finished.reward == 0.0
-
-    async def test_a_400_is_the_agents_error_with_the_beginning_of_its_body(self, tmp_path):
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            return web.Response(status=400, text="I do not\nunderstand" + "." * 5000)
-
-        finished, _ = await play(tmp_path, script)
-        assert finished.rollout.stop_reason == "agent_error"
-        assert "HTTP 400: I do not understand" in finished.rollout.stop_detail
-        assert len(finished.rollout.stop_detail) < 400
 
     async def test_a_token_that_the_agent_repeats_is_not_shown(self, tmp_path, monkeypatch):
         monkeypatch.setenv("REWARD_KIT_AGENT_TOKEN", "agent-secret")

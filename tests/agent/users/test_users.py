@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, flight_bundle
-from hypothesis import strategies as st
 from small_task import InProcessModel, play, small_task, wants
 
 from reward_kit.agent import agent_eval, load_agent, load_user
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.players.names import AGENTS, default_user
+from reward_kit.agent.players.names import default_user
 from reward_kit.agent.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
 
@@ -127,35 +126,6 @@ async def test_an_agent_of_ones_own_is_found_in_the_working_directory(
 def test_an_agent_that_cannot_be_found_is_told(own_module: str, spec: str, fault: str) -> None:
     with pytest.raises(BundleError, match=fault):
         load_agent(spec.format(own=own_module))
-
-
-@pytest.mark.parametrize(
-    ("attribute", "fault"),
-    [("Mute", "async def respond"), ("broken", r"own_agents_.*py:\d+: ValueError: out of order")],
-)
-def test_an_agent_that_cannot_be_made_is_told(own_module: str, attribute: str, fault: str) -> None:
-    with pytest.raises(BundleError, match=fault):
-        load_agent(f"{own_module}:{attribute}")()
-
-
-def test_the_names_of_built_in_agents_are_offered() -> None:
-    with pytest.raises(BundleError, match=", ".join(["tool-calling", *list(AGENTS)[1:], "replay:PATH"])):
-        load_agent("nonsense")
-
-
-ANSWERS = st.sampled_from(
-    [
-        "",
-        "###STOP###",
-        "true",
-        "false",
-        "Thought: hm",
-        "User Response: Hi",
-        "<think>hm",
-        "Hi",
-        {"content": None},
-    ]
-) | st.text(max_size=30)
 
 
 @pytest.mark.parametrize("strategy", ["react", "verify", "reflection"])
