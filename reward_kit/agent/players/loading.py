@@ -18,7 +18,6 @@ from reward_kit.agent.players.wrappers import (
     CANNOT_RESPOND,
     FunctionPlayer,
     OwnFactory,
-    SharedPlayer,
     can_respond,
     is_async,
 )
@@ -102,7 +101,7 @@ def _maker(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
     """Return the maker for a factory, an object, or a function that answers turns itself."""
     if not inspect.isclass(found) and hasattr(found, "respond"):
         if can_respond(found):
-            return OwnFactory(SharedPlayer(found), spec, place)
+            return OwnFactory(found, spec, place)
         fault = f"{spec} is {type(found).__name__}, {CANNOT_RESPOND}"
     elif inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
         remedy = f"A function answers one turn of the {kind} with return; it is called for each."

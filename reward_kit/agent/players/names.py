@@ -73,22 +73,15 @@ def agent_spec(config: EvaluationConfig) -> str:
     )
 
 
-def user_of(row: TaskRow, agent: str, asked: str | None) -> str:
-    """Return the user of a row; ``asked`` is the one named with ``--user``."""
-    if asked is None:
-        return default_user(row, agent)
-    return NO_USER if asked in FROM_PROMPT and not row.sim_user_prompt else asked
+def user_of(row: TaskRow, agent: str, asked: str | None = None) -> str:
+    """Return the user of a row; ``asked`` is the one named with ``--user``.
 
-
-def default_user(row: TaskRow, agent: str) -> str:
-    """Return the user of a row without ``--user``.
-
-    A replay's is the recorded one; gold needs none; any other agent gets ``llm`` if the row has a prompt for
-    it.
+    By default a replay's is the recorded one and gold has none; any other agent gets ``llm`` if the row has a
+    prompt for it.
     """
-    if agent.startswith("replay:"):
-        return agent
-    return "llm" if row.sim_user_prompt and agent != "gold" else NO_USER
+    if asked is None:
+        asked = agent if agent.startswith("replay:") else NO_USER if agent == "gold" else "llm"
+    return NO_USER if asked in FROM_PROMPT and not row.sim_user_prompt else asked
 
 
 def check_user_option(asked: str | None, chosen: Iterable[str]) -> None:

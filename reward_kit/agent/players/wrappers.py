@@ -83,7 +83,7 @@ _loops: WeakKeyDictionary[BlockingRollout, asyncio.AbstractEventLoop] = WeakKeyD
 
 
 class OwnFactory:
-    """A person's own factory: errors name it, and its products can respond.
+    """A person's own factory, or object that plays all rollouts: errors name it, and it can respond.
 
     ``trial`` makes a product to be checked before the first rollout gets it: it may be costly to make.
     """
@@ -93,6 +93,7 @@ class OwnFactory:
         self._spec = spec
         self._place = place
         self._trial: Any = None
+        self._is_shared = not inspect.isclass(found) and hasattr(found, "respond")
         self.sees_answers = bool(getattr(found, "sees_answers", False))
 
     def __call__(self) -> Any:
@@ -103,7 +104,7 @@ class OwnFactory:
         """Return the product that the next call returns."""
         if self._trial is None:
             with self._faults(f"{self._spec}() raised"):
-                made = self._found()
+                made = _Lent(self._found) if self._is_shared else self._found()
             if inspect.iscoroutine(made):
                 made.close()
             if not can_respond(made):
@@ -115,7 +116,7 @@ class OwnFactory:
     def configured(self, config: EvaluationConfig, tasks: Sequence[Any]) -> OwnFactory:
         """Return the factory that its own ``configured`` gives, if it has one."""
         configured = getattr(self._found, "configured", None)
-        if configured is None:
+        if configured is None or self._is_shared:
             return self
         with self._faults(f"{self._spec}.configured() raised"):
             return OwnFactory(configured(config, tasks), self._spec, self._place)
@@ -150,19 +151,6 @@ async def _call(player: Any, hook: str) -> None:
         result = method()
         if inspect.isawaitable(result):
             await result
-
-
-class SharedPlayer:
-    """The factory of an object that plays all rollouts; opened and closed once, as factories are."""
-
-    def __init__(self, player: Any) -> None:
-        self._player = player
-        self.open = getattr(player, "open", None)
-        self.close = getattr(player, "close", None)
-        self.sees_answers = getattr(player, "sees_answers", False)
-
-    def __call__(self) -> _Lent:
-        return _Lent(self._player)
 
 
 class _Lent:

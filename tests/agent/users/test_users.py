@@ -11,7 +11,7 @@ from small_task import InProcessModel, play, small_task, wants
 
 from reward_kit.agent import agent_eval, load_agent, load_user
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.players.names import default_user
+from reward_kit.agent.players.names import user_of
 from reward_kit.agent.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
 
@@ -75,7 +75,7 @@ async def test_an_empty_line_is_asked_for_again(tmp_path: Path) -> None:
 def test_each_agent_gets_the_user_that_fits(
     tmp_path: Path, agent: str, prompt: str | None, expected: str
 ) -> None:
-    assert default_user(small_task(tmp_path, sim_user_prompt=prompt).row, agent) == expected
+    assert user_of(small_task(tmp_path, sim_user_prompt=prompt).row, agent) == expected
 
 
 OWN = """

@@ -174,7 +174,7 @@ class FastWorkflowAgent:
             self._worker.rollouts.pop(self._rollout.id, None)
             if self._admission is not None:
                 self._admission.revoke()
-            self._shared.pool.later(self._end(self._rollout.id, self._worker))
+            self._worker.run(self._end(self._rollout.id, self._worker))
 
     async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send a request about the rollout; raises ``ModelError`` if nothing happens within the limit."""

@@ -109,7 +109,7 @@ class Worker:
             raise ModelSetupError(f"cannot be started: {error}", place="FastWorkflow") from error
         assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: PT018
         self._fault = None
-        self._run(self._listen(process, process.stdout, self._run(self._collect_errors(process.stderr))))
+        self.run(self._listen(process, process.stdout, self.run(self._collect_errors(process.stderr))))
         try:
             async with asyncio.timeout(self._patience.start):
                 await self._answer_to(READY)
@@ -143,9 +143,11 @@ class Worker:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in the background, at most until the worker ends."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def _answer_to(self, number: int) -> Answer:
@@ -206,7 +208,6 @@ class WorkerPool:
         self.workers = [make() for _ in range(size)]
         self._make = make
         self._locks = [asyncio.Lock() for _ in range(size)]
-        self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Start all workers. Raises ``ModelSetupError`` if one does not start."""
@@ -228,15 +229,6 @@ class WorkerPool:
                 self.workers[place] = worker
             return self.workers[place]
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background, at most until the pool is closed."""
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     async def close(self) -> None:
-        """Cancel background work and kill all workers."""
-        for task in self._background:
-            task.cancel()
-        ends = (worker.end("the evaluation is over") for worker in self.workers)
-        await asyncio.gather(*self._background, *ends, return_exceptions=True)
+        """Kill all workers."""
+        await asyncio.gather(*(worker.end("the evaluation is over") for worker in self.workers))
