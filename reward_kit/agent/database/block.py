@@ -28,7 +28,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiting: deque[futures.Future[None]] = deque()
+        self._waiting: deque[futures.Future[None]] | None = None
         self.held = False
 
     def try_acquire(self) -> bool:
@@ -75,6 +75,7 @@ class Lock:
         waiter: futures.Future[None] = futures.Future()
         with self._guard:
             if self.held:
+                self._waiting = self._waiting or deque()
                 self._waiting.append(waiter)
                 return waiter
             self.held = True
@@ -130,6 +131,19 @@ class Block:
             raise DatabaseError(
                 f"the transaction was rolled back and can do no more, because of: {self.lost}"
             )
+
+    def try_take(self) -> bool:
+        """Take the lock, and with the first turn those around it, if none has to be waited for."""
+        if self.over or not self.lock.try_acquire():
+            return False
+        if self.entered:
+            return True
+        if self.parent is not None and self.parent.try_take():
+            self.entered = True
+            self.parent.child = self
+            return True
+        self.lock.release()
+        return False
 
     def enterable_parent(self) -> Block:
         """The parent, in which this block waits for its turn; ``DatabaseError`` if this block is over."""

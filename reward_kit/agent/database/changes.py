@@ -154,7 +154,7 @@ class Changes(Sequence[RowChange]):
     __slots__ = ("_find", "_found")
 
     def __init__(self, rows: Iterable[RowChange] = ()) -> None:
-        self._found = tuple(sorted(rows, key=RowChange.sort_key))
+        self._found = tuple(sorted(rows, key=RowChange.sort_key)) if rows else ()
         self._find: Callable[[], Iterable[RowChange]] | None = None
 
     @classmethod

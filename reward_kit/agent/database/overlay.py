@@ -30,7 +30,7 @@ StrPath = str | os.PathLike[str]
 _LARGE_BASE = 16 << 20
 _SMALL_CACHE, _LARGE_CACHE = 256, 2000
 """Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
-_PRAGMAS = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA cache_size=-%d"
+_PRAGMAS = ("PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=MEMORY")
 """Exclusive locking spares locks and a look at the change counter per statement."""
 
 _MAGIC = b"RwkDelta"
@@ -62,8 +62,8 @@ class Overlay:
         overlay.file.xTruncate(after.size)
         return overlay
 
-    def connect(self) -> apsw.Connection:
-        """Open the one connection that this state may have at a time.
+    def connect(self, *pragmas: str) -> apsw.Connection:
+        """Open the one connection that this state may have at a time, and run ``pragmas`` on it.
 
         ``DatabaseError`` if another one is still open: without locks the two would destroy each other's
         pages.
@@ -72,7 +72,7 @@ class Overlay:
             raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
         connection = connect_pages(self.file)
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
-        connection.execute(_PRAGMAS % cache).fetchall()
+        connection.execute("; ".join([*_PRAGMAS, f"PRAGMA cache_size=-{cache}", *pragmas])).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
         connection.set_rollback_hook(self.file.prune_if_grown)
         self._connection = weakref.ref(connection)

@@ -117,13 +117,12 @@ class OverlayStore:
     def _connect(self) -> apsw.Connection:
         base = self.overlay.base
         try:
-            connection = self.overlay.connect()
+            pages = (base.size + self.limits.max_growth_bytes) // base.page_size
+            connection = self.overlay.connect(f"PRAGMA max_page_count={pages}")
             connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
             for limit, value in numeric_limits(self.limits):
                 connection.limit(limit, value)
-            pages = (base.size + self.limits.max_growth_bytes) // base.page_size
-            connection.execute(f"PRAGMA max_page_count={pages}").fetchall()
             if self._recorder is None:
                 settled = Changes() if self.overlay.pristine else changes_later(self.overlay)
                 self._recorder = Recorder(_schema_of(base), self._compare, settled)
@@ -136,7 +135,6 @@ class OverlayStore:
         connection.preupdate_hook(self._recorder.note)
         connection.authorizer = self.guard.authorize
         connection.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
-        connection.exec_trace = self._before_first_step
         self._connection = connection
         return connection
 
@@ -221,8 +219,10 @@ class OverlayStore:
             storable_parameters(parameters)  # else each character would be taken for a value
         # a statement prepared before the schema was changed reports the columns that there were
         can_cache = not self.guard.schema_changed
+        cursor = connection.cursor()
+        cursor.exec_trace = self._before_first_step
         try:
-            return connection.execute(statement.sql, parameters, can_cache=can_cache)
+            return cursor.execute(statement.sql, parameters, can_cache=can_cache)
         except KeyError as error:
             raise DatabaseError(f"no value is given for the parameter :{error.args[0]}") from error
         except (TypeError, ValueError, OverflowError) as error:
@@ -230,12 +230,11 @@ class OverlayStore:
             converted = storable_parameters(parameters)
             if converted == parameters:
                 raise DatabaseError(str(error)) from error
-            return connection.execute(statement.sql, converted, can_cache=can_cache)
+            return cursor.execute(statement.sql, converted, can_cache=can_cache)
 
     def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
         statement = self._statement
-        if statement is None:
-            return True
+        assert statement is not None
         if self._columns is not None or (
             len(text) < len(statement.sql) and without_tail(statement.sql[len(text) :])
         ):

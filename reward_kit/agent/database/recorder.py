@@ -52,9 +52,8 @@ class Recorder:
         settled: Changes,
         log: Iterable[_Written] = (),
     ) -> None:
-        self._tables = {name: table for name, table in schema.tables.items() if table.recordable}
-        self._unrecorded = {name: name for name in schema.tables.keys() - self._tables.keys()}
-        self._unrecorded |= schema.storage
+        self._tables = schema.recordable
+        self._unrecorded = schema.unrecorded
         self._names = schema.tables.keys()
         self._compare = compare
         self.settled = settled

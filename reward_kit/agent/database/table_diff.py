@@ -76,13 +76,15 @@ class Schema:
     """``objects`` maps (type, name) to the SQL that made it.
 
     A full-text table is compared by the storage table that holds its texts or their lengths.  Its index is
-    left out: it depends on the order of writes.  ``storage`` maps the storage tables of other virtual tables
-    to the virtual table, which is compared.
+    left out: it depends on the order of writes.  ``recordable`` are the tables whose rows SQLite's pre-update
+    hook gives in full; ``unrecorded`` maps the others, and the storage of virtual tables, to the table that
+    has to be compared.
     """
 
     tables: dict[str, Table]
     objects: dict[tuple[str, str], str]
-    storage: dict[str, str]
+    recordable: dict[str, Table]
+    unrecorded: dict[str, str]
 
 
 def read_schema(execute: Execute) -> Schema:
@@ -95,7 +97,7 @@ def read_schema(execute: Execute) -> Schema:
         if sql is not None and not name.startswith("sqlite_") and kinds.get(name) != "shadow"
     }
     tables: dict[str, Table] = {}
-    storage: dict[str, str] = {}
+    unrecorded: dict[str, str] = {}
     for name, kind in listed:
         shadows = [other for other in kinds if kinds[other] == "shadow" and other.startswith(f"{name}_")]
         if kind == "table" and not name.startswith("sqlite_"):
@@ -106,8 +108,10 @@ def read_schema(execute: Execute) -> Schema:
                 tables[texts[0]] = _read_table(execute, texts[0])
             else:
                 tables[name] = _read_table(execute, name, recordable=False)
-                storage.update((shadow, name) for shadow in shadows)
-    return Schema(tables, objects, storage)
+                unrecorded.update((shadow, name) for shadow in shadows)
+    recordable = {name: table for name, table in tables.items() if table.recordable}
+    unrecorded.update((name, name) for name in tables if name not in recordable)
+    return Schema(tables, objects, recordable, unrecorded)
 
 
 def _read_table(execute: Execute, name: str, *, recordable: bool = True) -> Table:

@@ -76,7 +76,7 @@ class Turns:
     async def run(self, statement: Statement) -> Answer:
         """Run when it is the statement's turn; in another thread if it is slow."""
         block = self.current(statement.call)
-        if block.over or not block.entered or not block.lock.try_acquire():
+        if not block.try_take():
             await self.take(block)
         try:
             try:
@@ -196,6 +196,8 @@ class Turns:
 
     def take_blocking(self, block: Block) -> None:
         """``take`` in a thread; ``DatabaseError`` in that of an event loop, which would be blocked."""
+        if block.try_take():
+            return
         if not block.lock.try_acquire():
             self._wait_blocking(block)
         if block.entered and not block.over:

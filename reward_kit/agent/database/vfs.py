@@ -253,19 +253,17 @@ class _ClockVFS(_VFS):
 _registering = threading.Lock()
 _overlay_vfs: _OverlayVFS | None = None
 _clock_vfs: _ClockVFS | None = None
-_open: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
 
 
 def connect_pages(file: PageFile) -> apsw.Connection:
     """A bare connection to ``file``, which must not be open."""
     global _overlay_vfs
-    with _registering:
-        if _overlay_vfs is None:
-            _overlay_vfs = _OverlayVFS()
-            atexit.register(_close_all)
-    connection = apsw.Connection(_overlay_vfs.enter(file), vfs=_OVERLAY, flags=apsw.SQLITE_OPEN_READWRITE)
-    _open.add(connection)
-    return connection
+    if _overlay_vfs is None:
+        with _registering:
+            if _overlay_vfs is None:
+                _overlay_vfs = _OverlayVFS()
+                atexit.register(_close_all)
+    return apsw.Connection(_overlay_vfs.enter(file), vfs=_OVERLAY, flags=apsw.SQLITE_OPEN_READWRITE)
 
 
 def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
@@ -288,5 +286,6 @@ def install_random(connection: apsw.Connection, randomness: Randomness) -> None:
 
 def _close_all() -> None:
     """Close what is still open as Python ends: SQLite would ask files whose module is gone already."""
-    for connection in list(_open):
-        connection.close(True)
+    for connection in apsw.connections():
+        if connection.open_vfs == _OVERLAY:
+            connection.close(True)
