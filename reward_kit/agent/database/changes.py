@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 SQLiteValue = None | int | float | str | bytes
 Op = Literal["insert", "update", "delete"]
@@ -21,10 +21,8 @@ Values = Mapping[str, SQLiteValue]
 SCHEMA_TABLE = "sqlite_schema"
 """Created, altered and dropped tables, indexes, views and triggers appear as rows of this table."""
 _REVERSED: dict[Op, Op] = {"insert": "delete", "delete": "insert", "update": "update"}
-_VALUE_WIDTH = 80
-"""Longest value (characters) that a line quotes."""
-_ROW_WIDTH = 400
-"""Longest row (characters) that a line quotes."""
+_VALUE_WIDTH, _ROW_WIDTH = 80, 400
+"""Longest value and longest row (characters) that a line quotes."""
 
 
 def typed(values: Sequence[SQLiteValue]) -> bytes:
@@ -91,8 +89,10 @@ class RowChange:
 
         A key that loses a column no longer distinguishes rows; its other columns become content.
         """
-        before, after = _drop(self.before, ignored), _drop(self.after, ignored)
-        key = _drop(self.key, ignored)
+        key, before, after = (
+            values and {name: value for name, value in values.items() if name.casefold() not in ignored}
+            for values in (self.key, self.before, self.after)
+        )
         if self.op == "update" and not before and not after:
             return None
         if self.key is None or key is None or len(key) == len(self.key):
@@ -107,12 +107,11 @@ class RowChange:
         if self.op != "update":
             words = "inserted" if self.op == "insert" else "deleted"
             return [f"{name}: {words} {_row_text(self.content, whole=whole)}"]
-        before, after = self.before or {}, self.after or {}
-        return [
-            f"{name} {column}: {_value_text(before.get(column), whole=whole)}"
-            f" -> {_value_text(value, whole=whole)}"
-            for column, value in after.items()
-        ]
+        lines = []
+        for column, value in (self.after or {}).items():
+            texts = [_value_text(each, whole=whole) for each in ((self.before or {}).get(column), value)]
+            lines.append(f"{name} {column}: {' -> '.join(texts)}")
+        return lines
 
     def name(self, *, whole: bool = False) -> str:
         """Table and key: ``orders #W2611340``, ``order_items (order_id='#W2611340', item_id=7)``."""
@@ -175,11 +174,7 @@ class Changes(Sequence[RowChange]):
     def __reduce__(self) -> tuple[type[Changes], tuple[tuple[RowChange, ...]]]:
         return Changes, (self._rows,)
 
-    @overload
-    def __getitem__(self, index: int) -> RowChange: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[RowChange, ...]: ...
-    def __getitem__(self, index: int | slice) -> RowChange | tuple[RowChange, ...]:
+    def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
 
     def __len__(self) -> int:
@@ -190,9 +185,6 @@ class Changes(Sequence[RowChange]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Changes) and self.equals(other)
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
 
     def __repr__(self) -> str:
         return f"Changes({list(self._rows)!r})"
@@ -232,8 +224,8 @@ class Changes(Sequence[RowChange]):
         ``orders #W2611340 status: expected 'cancelled', got 'pending'``.  After ``limit`` lines: ``... and
         N more``.
         """
-        actual, wanted = self.ignoring(ignore), expected.ignoring(ignore)
-        lines = [*_keyed_faults(actual, wanted), *_counted_faults(actual, wanted)]
+        sides = self.ignoring(ignore), expected.ignoring(ignore)
+        lines = [*_keyed_faults(*sides), *_counted_faults(*sides)]
         return lines if len(lines) <= limit else [*lines[:limit], f"... and {len(lines) - limit} more"]
 
     def lines(self, *, whole: bool = False) -> list[str]:
@@ -316,12 +308,6 @@ def _typed_values(values: Values | None, *, whole: bool = False) -> bytes:
     return marshal.dumps(items, 2)
 
 
-def _drop(values: Values | None, ignored: Collection[str]) -> dict[str, SQLiteValue] | None:
-    if values is None:
-        return None
-    return {column: value for column, value in values.items() if column.casefold() not in ignored}
-
-
 def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
     if value is None:
         return 0, 0
@@ -345,29 +331,25 @@ def _decode(value: Any) -> SQLiteValue:
 
 
 def _keyed_faults(actual: Changes, expected: Changes) -> Iterator[str]:
-    have = {change.row_identity(): change for change in actual if change.key is not None}
-    want = {change.row_identity(): change for change in expected if change.key is not None}
-    named = {**have, **want}
+    found = {change.row_identity(): change for change in actual if change.key is not None}
+    wanted = {change.row_identity(): change for change in expected if change.key is not None}
+    named = {**found, **wanted}
     for identity in sorted(named, key=lambda identity: named[identity].sort_key()):
-        yield from _row_faults(named[identity].name(), want.get(identity), have.get(identity))
-
-
-def _row_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
-    """The faults of one row; a side that is None left the row as the base has it."""
-    in_base = any(change is not None and change.op != "insert" for change in (want, have))
-    wanted = in_base if want is None else want.op != "delete"
-    there = in_base if have is None else have.op != "delete"
-    if wanted and there:
-        yield from _column_faults(name, want, have)
-    elif wanted:
-        missing = _row_text(want.after) if want else ""
-        fault = "deleted, expected to stay" if in_base else f"missing row {missing}"
-        yield f"{name}: {fault}"
-    elif there:
-        surplus = _row_text(have.after) if have else ""
-        yield (
-            f"{name}: expected to be deleted, still there" if in_base else f"{name}: unexpected row {surplus}"
-        )
+        name, want, have = named[identity].name(), wanted.get(identity), found.get(identity)
+        # a side without a change left the row as the base has it
+        in_base = any(change is not None and change.op != "insert" for change in (want, have))
+        expects = in_base if want is None else want.op != "delete"
+        exists = in_base if have is None else have.op != "delete"
+        if expects and exists:
+            yield from _column_faults(name, want, have)
+        elif expects:
+            missing = _row_text(want.after) if want else ""
+            yield f"{name}: " + ("deleted, expected to stay" if in_base else f"missing row {missing}")
+        elif exists:
+            extra = _row_text(have.after) if have else ""
+            yield f"{name}: " + (
+                "expected to be deleted, still there" if in_base else f"unexpected row {extra}"
+            )
 
 
 def _column_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
@@ -384,15 +366,22 @@ def _column_faults(name: str, want: RowChange | None, have: RowChange | None) ->
 def _counted_faults(actual: Changes, expected: Changes) -> Iterator[str]:
     have = Counter(change for change in actual if change.key is None)
     want = Counter(change for change in expected if change.key is None)
-    missing = {"insert": "missing row", "delete": "expected to be deleted, still there:"}
-    surplus = {"insert": "unexpected row", "delete": "deleted, expected to stay:"}
+    missing = {
+        "insert": "missing row",
+        "delete": "expected to be deleted, still there:",
+        "update": "missing change",
+    }
+    surplus = {
+        "insert": "unexpected row",
+        "delete": "deleted, expected to stay:",
+        "update": "unexpected change",
+    }
     for counted, words in ((want - have, missing), (have - want, surplus)):
         for change in sorted(counted.elements(), key=RowChange.sort_key):
+            text = _row_text(change.content)
             if change.op == "update":
-                fault = "missing change" if words is missing else "unexpected change"
-                yield f"{change.table}: {fault} {_row_text(change.before)} -> {_row_text(change.after)}"
-            else:
-                yield f"{change.table}: {words[change.op]} {_row_text(change.content)}"
+                text += f" -> {_row_text(change.after)}"
+            yield f"{change.table}: {words[change.op]} {text}"
 
 
 def _row_text(values: Values | None, *, whole: bool = False) -> str:

@@ -18,13 +18,13 @@ from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.database.block import Block, ToolCall, Transaction, block_has_ended, current_block
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import read_moment
-from reward_kit.agent.database.statement import Answer, Limits, Parameters, Row, Statement
+from reward_kit.agent.database.statement import ExecuteResult, Limits, Parameters, Row, Statement
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.agent.database.turns import Turns
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
     from datetime import datetime
     from types import TracebackType
 
@@ -41,40 +41,6 @@ _BASE_REFUSAL = "this database is only read: fork() gives a private copy that ca
 _VIEW_REFUSAL = "the database is read-only here"
 _CHUNK = 500
 """``executemany`` lets other tasks run after this many parameter sets."""
-
-
-class ExecuteResult:
-    """The result of ``await db.execute(...)``.
-
-    ``rows`` are the rows, ``rowcount`` the number of rows changed (-1 for anything but INSERT, REPLACE,
-    UPDATE and DELETE), ``lastrowid`` the rowid inserted last.  Everything else (``scalar_one()``,
-    ``all()``, ``mappings()``, ``fetchone()`` ...) is that of SQLAlchemy's ``Result``.
-    """
-
-    __slots__ = ("_answer", "_result", "lastrowid", "rowcount")
-
-    def __init__(self, answer: Answer) -> None:
-        self.rowcount = answer.rowcount
-        self.lastrowid = answer.lastrowid
-        self._answer = answer
-        self._result: Any = None
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows, usable as tuples, by column name and by attribute."""
-        return self._answer.rows()
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if self._result is None:
-            from reward_kit.agent.database.result import result_of
-
-            self._result = result_of(self._answer)
-        return getattr(self._result, name)
 
 
 class _View:
@@ -106,13 +72,10 @@ class _View:
         ours, theirs = self._turns, other._turns
         if ours.store.base_path.samefile(theirs.store.base_path):
             return self.changes().equals(other.changes(), ignore)
-
-        def difference(old: Store, new: Store) -> Changes:
-            return Changes(diff_databases(old.query, new.query))
-
-        return not theirs.with_store(
-            lambda old: ours.with_store(lambda new: difference(old, new).ignoring(ignore))
+        difference = theirs.with_store(
+            lambda old: ours.with_store(lambda new: Changes(diff_databases(old.query, new.query)))
         )
+        return not difference.ignoring(ignore)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
         if not isinstance(sql, str):
@@ -137,17 +100,17 @@ class AsyncView(_View):
     @pending("db")
     async def execute(self, sql: str | TextClause, params: Parameters = None) -> ExecuteResult:
         """Run a statement of any kind."""
-        return ExecuteResult(await self._turns.run(self._statement(sql, params)))
+        return await self._turns.run(self._statement(sql, params))
 
     @pending("db")
     async def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
         """All rows."""
-        return (await self._turns.run(self._statement(sql, params))).rows()
+        return (await self._turns.run(self._statement(sql, params))).rows
 
     @pending("db")
     async def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
         """The first row, or None."""
-        rows = (await self._turns.run(self._statement(sql, params, first=True))).rows()
+        rows = (await self._turns.run(self._statement(sql, params, first=True))).rows
         return rows[0] if rows else None
 
     @pending("db")
@@ -184,11 +147,11 @@ class SyncView(_View):
 
     def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
         """All rows."""
-        return self._turns.run_blocking(self._statement(sql, params)).rows()
+        return self._turns.run_blocking(self._statement(sql, params)).rows
 
     def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
         """The first row, or None."""
-        rows = self._turns.run_blocking(self._statement(sql, params, first=True)).rows()
+        rows = self._turns.run_blocking(self._statement(sql, params, first=True)).rows
         return rows[0] if rows else None
 
     def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
@@ -276,8 +239,7 @@ class Database(AsyncView):
         """Open a base, or a complete SQLite file, to be read and forked.
 
         With ``delta`` (bytes of ``delta()``) it is the state that these lead to from the base at ``path``, in
-        mode "overlay".
-        ``changes()`` of a complete file with a ``base.db`` beside it are those since that base.
+        mode "overlay".  Changes of a complete file with a ``base.db`` beside it count from that base.
         ``DatabaseError`` if the file is missing or damaged.
         """
         path, limits = Path(path), limits or Limits()
@@ -399,8 +361,7 @@ class Database(AsyncView):
     def export(self, path: StrPath) -> Path:
         """Write the committed state to ``path`` as a complete SQLite file; returns the path.
 
-        ``StorageError`` if it cannot be written (a former file stays), ``DatabaseError`` inside a
-        transaction.
+        ``StorageError`` if it cannot be written (a former file stays), ``DatabaseError`` in a transaction.
         """
         target = Path(path)
         self._settled(lambda store: store.export(target))

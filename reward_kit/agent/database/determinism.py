@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sqlite3
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +13,6 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LEADING_INTEGER = re.compile(r"\s*([+-]?\d+)")
 _LARGEST_BLOB = 64 << 20
 _DATE_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
 """The positions of their time values, which mean "now" if they are left out."""
@@ -45,9 +43,9 @@ class Randomness:
         draw = hashlib.blake2b(self.position.to_bytes(8, "big"), digest_size=8, key=self._key)
         return int.from_bytes(draw.digest(), "big", signed=True)
 
-    def blob(self, length: object) -> bytes:
+    def blob(self, length: Any) -> bytes:
         """SQLite's ``randomblob(length)``: that many bytes, at least one; ``DatabaseError`` above 64 MiB."""
-        size = max(1, _as_integer(length))
+        size = max(1, int(length or 0))
         if size > _LARGEST_BLOB:
             raise DatabaseError("string or blob too big")
         self.position += 1
@@ -111,13 +109,3 @@ class _Clock:
             values = (*values[:moment], self._now, *values[moment + 1 :])
         places = ", ".join("?" * len(values))
         return self._calculator.execute(f"SELECT {function}({places})", values).fetchone()[0]
-
-
-def _as_integer(value: object) -> int:
-    """``value`` as SQLite casts it to an integer."""
-    if isinstance(value, int | float):
-        return int(value) if abs(value) <= _LARGEST_BLOB else _LARGEST_BLOB + 1
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    match = _LEADING_INTEGER.match(value) if isinstance(value, str) else None
-    return int(match[1]) if match else 0

@@ -42,7 +42,7 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.statement import Answer, Limits, fetch_rows, storable_parameters
+from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_rows, storable_parameters
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -69,6 +69,8 @@ class _Mark(NamedTuple):
 
 class FileStore:
     """``file`` is the private copy of ``base``; a base, which is only read, has none.
+
+    Its methods are those of ``OverlayStore``.
 
     ``lost`` is the error to raise if the disk did not keep what was written.  Only one thread may use a store
     at a time.
@@ -134,12 +136,10 @@ class FileStore:
 
     @property
     def base_size(self) -> int:
-        """Bytes of the base."""
         return self.base_path.stat().st_size
 
     @property
     def in_transaction(self) -> bool:
-        """True while a transaction is open."""
         return "_connection" in vars(self) and self._connection.in_transaction
 
     def note_fault(self, error: BaseException) -> None:
@@ -190,21 +190,15 @@ class FileStore:
         return connection
 
     def control(self, sql: str) -> None:
-        """Run a statement of this package's own (BEGIN, COMMIT ...)."""
         self.query(sql)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query of this package's own."""
         with self._faults():
             return self._connection.execute(sql).fetchall()
 
     # --- statements ---
 
-    def run(self, statement: Statement) -> Answer:
-        """Run a statement and fetch its rows.
-
-        ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
-        """
+    def run(self, statement: Statement) -> ExecuteResult:
         text = describe_statement(statement.sql)
         draws = 0 if self.randomness is None else self.randomness.position
         self.guard.start(statement)
@@ -223,7 +217,7 @@ class FileStore:
             if self.guard.stopped == "budget" and self.randomness is not None:
                 self.randomness.position = draws  # it starts again, elsewhere
         columns = tuple([name[0] for name in names]) if names else None
-        return Answer(columns, values, changed, last or 0)
+        return ExecuteResult(columns, values, changed, last or 0)
 
     def _execute(self, statement: Statement) -> sqlite3.Cursor:
         # sqlite3 takes a second semicolon for a second statement
@@ -269,7 +263,6 @@ class FileStore:
     # --- changes: no hook reports them, so the file is compared with its base ---
 
     def changes(self) -> Changes:
-        """The rows that differ from the base, those of an open transaction included."""
         # the second number changes when another connection commits
         version = (self._writes, self.query("PRAGMA data_version")[0][0])
         if self._known is None or self._known[0] != version:
@@ -284,18 +277,15 @@ class FileStore:
         return self._known[1]
 
     def mark(self, *, recorded: bool) -> _Mark:
-        """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
         draws = 0 if self.randomness is None else self.randomness.position
         total = self.changes() if recorded else Changes()
         return _Mark(draws, self._known[0] if recorded and self._known else (-1, -1), total)
 
     def since(self, mark: _Mark) -> Changes:
-        """The rows changed since ``mark``."""
         total = self.changes()
         return Changes() if self._known and self._known[0] == mark.version else total.minus(mark.total)
 
     def restore(self, mark: _Mark) -> None:
-        """SQLite has taken back what was written since ``mark``."""
         self._writes += 1
         if self.randomness is not None:
             self.randomness.position = mark.draws
@@ -303,7 +293,6 @@ class FileStore:
     # --- copies ---
 
     def fork(self, seed: int | None, now: datetime | None) -> FileStore:
-        """A private copy of the committed state, with its own random numbers and clock if they are given."""
         folder = temporary_folder("database")
         file = folder / "rollout.db"
         try:
@@ -329,7 +318,6 @@ class FileStore:
         return FileStore(self.base_path, self.limits, self._file, randomness=self.randomness, now=self.now)
 
     def export(self, path: Path) -> Path:
-        """Write the committed state as a complete SQLite file; returns the path."""
         with draft_beside(path) as temporary:
             self._copy_to(temporary)
             with temporary.open("rb+") as written:
@@ -338,7 +326,6 @@ class FileStore:
         return path
 
     def delta(self) -> bytes:
-        """The bytes that lead from the base to the committed state."""
         with tempfile.TemporaryDirectory() as folder:
             state = BaseImage.open(self.export(Path(folder) / "state.db"))
             return Overlay.between(BaseImage.open(self.base_path), state).delta()

@@ -122,19 +122,9 @@ class Overlay:
         numbers = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
         pages = b"".join(file.pages[offset] for offset in offsets)
         body = zlib.compress(numbers + _xor(pages, _base_pages(base, offsets)), 1)
-        header = _Header(
-            magic=_MAGIC,
-            version=_VERSION,
-            page_size=base.page_size,
-            base_size=base.size,
-            size=file.size,
-            limit=file.limit,
-            fingerprint=base.fingerprint,
-            page_count=len(offsets),
-            body_length=len(body),
-            checksum=zlib.crc32(body),
-        )
-        return _HEADER.pack(*header) + body
+        sizes = base.page_size, base.size, file.size, file.limit
+        numbers_of_body = len(offsets), len(body), zlib.crc32(body)
+        return _HEADER.pack(_MAGIC, _VERSION, *sizes, base.fingerprint, *numbers_of_body) + body
 
     @classmethod
     def from_delta(cls, content: bytes, base: BaseImage, place: StrPath = "delta") -> Overlay:

@@ -22,7 +22,13 @@ from reward_kit.agent.database.guard import (
 )
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
-from reward_kit.agent.database.statement import Answer, Limits, Statement, fetch_rows, storable_parameters
+from reward_kit.agent.database.statement import (
+    ExecuteResult,
+    Limits,
+    Statement,
+    fetch_rows,
+    storable_parameters,
+)
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
 from reward_kit.agent.database.vfs import freeze_clock, install_random
 from reward_kit.errors import DatabaseError
@@ -152,7 +158,7 @@ class OverlayStore:
 
     # --- statements ---
 
-    def run(self, statement: Statement) -> Answer:
+    def run(self, statement: Statement) -> ExecuteResult:
         """Run a statement and fetch its rows.
 
         ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
@@ -186,7 +192,7 @@ class OverlayStore:
             if self.guard.stopped == "budget" and self.randomness is not None:
                 self.randomness.position = draws  # it starts again, elsewhere
 
-    def _run_once(self, connection: apsw.Connection, statement: Statement) -> Answer:
+    def _run_once(self, connection: apsw.Connection, statement: Statement) -> ExecuteResult:
         cursor = self._execute(connection, statement, statement.parameters)
         columns = self._columns
         values = self._fetch(cursor, first=statement.first) if columns else []
@@ -198,18 +204,18 @@ class OverlayStore:
             elif text.verb == "ROLLBACK TO":
                 self._recording.distrust()
         cursor.close(True)
-        return Answer(columns or None, values, changed, connection.last_insert_rowid())
+        return ExecuteResult(columns or None, values, changed, connection.last_insert_rowid())
 
     def _run_many(
         self, connection: apsw.Connection, statement: Statement, many: Iterable[Parameters]
-    ) -> Answer:
+    ) -> ExecuteResult:
         changed = 0
         for parameters in many:
             for _row in self._execute(connection, statement, parameters):
                 pass
             if describe_statement(statement.sql).changes_rows:
                 changed += connection.changes()
-        return Answer(None, [], changed, connection.last_insert_rowid())
+        return ExecuteResult(None, [], changed, connection.last_insert_rowid())
 
     def _execute(
         self, connection: apsw.Connection, statement: Statement, parameters: Parameters

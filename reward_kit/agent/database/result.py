@@ -13,7 +13,7 @@ from sqlalchemy.exc import ResourceClosedError, SQLAlchemyError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.statement import Answer, Parameters
+    from reward_kit.agent.database.statement import ExecuteResult, Parameters
 
 _dialect = sqlite.dialect(paramstyle="named")
 
@@ -26,7 +26,7 @@ class StatementResult(IteratorResult[Any]):
 
     returns_rows = True
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ExecuteResult) -> None:
         self.rowcount = answer.rowcount
         self.lastrowid = answer.lastrowid
         super().__init__(SimpleResultMetaData(answer.columns or ()), iter(answer.values))
@@ -41,7 +41,7 @@ class WriteResult:
 
     returns_rows = False
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ExecuteResult) -> None:
         self.rowcount = answer.rowcount
         self.lastrowid = answer.lastrowid
 
@@ -57,7 +57,7 @@ class WriteResult:
         raise _no_rows()
 
 
-def result_of(answer: Answer) -> Any:
+def result_of(answer: ExecuteResult) -> Any:
     """The result of a statement."""
     return WriteResult(answer) if answer.columns is None else StatementResult(answer)
 

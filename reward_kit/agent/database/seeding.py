@@ -8,7 +8,6 @@ import os
 import re
 import sqlite3
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,8 +20,8 @@ from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS
-from reward_kit.agent.database.statement import Answer, storable_parameters
-from reward_kit.agent.database.vfs import create_file, frozen_clock, install_random
+from reward_kit.agent.database.statement import ExecuteResult, storable_parameters
+from reward_kit.agent.database.vfs import create_file, freeze_clock, install_random
 from reward_kit.errors import (
     BundleError,
     DatabaseError,
@@ -113,7 +112,7 @@ class SeedConnection:
 
     def fetch_all(self, sql: str, parameters: Parameters = None) -> list[Row]:
         """All rows of a query."""
-        return self.run(sql, parameters).rows()
+        return self.run(sql, parameters).rows
 
     def fetch_one(self, sql: str, parameters: Parameters = None) -> Row | None:
         """The first row of a query, or None."""
@@ -136,7 +135,7 @@ class SeedConnection:
     def commit(self) -> None:
         """Do nothing: what a seed wrote is kept if the whole of it ends without an error."""
 
-    def run(self, sql: str, parameters: Parameters = None) -> Answer:
+    def run(self, sql: str, parameters: Parameters = None) -> ExecuteResult:
         """Run one statement.
 
         ``DatabaseError`` with SQLite's message, ``StorageError`` if the disk is the cause.
@@ -166,7 +165,7 @@ class SeedConnection:
         changed = self._connection.total_changes() - before
         if names and not changed:
             changed = -1  # a query, for which SQLAlchemy knows no number of changed rows
-        return Answer(names or None, rows, changed, self._connection.last_insert_rowid())
+        return ExecuteResult(names or None, rows, changed, self._connection.last_insert_rowid())
 
     @property
     def is_left_open(self) -> bool:
@@ -294,8 +293,11 @@ def seed_base(
     moment = read_moment(now) or datetime.now(UTC)
     with draft_beside(target) as temporary:
         temporary.touch(exist_ok=False)  # SQLite's message for a read-only folder is less clear
-        with frozen_clock(moment.timestamp()):
+        freeze_clock(moment.timestamp())
+        try:
             _fill(temporary, sql or "", script, origin)
+        finally:
+            freeze_clock(None)
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o444)
@@ -341,18 +343,9 @@ def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:
             raise error.__cause__ from None
         if isinstance(error, BundleError | StorageError):
             raise
-        raise BundleError(error.fault, place=_place_in(script, error, origin), remedy=error.remedy) from error
+        raise BundleError(error.fault, place=origin, remedy=error.remedy) from error
     except Exception as error:  # the border to foreign code: what it raises is a fault of the bundle
-        fault = f"{type(error).__name__}: {error}"
-        raise BundleError(fault, place=_place_in(script, error, origin)) from error
-
-
-def _place_in(script: SeedScript, error: Exception, origin: str) -> str:
-    """``origin:LINE`` of the innermost frame that is in the script's file."""
-    code = getattr(script, "__code__", None)
-    file = None if code is None else code.co_filename
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f"{origin}:{lines[-1]}" if lines else origin
+        raise BundleError(f"{type(error).__name__}: {error}", place=origin) from error
 
 
 @dataclass(frozen=True, slots=True)

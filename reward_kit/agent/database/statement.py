@@ -152,13 +152,16 @@ class Statement:
         self.writes = False
 
 
-class Answer:
-    """The result of a statement: ``columns`` is None for one that returns no rows.
+class ExecuteResult:
+    """The result of a statement, ``await db.execute(...)``.
 
-    ``rowcount`` is the number of rows changed, -1 for anything but INSERT, REPLACE, UPDATE and DELETE.
+    ``rows`` are the rows, ``rowcount`` the number of rows changed (-1 for anything but INSERT, REPLACE,
+    UPDATE and DELETE), ``lastrowid`` the rowid inserted last.  Everything else (``scalar_one()``,
+    ``all()``, ``mappings()``, ``fetchone()`` ...) is that of SQLAlchemy's ``Result``.  ``columns`` is None
+    for a statement that returns no rows, ``values`` are the rows as plain tuples.
     """
 
-    __slots__ = ("columns", "lastrowid", "rowcount", "values")
+    __slots__ = ("_result", "columns", "lastrowid", "rowcount", "values")
 
     def __init__(
         self, columns: tuple[str, ...] | None, values: list[tuple[Any, ...]], rowcount: int, lastrowid: int
@@ -167,10 +170,24 @@ class Answer:
         self.values = values
         self.rowcount = rowcount
         self.lastrowid = lastrowid
+        self._result: Any = None
 
+    @property
     def rows(self) -> list[Row]:
-        """The rows with their column names."""
+        """All rows, usable as tuples, by column name and by attribute."""
         return list(map(row_type(self.columns or ()), self.values))
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._result is None:
+            from reward_kit.agent.database.result import result_of
+
+            self._result = result_of(self)
+        return getattr(self._result, name)
 
 
 def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:
@@ -219,13 +236,7 @@ def storable_parameters(parameters: Parameters) -> Parameters:
 
 
 def _storable(value: object, name: str) -> object:
-    if value is None or isinstance(value, float | bytes | bytearray | memoryview):
-        return value
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise DatabaseError(f"parameter {name} is not valid text: {error}") from error
+    if value is None or isinstance(value, str | float | bytes | bytearray | memoryview):
         return value
     if isinstance(value, int):
         if -(1 << 63) <= value < 1 << 63:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.file_store import FileStore
     from reward_kit.agent.database.overlay_store import OverlayStore
-    from reward_kit.agent.database.statement import Answer, Statement
+    from reward_kit.agent.database.statement import ExecuteResult, Statement
 
     Store: TypeAlias = OverlayStore | FileStore
 
@@ -73,7 +73,7 @@ class Turns:
 
     # --- statements ---
 
-    async def run(self, statement: Statement) -> Answer:
+    async def run(self, statement: Statement) -> ExecuteResult:
         """Run when it is the statement's turn; in another thread if it is slow."""
         block = self.current(statement.call)
         if not block.try_take():
@@ -86,7 +86,7 @@ class Turns:
         finally:
             block.lock.release()
 
-    def run_blocking(self, statement: Statement) -> Answer:
+    def run_blocking(self, statement: Statement) -> ExecuteResult:
         """Run in this thread, waiting for the turn."""
         block = self.current(statement.call)
         self.take_blocking(block)
@@ -120,7 +120,7 @@ class Turns:
             raise DatabaseError("this database is closed")
         return self.store
 
-    def _perform(self, block: Block, statement: Statement) -> Answer:
+    def _perform(self, block: Block, statement: Statement) -> ExecuteResult:
         """Run a statement whose turn it is."""
         is_query = describe_statement(statement.sql).is_query
         with self._in_use:
@@ -141,7 +141,9 @@ class Turns:
                 raise
             return answer
 
-    def _perform_in(self, block: Block, store: Store, statement: Statement, *, is_query: bool) -> Answer:
+    def _perform_in(
+        self, block: Block, store: Store, statement: Statement, *, is_query: bool
+    ) -> ExecuteResult:
         if block.mark is None:
             self._note_start(block)
         if block.lost is not None or not is_query:
@@ -160,7 +162,7 @@ class Turns:
                     each = each.parent
             raise
 
-    async def _perform_in_thread(self, block: Block, statement: Statement) -> Answer:
+    async def _perform_in_thread(self, block: Block, statement: Statement) -> ExecuteResult:
         statement.in_thread = True
         self._running = statement
         running = _threads.submit(self._perform, block, statement)

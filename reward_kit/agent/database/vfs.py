@@ -10,7 +10,6 @@ that runs the statement; SQLite does not say which connection asks.  Method name
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import threading
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.determinism import Randomness
@@ -44,17 +43,6 @@ _frozen = _Frozen()
 def freeze_clock(unix_seconds: float | None) -> None:
     """Stop SQLite's clock in this thread at ``unix_seconds``; None starts it again."""
     _frozen.milliseconds = None if unix_seconds is None else round(unix_seconds * 1000) + _UNIX_EPOCH
-
-
-@contextlib.contextmanager
-def frozen_clock(unix_seconds: float) -> Iterator[None]:
-    """``freeze_clock`` for the length of a block."""
-    before = _frozen.milliseconds
-    freeze_clock(unix_seconds)
-    try:
-        yield
-    finally:
-        _frozen.milliseconds = before
 
 
 class _QuietFile:

@@ -6,7 +6,6 @@ import resource
 import signal
 import sqlite3
 import stat
-import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -238,28 +237,6 @@ def test_a_script_holds_a_connection_like_that_of_a_tool(tmp_path: Path) -> None
     path = seed_base(tmp_path / "base.db", "CREATE TABLE s (a)", script=script)
     assert seen == [1, 2, 3, [{"a": 2, "b": "y"}, {"a": 3, "b": "z"}], ("x", None, [(1,), (2,), (3,)])]
     assert rows(path, "SELECT name FROM sqlite_master ORDER BY name") == [("s",), ("t",), ("u",)]
-
-
-def test_a_fault_of_a_script_is_told_with_its_line(tmp_path: Path) -> None:
-    source = textwrap.dedent(
-        """\
-        def seed(db):
-            fill(db)
-
-        def fill(db):
-            db.execute("CREATE TABLE t (a UNIQUE)")
-            for number in (1, 2, 1):
-                db.execute("INSERT INTO t VALUES (?)", [number])
-        """
-    )
-    namespace: dict[str, Any] = {}
-    exec(compile(source, str(tmp_path / "seed.py"), "exec"), namespace)
-    with pytest.raises(BundleError, match=r"^task/seed\.py:7: UNIQUE constraint failed: t\.a$"):
-        seed_base(tmp_path / "base.db", script=namespace["seed"], origin="task/seed.py")
-    exec(compile("def seed(db):\n    return {}['x']", str(tmp_path / "seed.py"), "exec"), namespace)
-    with pytest.raises(BundleError, match=r"^task/seed\.py:2: KeyError: 'x'$"):
-        seed_base(tmp_path / "base.db", script=namespace["seed"], origin="task/seed.py")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_script_is_refused_what_seed_sql_is_refused_and_told_what_cannot_be_stored(tmp_path: Path) -> None:
