@@ -16,8 +16,6 @@ from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit, query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
-from reward_kit.agent.config import LONGEST_NAME
-from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.agent.storage.store import Store
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
@@ -103,26 +101,6 @@ def test_a_changed_reward_shows_before_and_now_and_writes_nothing(
     assert "reward     1.000   0.250" in ran.out
     assert "4 rewards changed:\n  a #1: 1 -> 0.25  Judged strictly" in ran.out
     assert files(finished.folder) == before
-
-
-@pytest.mark.parametrize("name", ["first", "latest"])
-def test_an_evaluation_is_named_as_elsewhere(
-    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path, name: str
-) -> None:
-    assert "first: 4 rollouts judged again" in command(name).out
-    finished.folder.rename(tmp_path / "others")
-    assert "there is no evaluation 'first'" in command("first").error
-    assert "first: 4 rollouts judged again" in command(name, "-o", "others").out
-
-
-def test_neither_tools_nor_models_are_called(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    tools = (bundle.folder / "tools.py").read_text()
-    body = 'def create_booking(flight_id, passenger, db):\n    raise SystemExit("a tool ran")'
-    bundle.write("tools.py", tools.replace("def create_booking(flight_id, passenger, db):", body))
-    bundle.write("reward.py", STRICT)
-    assert command(finished.log_path).code == 0
 
 
 def test_the_results_can_become_an_evaluation_of_their_own(
@@ -242,18 +220,6 @@ def test_a_row_that_is_gone_is_judged_as_it_was_recorded(
     assert "4 rewards changed" in command(finished.log_path).out
 
 
-def test_another_dataset_can_be_named(
-    bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path
-) -> None:
-    moved = bundle.folder.rename(tmp_path / "elsewhere")
-    ran = command(finished.log_path)
-    assert ran.code == 2
-    assert "flight_task" in ran.error
-    moved.rename(tmp_path / "flight_task")
-    assert command(finished.log_path, "--dataset", "flight_task/task.jsonl").code == 0
-    assert command(finished.log_path, "--task-dir", "flight_task").code == 0
-
-
 def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, command: Command) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1})
     agent_eval(bundle.dataset, agent="gold", eval_id="first", keep_db="none")
@@ -286,14 +252,9 @@ def test_both_scores_are_those_of_the_rollouts_that_can_be_judged(bundle: Bundle
             "def evaluate(messages, db, **kwargs):\n    raise KeyError('seat')\n",
             "reward.py:2: KeyError: 'seat'",
         ),
-        ("def evaluate(messages, db, **kwargs):\n    return 'good'\n", "returned 'good' (str)"),
         ("import time\ndef evaluate(messages, **kwargs):\n    time.sleep(2)\n", "took longer than 0.1 s"),
-        (
-            "import asyncio\nasync def evaluate(messages, **kwargs):\n    await asyncio.sleep(9)\n",
-            "took longer than",
-        ),
     ],
-    ids=["raises", "returns no result", "hangs", "hangs asynchronously"],
+    ids=["raises", "hangs"],
 )
 def test_a_faulty_reward_is_told_for_each_rollout(
     bundle: Bundle, finished: EvaluationResult, command: Command, reward: str, told: str
@@ -304,55 +265,6 @@ def test_a_faulty_reward_is_told_for_each_rollout(
     assert "Traceback" not in ran.err
     assert "4 rollouts could not be judged:" in ran.out
     assert ran.out.count(told) == 4
-
-
-@pytest.mark.parametrize(
-    ("solved", "told"),
-    [
-        ("db.fetch_val(end_goal_sql)", "db.fetch_val"),
-    ],
-)
-def test_a_forgotten_await_is_told_as_in_a_run(
-    bundle: Bundle, finished: EvaluationResult, solved: str, told: str
-) -> None:
-    bundle.write(
-        "reward.py",
-        "import asyncio\n\n"
-        "async def evaluate(messages, *, db, end_goal_sql, **kwargs):\n"
-        f"    solved = {solved}\n"
-        "    return {'score': 1.0 if solved else 0.0}\n",
-    )
-    played = agent_eval(bundle.dataset, agent="gold", eval_id="second", retries=0)
-    judged = run_from_code(rescore("first"))
-    errors = [rollout.now.error for rollout in judged.rollouts]
-    assert errors == [outcome.error for outcome in played.outcomes]
-    assert all(f"{told}(" in str(error) and "an await is missing" in str(error) for error in errors)
-
-
-def test_a_reward_that_swallows_its_cancellation_does_not_hold_the_command(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    bundle.write(
-        "reward.py",
-        "import asyncio\n"
-        "async def evaluate(messages, **kwargs):\n"
-        "    while True:\n"
-        "        try:\n"
-        "            await asyncio.sleep(60)\n"
-        "        except asyncio.CancelledError:\n"
-        "            pass\n",
-    )
-    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
-    ran = command(finished.log_path, "--timeout", "0.2")
-    assert (ran.code, ran.error) == (1, "")
-    assert "could not be judged" in ran.out
-    assert "took longer than 0.2 s" in ran.out
-
-
-def test_json_goes_where_a_file_can_be(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
-    ran = command(finished.log_path, "--json", "runs")
-    assert (ran.code, ran.out) == (2, "")
-    assert "--json runs is a folder" in ran.error
 
 
 def test_changed_gold_actions_are_refused_where_the_reward_looks_at_them(
@@ -387,28 +299,16 @@ def test_rollouts_that_nobody_could_judge_stay_so(bundle: Bundle, finished: Eval
     assert (left.changed, done.failed) == (False, [])
 
 
-RAISES = """
+LOOKUP = """
 @R.tool(parameters={})
 def lookup():
-    return {}["x"]
+    return {}
 """
-
-
-def test_tools_that_raised_are_still_named(bundle: Bundle) -> None:
-    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + RAISES)
-    bundle.rows({"id": "a", "actions": [*GOLD, {"name": "lookup", "arguments": {}}], "n_rollouts": 1})
-    before = agent_eval(bundle.dataset, agent="gold", eval_id="first")
-    asyncio.run(rescore(before.log_path, eval_id="second"))
-    now = load_evaluation("second")
-    faults = [outcome.tool_faults for outcome in now.outcomes]
-    assert faults == [outcome.tool_faults for outcome in before.outcomes]
-    assert faults[0] is not None
-    assert faults[0]["lookup"]["calls"] == 1
 
 
 def test_it_says_whose_rollouts_they_are_and_with_which_tools(bundle: Bundle) -> None:
     before = evaluate(bundle, "first", {"a": [1]})
-    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + RAISES)
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + LOOKUP)
     asyncio.run(rescore(before.log_path, eval_id="second"))
     first, second = load_evaluation("first"), load_evaluation("second")
     assert "planned_agent" in str(first.code)
@@ -464,30 +364,9 @@ def test_the_documentation_lists_every_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("runs/evals/none.db", "there is no such file"),
-        ("runs", "is a folder, not an evaluation"),
-        ("empty.db", "is not the file of an evaluation"),
-        ("text.db", "is damaged, or not the file of an evaluation"),
-    ],
-)
-def test_what_is_no_log_is_told_in_one_line(
-    finished: EvaluationResult, command: Command, name: str, told: str
-) -> None:
-    Path("empty.db").write_text("")
-    Path("text.db").write_text("hello\nworld\n" * 100)
-    ran = command(name)
-    assert ran.code == 2
-    assert told in ran.error
-    assert ran.error.startswith("Error: ")
-
-
-@pytest.mark.parametrize(
     ("options", "told"),
     [
         (("--eval-id", "../q"), "--eval-id '../q' is not a valid file name. Use letters"),
-        (("--eval-id", ""), "--eval-id '' is not a valid file name. Use letters"),
         (("--eval-id", "q" * 250), "--eval-id has 250 characters, which is too long for the name of a file"),
         (("--timeout", "nan"), "--timeout must be more than 0, not nan"),
     ],
@@ -499,10 +378,3 @@ def test_what_no_evaluation_can_be_judged_with_is_told_in_one_line(
     assert ran.code == 2
     assert ran.error.startswith(f"Error: {told}")
     assert len(ran.error.splitlines()) == 1
-
-
-def test_the_longest_name_that_is_taken_does_for_all_files_of_an_evaluation(bundle: Bundle) -> None:
-    played = agent_eval(bundle.dataset, agent="gold", eval_id="p" * LONGEST_NAME)
-    done = asyncio.run(rescore(played.log_path, eval_id="q" * LONGEST_NAME))
-    assert done.written is not None
-    assert done.written.results_path.is_file()

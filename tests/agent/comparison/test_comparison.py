@@ -15,7 +15,6 @@ from stored_rollouts import edit
 from reward_kit.agent import EvaluationResult, compare, compare_with
 from reward_kit.agent.comparison.compare import EvaluationComparison
 from reward_kit.agent.comparison.measures import Measure
-from reward_kit.agent.reports.comparison import comparison_lines
 from reward_kit.errors import UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
@@ -60,13 +59,6 @@ def test_a_failed_rollout_to_open_is_that_of_the_side_that_failed_more(bundle: B
     assert rows["d"].failed_rollout() is None
 
 
-def test_counts_of_many_rollouts_do_not_touch_the_failures(bundle: Bundle) -> None:
-    evaluate(bundle, "before", {"x": [1] * 12})
-    evaluate(bundle, "after", {"x": [1] * 10 + [0] * 2})
-    lines = [line.split() for line in comparison_lines(compare("before", "after"))]
-    assert ["x", "12/12", "->", "10/12", "partially_completed", "2"] in lines
-
-
 def test_pass_k_is_that_of_the_two_reports(bundle: Bundle) -> None:
     one, two = evaluate(bundle, "one", A), evaluate(bundle, "two", B)
     found = compare("one", "two")
@@ -74,14 +66,6 @@ def test_pass_k_is_that_of_the_two_reports(bundle: Bundle) -> None:
         both = measure(found, f"Pass^{k}")
         assert (both.a, both.b) == (one.pass_power[k].value, two.pass_power[k].value)
     assert measure(found, "reward").b == two.averages.reward.value  # type: ignore[union-attr]
-
-
-def test_only_k_that_both_have_are_compared(bundle: Bundle) -> None:
-    evaluate(bundle, "one", A)
-    evaluate(bundle, "two", {row_id: successes[:2] for row_id, successes in B.items()})
-    found = compare("one", "two")
-    assert [one.name for one in found.measures if one.name.startswith("Pass^")] == ["Pass^1", "Pass^2"]
-    assert [(row.a.n, row.b.n) for row in found.rows] == [(4, 2)] * 4
 
 
 def test_cost_and_tokens_are_per_rollout_and_a_call_without_a_price_hides_the_cost(bundle: Bundle) -> None:
@@ -130,23 +114,10 @@ def test_rows_that_changed_are_compared_if_asked_for_and_the_fields_are_named(bu
     assert (found.changed, found.changed_fields) == (("a", "b", "c", "d"), ("system_prompt",))
 
 
-def test_a_changed_seed_is_a_changed_row(bundle: Bundle) -> None:
-    copied(evaluate(bundle, "one", A), "two", "b", seed="another")
-    found = compare("one", "two")
-    assert (found.changed, len(found.rows)) == (("b",), 3)
-    assert found.changed_fields == ()
-
-
 def test_where_all_seeds_have_changed_it_is_said_what_may_be_the_reason(bundle: Bundle) -> None:
     copied(evaluate(bundle, "one", {"a": [1, 0]}), "two", "a", seed="another")
     with pytest.raises(UsageError, match=r"1 changed in between \(their seed; a seed that reads the clock"):
         compare("one", "two")
-
-
-def test_more_rollouts_of_a_row_are_no_change_of_it(bundle: Bundle) -> None:
-    evaluate(bundle, "one", {"a": [1, 1], "b": [0, 0]})
-    evaluate(bundle, "two", {"a": [1, 1, 1], "b": [0, 0, 0]})
-    assert compare("one", "two").changed == ()
 
 
 def test_other_options_and_code_are_told_and_hinder_nothing(bundle: Bundle) -> None:
@@ -197,7 +168,7 @@ def test_results_are_taken_as_they_were_returned_wherever_they_lie(bundle: Bundl
     assert compare_with(one, two).comparisons == (found,)
 
 
-@pytest.mark.parametrize("name", [5, None, ["one"], {"a": 1}])
+@pytest.mark.parametrize("name", [5, ["one"]])
 def test_what_names_no_evaluation_is_told(bundle: Bundle, name: Any) -> None:
     evaluate(bundle, "one", A)
     for comparing in (lambda: compare("one", name), lambda: compare(name, "one")):
@@ -205,10 +176,3 @@ def test_what_names_no_evaluation_is_told(bundle: Bundle, name: Any) -> None:
             comparing()
     with pytest.raises(UsageError, match="nothing to compare with"):
         compare_with("one", "one")
-
-
-def test_an_evaluation_is_no_different_from_itself(bundle: Bundle) -> None:
-    evaluate(bundle, "one", A)
-    found = compare("one", "one")
-    assert (found.success.value, found.success.interval) == (0.0, (0.0, 0.0))
-    assert (found.settings, dict(found.code), found.worse, found.better) == ((), {}, [], [])

@@ -105,30 +105,6 @@ def test_a_metric_may_have_the_name_of_a_number_that_is_there_anyway(bundle: Bun
     ]
 
 
-def test_evaluations_without_metrics_have_no_word_of_them(bundle: Bundle) -> None:
-    for name in ("one", "two"):
-        scored(bundle, name, alike({}))
-    assert compare("one", "two").metrics == ()
-    assert not any("etric" in line for line in lines_between("one", "two"))
-
-
-def test_json_has_them_like_the_other_numbers(bundle: Bundle) -> None:
-    scored(bundle, "one", alike({"polite": 0.25, "old": 1}, rows=2))
-    scored(bundle, "two", alike({"polite": 0.5}, rows=2))
-    plain = json.loads(json.dumps(compare("one", "two").to_json(), allow_nan=False))
-    assert plain["metrics"] == [
-        {
-            "name": "polite",
-            "unit": "score",
-            "a": 0.25,
-            "b": 0.5,
-            "difference": {"value": 0.25, "low": 0.25, "high": 0.25, "rows": 2, "differing": 2},
-        },
-        {"name": "old", "unit": "score", "a": 1.0, "b": None, "difference": None},
-    ]
-    assert plain["metrics"][0].keys() == plain["measures"][0].keys()
-
-
 @pytest.mark.parametrize("size", [1e200, 1.7e308])
 def test_a_metric_too_large_to_reckon_with_hinders_nothing(bundle: Bundle, size: float) -> None:
     scored(bundle, "one", {"a": [{"far": size}, {"far": size}], "b": [{"far": 1}]})
@@ -149,13 +125,6 @@ def test_large_numbers_and_long_names_fit_into_the_table(bundle: Bundle) -> None
     assert lines[lines.index(f"  {long}") + 1].split()[:3] == ["0.500", "0.750", "+0.250"]
     assert len({line.index("95 %") for line in lines if line.endswith("95 % interval")}) == 1
     assert all(len(line) <= 80 for line in lines)
-
-
-def test_numbers_that_fill_their_columns_do_not_touch(bundle: Bundle) -> None:
-    scored(bundle, "one", alike({"far": -1.5e100}))
-    scored(bundle, "two", alike({"far": -2.5e100}))
-    (line,) = (line for line in lines_between("one", "two") if line.startswith("  far"))
-    assert line.split()[:3] == ["far", "-1.50e+100", "-2.50e+100"]
 
 
 def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle) -> None:

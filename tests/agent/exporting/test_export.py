@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from flight_bundle import TOOLS, Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
-from stored_rollouts import change_trajectory, edit, keep_first, query
+from stored_rollouts import change_trajectory, query
 
 from reward_kit.agent import TaskBundle, agent_eval, export, load_rollout
 from reward_kit.agent.exporting.export import write_lines
@@ -52,12 +51,6 @@ class TestLines:
             assert (line["eval_id"], line["parallel_tool_calls"]) == ("first", True)
             assert (line["model_seconds"], line["waited_seconds"]) == (0.0, 0.0)
 
-    def test_how_long_its_model_calls_waited_is_told(self, bundle: Bundle) -> None:
-        result = evaluate(bundle, "first", {"a": [1, 1]})
-        change_log(result, "a", model_seconds=11.0, waited_seconds=83.5)
-        lines = list(export("first", columns="model_seconds,waited_seconds"))
-        assert lines == [{"model_seconds": 11.0, "waited_seconds": 83.5}] * 2
-
     def test_groups_are_the_lines_of_a_row_by_their_number(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
         lines = list(export("first"))
@@ -82,13 +75,6 @@ class TestLines:
         assert dict(found.left_out) == {"not judged": 3}
         whole = list(export("first", unjudged=True, columns=["row_id", "reward", "error", "row_rewards"]))
         assert whole[3] == {"row_id": "a", "reward": None, "error": "raised RuntimeError", "row_rewards": []}
-
-    def test_rollouts_that_were_not_run_yet_are_counted(self, bundle: Bundle) -> None:
-        result = evaluate(bundle, "first", PLAN)
-        keep_first(result.log_path, 4)
-        found = export(result.log_path)
-        assert len(list(found)) == 4
-        assert dict(found.left_out) == {"not run": 2}
 
     @pytest.mark.parametrize("layout", ["openai", "trl"])
     def test_lines_to_train_on_leave_out_where_the_agent_said_nothing(
@@ -129,16 +115,6 @@ class TestLines:
         assert Path("lines.jsonl").stat().st_size > 6 * size
         assert peak < 5 * size
 
-    def test_a_trajectory_that_is_lost_is_told_when_its_turn_comes(self, bundle: Bundle) -> None:
-        result = evaluate(bundle, "first", PLAN)
-        lost = next(outcome for outcome in result.outcomes if (outcome.row_id, outcome.index) == ("b", 1))
-        edit(result.log_path, "DELETE FROM trajectories WHERE rollout = ?", lost.id)
-        lines = iter(export("first"))
-        assert next(lines)["rollout"] == 0
-        with pytest.raises(StorageError, match="there is no rollout") as told:
-            next(lines)
-        assert told.value.place == str(result.log_path)
-
     @pytest.mark.parametrize("damage", [
         {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []}, {"fields": 3},
         {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
@@ -167,20 +143,6 @@ class TestLines:
             export("second")
         with pytest.raises(UsageError, match="no evaluation is named by 5"):
             export(5)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(
-        ("options", "told"),
-        [
-            ({"min_reward": "x"}, "--min-reward takes a number, not 'x'"),
-            ({"min_reward": float("nan")}, "--min-reward takes a number, not nan"),
-            ({"columns": 5}, "--columns takes names, not 5"),
-            ({"rows": [1]}, r"--rows takes names, not \[1\]"),
-        ],
-    )
-    def test_values_of_another_kind_are_told(self, bundle: Bundle, options: Any, told: str) -> None:
-        evaluate(bundle, "first", PLAN)
-        with pytest.raises(UsageError, match=told):
-            export("first", **options)
 
     def test_a_result_is_exported_as_it_was_returned(self, bundle: Bundle) -> None:
         result = evaluate(bundle, "first", PLAN, output_dir="elsewhere")
@@ -239,20 +201,3 @@ class TestWriting:
             write_lines(broken(), path)
         assert path.read_text() == "before\n"
         assert list(tmp_path.iterdir()) == [path]
-
-    def test_a_pipe_is_written_and_not_replaced(self, tmp_path: Path) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            assert write_lines([1, 2], pipe) == 2
-            assert os.read(reader, 100) == b"1\n2\n"
-        finally:
-            os.close(reader)
-        assert pipe.is_fifo()
-
-    def test_a_link_stays_a_link(self, tmp_path: Path) -> None:
-        (tmp_path / "link.jsonl").symlink_to(tmp_path / "lines.jsonl")
-        write_lines([1], tmp_path / "link.jsonl")
-        assert (tmp_path / "link.jsonl").is_symlink()
-        assert (tmp_path / "lines.jsonl").read_text() == "1\n"

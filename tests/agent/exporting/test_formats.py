@@ -79,13 +79,6 @@ def test_nothing_is_to_be_learned_where_the_agent_said_nothing(layout: Any) -> N
     assert conversation([LEFT], 0, layout) is None
 
 
-def test_the_weight_that_a_row_gives_a_message_is_kept_for_openai() -> None:
-    weighed = {**SAID, "weight": 0}
-    lines = conversation([ASKED, weighed, ASKED, SAID], 3, "openai")
-    assert lines is not None
-    assert lines[1] == {"role": "assistant", "content": "Done.", "weight": 0}
-
-
 @pytest.mark.parametrize(("written", "layout", "expected"), [
     ({"number": 2}, "openai", '{"number": 2}'),
     ("no object", "trl", "no object"),

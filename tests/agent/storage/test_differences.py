@@ -220,15 +220,6 @@ def test_what_modules_import_is_part_of_the_code(
     assert refused(bundle) == [f"{told.format(folder=folder)} has changed"]
 
 
-def test_what_nothing_imports_may_change(bundle: Bundle) -> None:
-    bundle.write("notes.py", "X = 1\n")
-    bundle.write("../beside.py", "X = 1\n")
-    played(bundle)
-    bundle.write("notes.py", "X = 2\n")
-    bundle.write("../beside.py", "X = 2\n")
-    played(bundle)
-
-
 def test_a_module_that_cannot_be_read_as_python_is_no_reason_to_refuse(bundle: Bundle) -> None:
     bundle.write("helper.py", "def (\n")
     bundle.write("reward.py", REWARD.replace("):\n", "):\n    if not db:\n        from . import helper\n", 1))

@@ -27,7 +27,7 @@ from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.storage.store import LARGEST_GROUP
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
-KILLS = int(os.environ.get("REWARD_KIT_KILLS", "12"))
+KILLS = int(os.environ.get("REWARD_KIT_KILLS", "6"))
 SEED = int(os.environ.get("REWARD_KIT_KILLS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ROWS = 8
 MINUTE = 60.0
@@ -133,8 +133,8 @@ def without(plain: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     ("workers", "kills", "at_once", "per_kill"),
     [  # per_kill: rollouts of a row; some 300 may end in the second before a kill, and it must not be over
         (0, KILLS, range(2, 9), 5),
-        (2, max(KILLS // 6, 3), range(2, 9), 30),
-        (0, max(KILLS // 6, 3), range(LARGEST_GROUP, LARGEST_GROUP + 9), 20),
+        (2, max(KILLS // 6, 2), range(2, 9), 30),
+        (0, max(KILLS // 6, 2), range(LARGEST_GROUP, LARGEST_GROUP + 9), 20),
     ],
     ids=["few", "workers", "crowd"],
 )

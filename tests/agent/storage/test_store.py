@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -278,3 +279,23 @@ def test_a_fault_reaches_each_rollout_of_its_group(tmp_path: Path) -> None:
 
     with Full(tmp_path / "e.db") as store:
         assert [str(fault) for fault in asyncio.run(save(store))] == ["the disk is full"] * 3
+
+
+def test_no_secret_of_the_environment_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = 'hush-"é"-1234'
+    monkeypatch.setenv("MY_API_KEY", secret)
+    monkeypatch.setenv("DB_PASSWORD", "17000000")
+    path = tmp_path / "e.db"
+    text = json.dumps({"started": 17000000.5, "messages": [{"content": f"the key is {secret}!"}]})
+    faults: Any = {"look": {"calls": 1, "first": f"KeyError: {secret}"}}
+    with begun(path) as store:
+        failed = outcome(0, error=f"raised {secret}", tool_faults=faults)
+        store.add([PlayedRollout(failed, text, "ab" * 32), PlayedRollout(outcome(1), text, "ab" * 32)])
+        store.add_note("explanation", {"sentence": secret})
+        store.end_run("stopped", f"refused {secret}", 1.0)
+    hidden = {"started": 17000000.5, "messages": [{"content": "the key is [hidden]!"}]}
+    assert json.loads(rollout_at(path / "r00000").trajectory) == hidden
+    first, second = stored(path)
+    assert (first.error, first.tool_faults["look"]["first"]) == ("raised [hidden]", "KeyError: [hidden]")
+    assert second.id == "r00001"
+    assert b"hush" not in path.read_bytes()
