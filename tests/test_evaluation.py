@@ -60,15 +60,6 @@ def test_several_metrics_have_their_mean(metric, samples):
     assert list(result.results[0].per_metric_evals) == ["words", "one"]
 
 
-def test_modules_beside_main_are_the_folder_s_own(metric, samples):
-    main = "import helper\ndef evaluate(messages, **kwargs):\n    return {'score': helper.SCORE}\n"
-    pairs = [metric("a", main, helper="SCORE = 1"), metric("b", main, helper="SCORE = 0")]
-    result = preview_evaluation(metric_folders=pairs, sample_file=samples)
-    assert [metric["score"] for metric in result.results[0].per_metric_evals.values()] == [1.0, 0.0]
-    assert "helper" not in sys.modules
-    assert not [path for path in sys.path if path.endswith("/a")]
-
-
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -96,11 +87,6 @@ async def evaluate(messages, **kwargs):
     result = preview_evaluation(multi_metrics=True, folder=folder, sample_file=samples)
     assert result.results[0].score == 0.5
     assert result.results[0].per_metric_evals == {"quality": {"score": 0.25, "reason": "meh"}}
-
-
-def test_a_code_text(samples):
-    result = preview_evaluation(python_code_to_evaluate=WORDS, sample_file=samples)
-    assert [one.score for one in result.results] == [1.0, 0.5]
 
 
 @pytest.mark.parametrize("parameters", ["entry", "messages", "messages, weight"])

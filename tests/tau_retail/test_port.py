@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import subprocess
@@ -30,7 +29,6 @@ from small_sources import (
 )
 
 from reward_kit.agent import TaskBundle, agent_eval
-from reward_kit.agent.database import Database
 from tau_retail_task.build_seed import SourceError
 from tau_retail_task.port import port
 from tau_retail_task.port.command import main
@@ -105,12 +103,6 @@ def test_rows_have_the_instructions_gold_and_outputs_of_the_source(tau_bench: Pa
     assert (second["id"], second["actions"], second["outputs"]) == ("retail.test.001", [], [])
     assert [row["id"] for row in rows_of(out / "task_dev.jsonl")] == ["retail.dev.000"]
     assert not (out / "task_train.jsonl").exists()  # the small source has none
-
-
-def test_policy_and_licence_are_written_byte_for_byte(tau_bench: Path, out: Path) -> None:
-    port(tau_bench, out)
-    assert (out / "policy.md").read_bytes() == POLICY.encode()
-    assert (out / "LICENSE").read_bytes() == LICENCE.encode()
 
 
 def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, out: Path) -> None:
@@ -316,13 +308,6 @@ def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: 
     assert [row["id"] for row in rows_of(out / "task_test.jsonl")] == ["retail.tau2.001"]
 
 
-def test_tau2_words_are_asked_for_where_the_source_asks_for_them(tau2_bench: Path, out: Path) -> None:
-    port(tau2_bench, out)
-    rows = rows_of(out / "task.jsonl")
-    assert [row["outputs"] for row in rows] == [["3.50"], [], ["3.50"]]
-    assert rows[2]["metadata"]["nl_assertions"] == ["The agent names the price."]
-
-
 def test_tau2_agent_gets_the_instructions_around_the_policy(tau2_bench: Path, out: Path) -> None:
     port(tau2_bench, out)
     with TaskBundle.load(out) as bundle:
@@ -362,24 +347,6 @@ def test_tau2_gold_is_paid(tau2_bench: Path, out: Path, tmp_path: Path) -> None:
     port(tau2_bench, out)
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
     assert (len(result.rows), result.score) == (3, 1.0)
-
-
-def test_tau2_items_are_shown_and_balances_are_floats(tau2_bench: Path, out: Path, tmp_path: Path) -> None:
-    port(tau2_bench, out)
-    seed = (out / "seed.sql").read_text(encoding="utf-8")
-    with TaskBundle.load(out) as bundle, Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
-        registry = bundle.tasks[0].registry
-        item = asyncio.run(registry.execute_tool("get_item_details", {"item_id": "2000000002"}, db=db))
-        absent = asyncio.run(registry.execute_tool("get_item_details", {"item_id": "1"}, db=db))
-        balance = db.sync.fetch_val("SELECT balance FROM payment_methods WHERE source = 'gift_card'")
-    assert json.loads(item) == {
-        "item_id": "2000000002",
-        "options": {"colour": "blue"},
-        "available": False,
-        "price": 4.25,
-    }
-    assert absent == "Error: item not found"
-    assert (balance, type(balance)) == (7.0, float)
 
 
 @pytest.mark.parametrize(
@@ -440,16 +407,6 @@ def test_inspect_evals_bundle_has_the_wheels_words_and_licences(
     }
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
     assert (len(result.rows), result.score) == (3, 1.0)
-
-
-def test_inspect_evals_with_another_hash_is_refused_and_not_kept(
-    index: Path, out: Path, tmp_path: Path
-) -> None:
-    write_wheel(index)
-    with pytest.raises(SourceError, match="is not the expected file: its SHA-256 is"):
-        port("inspect-evals", out, wheel=Wheel("0.0.1", "0" * 64), cache=tmp_path / "kept")
-    assert not list((tmp_path / "kept").iterdir())
-    assert not out.parent.exists()
 
 
 def test_wheel_can_be_given_by_its_path(tmp_path: Path, out: Path) -> None:

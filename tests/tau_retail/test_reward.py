@@ -67,14 +67,6 @@ async def test_reason_names_the_values_that_differ(states: Any) -> None:
     assert result.metrics["outputs"].reason == "never said: '53.43'"
 
 
-async def test_without_gold_data_nothing_was_to_be_changed(states: Any) -> None:
-    untouched, changed = await states([], [CANCEL])
-    assert evaluate([], db=untouched).score == 1.0
-    result = evaluate([], db=changed)
-    assert result.score == 0.0
-    assert "orders #W1080318 status: 'pending' -> 'cancelled'" in result.reason
-
-
 @pytest.mark.parametrize(
     ("outputs", "replies", "score"),
     [
@@ -149,27 +141,6 @@ async def test_a_balance_that_came_back_as_a_float_is_another_balance(states: An
     assert "payment_methods #gift_card_3749819 balance: expected 91.0, got 91" in (
         evaluate([], db=untouched, gold_db=touched).reason
     )
-
-
-async def test_negative_zero_is_another_difference_than_zero(states: Any) -> None:
-    items = ["5206946487", "1646531091"]
-    common = {"order_id": "#W6893533", "payment_method_id": "paypal_6151711", "item_ids": items}
-    noisy = ("exchange_delivered_order_items", {**common, "new_item_ids": ["9829827210", "2052249669"]})
-    nothing = ("exchange_delivered_order_items", {**common, "item_ids": [], "new_item_ids": []})
-    db, gold, other = await states([noisy], [noisy], [nothing])
-    assert evaluate([], db=db, gold_db=gold).score == 1.0
-    reason = evaluate([], db=other, gold_db=db).reason
-    assert "exchange_requests #W6893533 price_difference: expected -0.0, got 0" in reason
-
-
-async def test_writing_the_address_that_is_there_already_changes_nothing(states: Any, data: Any) -> None:
-    address = data["users"]["omar_kim_3528"]["address"]
-    user = ("modify_user_address", {"user_id": "omar_kim_3528", **address})
-    order = ("modify_pending_order_address", {"order_id": SHIRT, **data["orders"][SHIRT]["address"]})
-    db, gold = await states([user, order], [])
-    assert evaluate([], db=db, gold_db=gold).score == 1.0
-    assert evaluate([], db=gold, gold_db=db).score == 1.0
-    assert evaluate([], db=db).score == 1.0
 
 
 @pytest.mark.parametrize("seed", range(2))

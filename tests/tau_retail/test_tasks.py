@@ -84,18 +84,6 @@ def test_gold_calls_of_the_original_test_tasks() -> None:
     assert [row["metadata"]["index"] for row in rows("task_classic.jsonl") if not names(row)] == [24, 57]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "calls", "customers"), [("task_dev.jsonl", 25, 18), ("task_train.jsonl", 768, 271)]
-)
-def test_dev_and_train_tasks_have_writing_calls_only(dataset: str, calls: int, customers: int) -> None:
-    assert sum(len(names(row)) for row in rows(dataset)) == calls
-    assert sum(len(names(row, WRITING)) for row in rows(dataset)) == calls
-    assert {tuple(row["outputs"]) for row in rows(dataset)} == {()}
-    assert len({row["metadata"]["user_id"] for row in rows(dataset)}) == customers
-    empty = [row["metadata"]["index"] for row in rows(dataset) if not names(row)]
-    assert empty == ([17] if dataset == "task_dev.jsonl" else [])
-
-
 def test_corrections_are_those_of_the_successor() -> None:
     assert differing(lambda row: names(row, WRITING)) == CORRECTED_WRITES
     assert differing(names) == CORRECTED_WRITES | CORRECTED_LOOKUPS
@@ -111,11 +99,3 @@ def test_metadata_tell_of_every_correction() -> None:
     assert {index for index, text in told.items() if "Outputs:" in text} == CORRECTED_OUTPUTS
     others = [row for dataset in DATASETS if dataset != "task.jsonl" for row in rows(dataset)]
     assert not any("correction" in row["metadata"] for row in others)
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_the_user_speaks_first_and_every_instruction_is_one_of_a_kind(dataset: str) -> None:
-    assert all(row["initial_messages"] == [] for row in rows(dataset))
-    prompts = [row["sim_user_prompt"] for row in rows(dataset)]
-    assert len(set(prompts)) == len(prompts)
-    assert all(prompt.startswith("You are ") for prompt in prompts)

@@ -50,13 +50,6 @@ async def test_exchange_sorts_both_lists_and_keeps_a_negative_zero(call: Any) ->
     assert await call("get_order_details", order_id=SWAP["order_id"]) == shown
 
 
-async def test_a_card_that_paid_first_gains_twice_when_the_order_is_cancelled(call: Any) -> None:
-    await call("modify_pending_order_payment", order_id=KETTLES, payment_method_id=CREDIT)
-    assert await balance(call) == "713.73"
-    await call("cancel_pending_order", order_id=KETTLES, reason="no longer needed")
-    assert await balance(call) == "1959.19"
-
-
 @pytest.mark.parametrize(
     "text", ["", " ", "Zoë", "\N{GRINNING FACE}", 'a "b"', "a\0b", "it's", "\\u00e9", "1e5"]
 )
@@ -79,21 +72,6 @@ async def test_amounts_keep_every_bit_and_their_form(
 ) -> None:
     assert entry in await change(call, old, new)
     assert await balance(call) == left
-
-
-async def test_amount_depends_on_the_order_in_which_items_are_named(base: Any) -> None:
-    old, new = ["7824298782", "5268233322", "1157853815"], ["7251508981", "4064702754", "3709608322"]
-    amounts = []
-    for step in (1, -1):
-        arguments = {"item_ids": old[::step], "new_item_ids": new[::step]}
-        with base.fork() as db:
-            said = await R.execute_tool(
-                "modify_pending_order_items",
-                {"order_id": "#W9154975", "payment_method_id": "paypal_8963303", **arguments},
-                db=db,
-            )
-        amounts.append(json.loads(said)["payment_history"][1]["amount"])
-    assert amounts == [336.55, 336.55000000000007]
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,6 @@ async def test_a_wrong_item(tasks: list[Task], base: Any) -> None:
     assert any("7747408585" in str(row["expected"]) for row in failure.rows)
 
 
-async def test_a_refused_attempt_that_is_corrected_is_no_fault(tasks: list[Task], base: Any) -> None:
-    wrong = [(RETURN, {**gold(tasks[2])[-1][1], "payment_method_id": "credit_card_0"})]
-    failure = await failed(tasks[2], base, [*wrong, *gold(tasks[2]), "I count 9 of them."])
-    assert (failure.kind, failure.unsaid, failure.rows) == ("missing_output", ["10"], [])
-    assert (failure.step, failure.turn, failure.call) == (13, 1, None)
-
-
 async def test_extra_reads_and_another_order_of_independent_changes_are_no_fault(
     tasks: list[Task], base: Any
 ) -> None:
@@ -84,16 +77,6 @@ async def test_another_order_is_cancelled(tasks: list[Task], base: Any) -> None:
     assert failure.arguments == [{"argument": "order_id", "expected": "#W9722559", "got": "#W5056519"}]
     tables = {row["table"] for row in failure.rows}
     assert "orders" in tables
-
-
-async def test_another_order_is_cancelled_on_top(tasks: list[Task], base: Any) -> None:
-    more = (CANCEL, {"order_id": "#W5056519", "reason": "no longer needed"})
-    failure = await failed(tasks[81], base, [*writes(tasks[81]), more])
-    assert (failure.kind, failure.call, failure.expected) == ("unintended_action", 2, None)
-    assert "#W5056519" in failure.detail
-    keys = [next(iter(row["key"].values())) for row in failure.rows if row["key"]]
-    assert keys
-    assert not any("#W9722559" in str(key) for key in keys)
 
 
 async def test_an_exchange_is_forgotten(tasks: list[Task], base: Any) -> None:
@@ -134,9 +117,3 @@ async def test_columns_that_the_reward_ignores_are_no_difference(tasks: list[Tas
         assert len(fork.changes()) == 1
     failure = await failed(task, base, [same, *writes(task)])
     assert (failure.kind, failure.rows) == ("missing_output", [])
-
-
-async def test_too_few_steps_name_the_fault_before(tasks: list[Task], base: Any) -> None:
-    failure = await failed(tasks[1], base, gold(tasks[1]), max_steps=3)
-    assert (failure.kind, failure.detail, failure.step) == ("max_steps", "3 steps are used up", 3)
-    assert (failure.expected or {})["name"] == EXCHANGE

@@ -76,21 +76,6 @@ def test_the_named_place_goes_on_with_the_rollouts_there_are(
     assert len(resumed().outcomes) == 6  # the new place is remembered
 
 
-@pytest.mark.parametrize("again", [resumed, rescored])
-def test_a_moved_folder_beside_its_dataset_is_named_together_with_it(
-    bundle: Bundle, tmp_path: Path, again: Callable[..., Any]
-) -> None:
-    dataset = tmp_path / "rows.jsonl"
-    dataset.write_text(bundle.dataset.read_text())
-    agent_eval(dataset, task_dir=str(bundle.folder), agent="gold", eval_id="mine")
-    after = moved(bundle, "elsewhere/flight_task")
-    with pytest.raises(UsageError, match="which it was begun with") as raised:
-        again()
-    assert raised.value.remedy is not None
-    assert raised.value.remedy.endswith(f": --dataset {dataset} --task-dir NEW_PATH.")
-    again(dataset=dataset, task_dir=str(after.folder))
-
-
 def test_a_renamed_folder_goes_on_if_its_rows_are_else_the_same(
     bundle: Bundle, finished: EvaluationResult
 ) -> None:

@@ -173,24 +173,6 @@ async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None
     assert await registry.execute_tool("copes", {}) == "got None"
 
 
-async def test_the_rollout_is_injected_where_it_is_asked_for() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def whose(rollout):
-        return repr(rollout)
-
-    @registry.tool
-    def own_default(rollout="nobody's"):
-        return rollout
-
-    rollout: Any = ["rollout"]
-
-    assert await registry.execute_tool("whose", {}, rollout=rollout) == "['rollout']"
-    assert await registry.execute_tool("whose", {}) == "None"
-    assert await registry.execute_tool("own_default", {}) == "nobody's"
-
-
 # Functions that block
 
 

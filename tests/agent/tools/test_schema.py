@@ -209,27 +209,6 @@ def test_the_annotation_of_an_injected_parameter_is_never_evaluated() -> None:
     assert list(read_signature(tool).schema["properties"]) == ["flight_id"]
 
 
-def test_what_is_said_nearest_to_a_parameter_describes_it() -> None:
-    def tool(a: Annotated[str, Field(description="near")], b: Passenger, c: Passenger):
-        pass
-
-    properties = read_signature(tool, None, {"a": "far", "b": "Who flies."}).schema["properties"]
-
-    assert [properties[name]["description"] for name in "abc"] == ["near", "Who flies.", "A traveller."]
-
-
-def test_annotations_may_name_local_classes() -> None:
-    class Local(BaseModel):
-        size: int
-
-    def tool(value: Local):
-        pass
-
-    signature = read_signature(tool, namespace=locals())
-
-    assert check(signature, {"value": {"size": 1}}) == {"value": Local(size=1)}
-
-
 def test_defaults_make_parameters_optional_and_appear_in_the_schema() -> None:
     unwritable: Any = object()
     items = [1]
