@@ -27,6 +27,10 @@ TOOLS = {
         "row = db.fetch_one('SELECT 1')\nreturn row[0]",
         f"db.fetch_one('SELECT 1') {MISSING}. Write `(await db.fetch_one(...))`.",
     ),
+    "on_the_rollout": (
+        "rollout.call_tool('closed_on_purpose', {})\nreturn 'ok'",
+        f"rollout.call_tool('closed_on_purpose') {MISSING}. Put `await` before rollout.call_tool.",
+    ),
     "added": ("return 1 + db.fetch_val('SELECT 1')", f"db.fetch_val('SELECT 1') {MISSING}. Write"),
     "awaited_later": (f"work = [{DELETE} for _ in 'ab']\nawait asyncio.gather(*work)\nreturn 'ok'", None),
     "closed_on_purpose": (f"work = {DELETE}\nwork.close()\nreturn 'ok'", None),

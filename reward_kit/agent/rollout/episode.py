@@ -120,7 +120,12 @@ class Episode(EpisodeState):
                 self.limits.on_tool(f"tool {tool!r}")
             registry = self.task.registry
             result = await registry.call(
-                tool, given, db=self.database, rollout=self.rollout, on_overrun=self._overrun
+                tool,
+                given,
+                db=self.database,
+                rollout=self.rollout,
+                pending=self.pending_log,
+                on_overrun=self._overrun,
             )
             call.content, call.status = result.content, result.status
             if result.changes is not None:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import CANCELLATION_GRACE
+from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.worker_thread import in_thread
@@ -87,12 +88,14 @@ async def run_tool(
     db: Any,
     rollout: Any,
     timeout: float | None,
+    pending: PendingLog | None = None,
     on_overrun: Callable[[str], None] | None = None,
 ) -> ToolResult:
     """Call ``tool`` in one transaction of ``db``, rolled back unless the call succeeds.
 
-    ``timeout`` is in seconds. ``on_overrun`` is called with a message if the tool keeps running after its
-    time is over and it was cancelled. Exceptions of the tool, ``SystemExit`` included, end up in the result;
+    ``timeout`` is in seconds. ``pending`` holds what was made on ``rollout`` and is not awaited.
+    ``on_overrun`` is called with a message if the tool keeps running after its time is over and it was
+    cancelled. Exceptions of the tool, ``SystemExit`` included, end up in the result;
     only the cancellation of the caller and other ``BaseException`` pass through.
     """
     given: dict[str, Any] | None = None
@@ -103,12 +106,12 @@ async def run_tool(
         values = tool.check(text)
         if not tool.injected or not hasattr(db, "tool_call"):  # without a database, or with a stand-in
             with limit:
-                value, content = await _returned(tool, values, db, rollout)
+                value, content = await _returned(tool, values, db, rollout, pending)
         else:
             async with db.tool_call() as call:
                 handle = db.of_call(call)
                 with limit:
-                    value, content = await _returned(tool, values, handle, rollout)
+                    value, content = await _returned(tool, values, handle, rollout, pending)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
@@ -128,11 +131,21 @@ async def run_tool(
     return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=limit.blocked(tool))
 
 
-async def _returned(tool: Tool, values: dict[str, Any], db: Any, rollout: Any) -> tuple[Any, str]:
+async def _returned(
+    tool: Tool, values: dict[str, Any], db: Any, rollout: Any, on_rollout: PendingLog | None
+) -> tuple[Any, str]:
     """Call the function; return its value and the text for the model.
 
-    Raises ``MissingAwaitError`` if a statement was made on ``db`` and not awaited.
+    Raises ``MissingAwaitError`` if something was made on ``db`` or ``rollout`` and not awaited.
     """
+    if on_rollout is not None and "rollout" in tool.injected:
+        before = set(on_rollout)
+        returned = await _returned(tool, values, db, rollout, None)
+        for work in on_rollout.keys() - before:
+            if work.place and tool.place.rpartition(":")[0].endswith(work.place.partition(":")[0]):
+                del on_rollout[work]  # the agent has calls of its own in there
+                raise MissingAwaitError(work)
+        return returned
     if "db" in tool.injected:
         if db is not None:
             values["db"] = db if tool.is_async else getattr(db, "sync", db)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
+    from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.servers.app import ToolApp
@@ -164,10 +165,12 @@ class ToolRegistry:
         *,
         db: Database | None = None,
         rollout: Rollout | None = None,
+        pending: PendingLog | None = None,
         on_overrun: Callable[[str], None] | None = None,
     ) -> ToolResult:
         """Run a tool with the arguments that a model wrote; faults of both are in the result.
 
+        ``pending`` is the log of what was made on ``rollout`` and is not awaited.
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
         tool = self.tools.get(name)
@@ -177,7 +180,13 @@ class ToolRegistry:
             content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
             return ToolResult(content_of(content), "unknown_tool")
         return await run_tool(
-            tool, arguments, db=db, rollout=rollout, timeout=self.tool_timeout, on_overrun=on_overrun
+            tool,
+            arguments,
+            db=db,
+            rollout=rollout,
+            timeout=self.tool_timeout,
+            pending=pending,
+            on_overrun=on_overrun,
         )
 
     async def execute_tool(
