@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.cache import AnswerStore, CachedModel, public_identity, request_key
 from reward_kit.agent.models.calls import Caller
 from reward_kit.agent.models.litellm import LiteLLMModel
-from reward_kit.errors import ModelError
 
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -126,13 +123,6 @@ def test_another_prompt_or_tool_asks_the_model_again(bundle: Bundle, never_the_s
     assert len(never_the_same.requests) == 3 * asked
 
 
-def test_more_rollouts_take_the_first_from_the_cache(bundle: Bundle, never_the_same: StubServer) -> None:
-    run(bundle, n_rollouts=1)
-    asked = len(never_the_same.requests)
-    run(bundle, n_rollouts=3)
-    assert len(never_the_same.requests) == 3 * asked
-
-
 def test_clearing_forgets_all(bundle: Bundle, never_the_same: StubServer) -> None:
     run(bundle)
     asked = len(never_the_same.requests)
@@ -189,19 +179,6 @@ def test_errors_are_not_kept(bundle: Bundle, never_the_same: StubServer) -> None
     assert run(bundle).outcomes[0].stop_reason == "user_stop"
 
 
-def test_two_processes_may_fill_the_cache_at_once(bundle: Bundle, never_the_same: StubServer) -> None:
-    program = f"""
-from reward_kit.agent import agent_eval
-agent_eval({str(bundle.dataset)!r}, cache=True, **{MODELS!r})
-"""
-    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    assert [process.wait(100) for process in running] == [0, 0]
-    asked = len(never_the_same.requests)
-    results = [conversations(run(bundle, eval_id=name)) for name in ("c", "d")]
-    assert results[0] == results[1]
-    assert len(never_the_same.requests) == asked
-
-
 def test_a_damaged_cache_is_not_used(
     bundle: Bundle, never_the_same: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,17 +187,6 @@ def test_a_damaged_cache_is_not_used(
     for path in (bundle.folder.parent / "runs" / ".cache").iterdir():
         path.write_bytes(b"noise" * 4000)
     run(bundle)
-    assert len(never_the_same.requests) == 2 * asked
-    assert caplog.text.count("the answer cache cannot be used") == 1
-
-
-def test_where_nothing_can_be_kept_the_models_are_asked_and_a_warning_says_so(
-    bundle: Bundle, never_the_same: StubServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    run(bundle, cache=False)
-    asked = len(never_the_same.requests)
-    (bundle.folder.parent / "runs" / ".cache").write_text("in the way")
-    assert run(bundle, clear_cache=True).status == "complete"
     assert len(never_the_same.requests) == 2 * asked
     assert caplog.text.count("the answer cache cannot be used") == 1
 
@@ -236,13 +202,6 @@ def test_no_key_gets_into_any_file(
     files = [path for path in (bundle.folder.parent / "runs").rglob("*") if path.is_file()]
     assert any(".cache" in path.parts for path in files)
     assert [path for path in files if canary.encode() in path.read_bytes()] == []
-
-
-def test_another_key_finds_the_same_answers(bundle: Bundle, never_the_same: StubServer) -> None:
-    run(bundle, model_args={"api_key": "sk-one", "extra_headers": {"X-Api-Key": "one"}})
-    asked = len(never_the_same.requests)
-    run(bundle, model_args={"api_key": "sk-two", "extra_headers": {"X-Api-Key": "two"}, "timeout": 7})
-    assert len(never_the_same.requests) == asked
 
 
 def test_what_is_secret_is_not_part_of_a_model_s_identity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,13 +234,6 @@ async def test_asked_outside_a_rollout_the_same_question_gets_the_same_answer(tm
     assert len(model.seen) == 3
 
 
-async def test_a_model_s_error_is_raised_and_the_next_call_asks_again(tmp_path: Path) -> None:
-    cached = CachedModel(Known([ModelError("busy"), "One"]), AnswerStore(tmp_path))
-    with pytest.raises(ModelError):
-        await cached.complete(HELLO)
-    assert (await cached.complete(HELLO)).message["content"] == "One"
-
-
 def test_of_two_answers_to_one_call_the_first_is_kept_by_both(tmp_path: Path) -> None:
     first, second = AnswerStore(tmp_path), AnswerStore(tmp_path)
     one = Completion({"role": "assistant", "content": "One"}, Usage(calls=1, cost=1.0))
@@ -297,17 +249,6 @@ def test_an_answer_that_would_not_come_back_as_it_was_is_not_kept(tmp_path: Path
     odd = Completion({"role": "assistant", "content": "One", "provider_specific_fields": {"x": object()}})
     assert store.add("k" * 64, odd) is odd
     assert store.get("k" * 64) is None
-
-
-def test_clearing_while_others_write_leaves_a_working_cache(tmp_path: Path) -> None:
-    writer, other = AnswerStore(tmp_path), AnswerStore(tmp_path)
-    answer = Completion({"role": "assistant", "content": "One"})
-    for number in range(20):
-        writer.add(f"{number:064}", answer)
-        other.clear()
-        assert writer.get(f"{number:064}") is None
-    writer.add("k" * 64, answer)
-    assert other.get("k" * 64) is not None
 
 
 def test_several_may_read_write_and_clear_at_once(tmp_path: Path) -> None:

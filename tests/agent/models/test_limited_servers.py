@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -198,29 +197,6 @@ def test_an_outage_midway_costs_no_rollout(
     assert f"{place} answers again after" in notes.texts[-1]
 
 
-def test_a_server_that_starts_late_is_waited_for(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{port}/v1")
-    started: list[StubServer] = []
-
-    class Waiting(Notes):
-        def noted(self, text: str) -> None:
-            if not self.texts:
-                started.append(StubServer(port, lambda stub: Server(stub, lambda now: None)))
-            super().noted(text)
-
-    notes = Waiting()
-    try:
-        result = run(bundle, notes)
-    finally:
-        for stub in started:
-            stub.close()
-    assert all(outcome.judged for outcome in result.outcomes)
-    assert "cannot connect" in notes.texts[0]
-
-
 def test_a_server_that_stays_away_ends_the_run_which_can_be_resumed(
     bundle: Bundle, stub_llm: StubServer
 ) -> None:
@@ -302,32 +278,6 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(
     assert all(outcome.judged for outcome in result.outcomes)
     assert not [at for at in server.arrivals if said[0] < at < said[0] + 1.2]
     assert len([at for at in server.arrivals if at >= said[0] + 1.2]) >= 20
-
-
-@pytest.mark.parametrize(("client", "provider"), [("litellm", "openai"), ("direct", "anthropic")])
-def test_a_bucket_whose_headers_say_what_is_left_is_hardly_ever_found_empty(
-    bundle: Bundle, stub_llm: StubServer, client: str, provider: str
-) -> None:
-    most, per_second = 12, 24
-    bucket = [float(most), 0.0]
-
-    def verdict(now: float) -> Answer | None:
-        left, before = bucket
-        left = min(most, left + (now - before) * per_second)
-        fault = None if left >= 1 else Answer(status=429, headers={"Retry-After": "0.1"})
-        bucket[:] = [left - (fault is None), now]
-        until_full = (most - bucket[0]) / per_second
-        if provider == "openai":
-            reset = f"{until_full * 1e3:.0f}ms" if until_full < 1 else f"{until_full:.2f}s"
-        else:
-            reset = (datetime.now(UTC) + timedelta(seconds=until_full)).isoformat()
-        name = {"openai": "x-ratelimit-{}-requests", "anthropic": "anthropic-ratelimit-requests-{}"}[provider]
-        server.headers = {name.format("remaining"): str(int(bucket[0])), name.format("reset"): reset}
-        return fault
-
-    server = Server(stub_llm, verdict)
-    check_all_judged(run(bundle, client=client, max_concurrency=8), server)
-    assert len(server.refused) <= 3
 
 
 @pytest.mark.parametrize(

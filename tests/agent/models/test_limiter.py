@@ -100,7 +100,7 @@ class TestHealthy:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("most", "seconds"), [(5, 1.0), (60, 60.0), (300, 10.0)])
+    @pytest.mark.parametrize(("most", "seconds"), [(5, 1.0), (60, 60.0)])
     @pytest.mark.parametrize("say_when", [True, False])
     def test_a_limit_per_window_is_used_and_costs_no_call(
         self, most: int, seconds: float, say_when: bool
@@ -238,10 +238,8 @@ class TestOutage:
         "fault",
         [
             unreachable(),
-            refused(500),
             refused(503),
             timed_out(),
-            broken_off(),
             ModelError("the answer cannot be read", retryable=True),
         ],
     )
@@ -306,8 +304,8 @@ class TestOutage:
 
 
 class TestFailuresByChance:
-    @pytest.mark.parametrize("fault", [lambda: refused(503), lambda: refused(500), timed_out, unreachable])
-    @pytest.mark.parametrize("share", [0.02, 0.1, 0.2])
+    @pytest.mark.parametrize("fault", [lambda: refused(503), timed_out, unreachable])
+    @pytest.mark.parametrize("share", [0.02, 0.2])
     def test_they_cost_little_time_and_no_rollout(
         self, share: float, fault: Callable[[], ModelError]
     ) -> None:
@@ -425,9 +423,6 @@ class TestLimiters:
         assert limiters.of("openai", "https://api.openai.com/v1/") is openai
         assert limiters.of("openai", "http://localhost:8000/v1") is not openai
         assert limiters.of("anthropic", None) is not openai
-
-    def test_secrets_in_an_address_are_not_told(self) -> None:
-        assert Limiters().of("openai", "http://me:word@host:1/v1?key=x").name == "openai at http://host:1/v1"
 
     def test_rollouts_begin_as_calls_are_let_through(self) -> None:
         async def main() -> list[int]:

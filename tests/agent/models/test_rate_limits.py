@@ -15,7 +15,7 @@ from virtual_time import simulate
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import Call
 from reward_kit.agent.models.limiter import Limiter
-from reward_kit.agent.models.rate_limits import Bucket, RateLimits
+from reward_kit.agent.models.rate_limits import Bucket
 
 
 @pytest.mark.parametrize("rpm", [1, 3, 10, 59, 60, 200, 3000])
@@ -72,14 +72,6 @@ def test_what_a_call_takes_counts_until_it_is_settled() -> None:
     assert bucket.delay(30, 502.0) > 50.0
 
 
-def test_a_call_above_the_limit_goes_alone() -> None:
-    bucket = Bucket(100)
-    assert bucket.delay(500, 0.0) == 0.0
-    bucket.take(500, 0.0)
-    bucket.settle(500, 500, 0.0)
-    assert bucket.delay(500, 10.0) > 60.0
-
-
 @pytest.mark.parametrize("tpm", [5_000, 60_000])
 @pytest.mark.parametrize("constant", [True, False])
 def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwards(
@@ -116,13 +108,3 @@ def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwa
     if tpm == 5_000:
         begins = sorted(begin for begin, *_ in spent)
         assert max(second - first for first, second in pairwise(begins)) < 20.0  # no burst each minute
-
-
-def test_a_guess_is_a_quarter_of_the_characters_until_more_is_known() -> None:
-    limits = RateLimits(None, 600)
-    first, second = Call(400), Call(1000)
-    limits.take(first, 0.0, sent=True)
-    assert first.reserved == 100
-    limits.settle(first, Usage(input_tokens=200, output_tokens=30), 0.0, spent=True)
-    limits.take(second, 0.0, sent=True)
-    assert second.reserved == 530
