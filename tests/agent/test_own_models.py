@@ -186,8 +186,8 @@ def test_what_a_policy_says_of_its_sampling_is_in_the_trajectory(bundle: Bundle)
     ("models", "told"),
     [
         ({"judge": Policy("")}, "no role 'judge'"),
-        ({"agent": "openai/gpt-4o"}, r"models\['agent'\] is no model"),
-        ({"agent": Policy}, r"models\['agent'\] is no model"),
+        ({"agent": "openai/gpt-4o"}, r"models\['agent'\] is not a model"),
+        ({"agent": Policy}, r"models\['agent'\] is not a model"),
         (Policy(""), r"models takes a dict, .* models=\{\"agent\": model"),
     ],
 )

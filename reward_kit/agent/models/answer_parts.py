@@ -1,4 +1,4 @@
-"""The parts of a model's answer: what it says, what it thinks, and in which words it refuses."""
+"""The parts of a model's answer: its text, its reasoning, and its refusal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """What ``text`` says, and what stands in its ``<think>`` blocks.
+    """Split ``text`` into the visible text and the contents of its ``<think>`` blocks.
 
-    A block that is not closed goes on to the end. What comes before a closing tag without an opening one is a
+    A block that is not closed extends to the end. Text before a closing tag without an opening one is a
     thought too: some chat templates put the opening tag into the prompt.
     """
     said: list[str] = []
@@ -39,7 +39,7 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 
 def joined(*thoughts: str | None) -> str:
-    """Thoughts one after the other, without the empty ones."""
+    """Join thoughts by line breaks, without the empty ones."""
     return "\n".join(thought.strip() for thought in thoughts if thought and thought.strip())
 
 
@@ -50,7 +50,7 @@ def reasoning_of(message: Message) -> str:
 
 
 def text_in(message: Message) -> str:
-    """The text of an answer; where it has none, the words in which the model refuses."""
+    """The text of an answer, or that of the model's refusal if there is no other."""
     text = text_of(message.get("content"))
     fields = message.get("provider_specific_fields")
     if text.strip() or not isinstance(fields, dict):

@@ -1,6 +1,6 @@
 """Model calls: the rollout that makes one, and the retry loop around its attempts.
 
-A model that has ``for_rollout(caller)`` is asked through what that returns, for each attempt at a rollout.
+A model with a method ``for_rollout(caller)`` is asked through its result, for each attempt at a rollout.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _for_all(fault: ModelError) -> ModelError:
     error = ModelSetupError(
         fault.fault,
         place=fault.place,
-        remedy="No call has been answered yet: check --model-arg and what the model takes.",
+        remedy="No call has been answered yet: check --model-arg and the model's documentation.",
         status=fault.status,
     )
     error.__cause__ = fault
@@ -224,7 +224,7 @@ class RemoteModel:
         raise NotImplementedError
 
     def _size(self, request: Any) -> int:
-        """Characters of what is counted in tokens."""
+        """Number of characters that are counted in tokens."""
         raise NotImplementedError
 
     async def _attempt(self, request: Any, limiter: Limiter | None) -> Completion | ModelError:
@@ -247,7 +247,7 @@ class BoundModel:
         seed: int | None = None,
         parallel_tool_calls: bool = True,
     ) -> Completion:
-        """Ask the model; raises what it raises."""
+        """Ask the model; raises ``ModelError``."""
         completion: Completion = await self._model.complete(
             messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls, caller=self._caller
         )

@@ -119,7 +119,7 @@ def headers_of(error: BaseException) -> Any:
 
 
 def _short(text: str) -> str:
-    text = text.partition("Traceback (most recent call last)")[0]  # what LiteLLM adds of its own
+    text = text.partition("Traceback (most recent call last)")[0]  # added by LiteLLM
     return cut(_PREFIX.sub("", " ".join(text.split())), LONGEST_TEXT)
 
 
@@ -155,7 +155,7 @@ _QUOTA = re.compile(r"exceeded your current quota", re.IGNORECASE)
 _OF_A_SHORT_TIME = re.compile(r"quotaId.{0,80}Per(?:Second|Minute)", re.IGNORECASE)
 _WAIT = re.compile(r"retryDelay\W{1,8}([\d.]+m?s)|please retry in ((?:[\d.]+(?:ms|h|m|s))+)", re.IGNORECASE)
 LONGEST_WAIT_OF_A_LIMIT = 600.0
-"""Seconds; who is told to wait longer because a quota is exceeded has used it up."""
+"""Seconds; a quota that is exceeded for longer is used up."""
 
 
 def refuses_input(status: int | None, said: str) -> bool:
@@ -186,7 +186,7 @@ def named_wait(said: str) -> float | None:
 DEEPEST = 10
 """Causes of an error that are looked at."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
-"""What OpenSSL calls an answer that is no TLS."""
+"""OpenSSL's names for an answer that is not TLS."""
 
 
 def hung_up(error: BaseException) -> bool:

@@ -42,7 +42,7 @@ def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
             found[role] = FunctionModel(given)
         else:
             raise UsageError(
-                f"models[{role!r}] is no model",
+                f"models[{role!r}] is not a model",
                 remedy="A model is a function of the messages, or an object with a text name and async def "
                 "complete(messages, *, tools, seed, parallel_tool_calls), which gives a Completion.",
             )
@@ -92,7 +92,7 @@ def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, floa
 async def answer_within(seconds: float, call: Awaitable[T], name: str) -> T:
     """Await ``call``; raises ``ModelError`` if the model ``name`` does not answer in time.
 
-    What runs in a thread goes on there, and nothing waits for it.
+    A function that runs in a thread continues there, and nothing waits for it.
     """
     try:
         async with asyncio.timeout(None if math.isinf(seconds) else seconds) as limit:

@@ -76,7 +76,7 @@ class Limiter:
         self._rates = RateLimits(rpm, tpm)
         self._patience = patience
         self._tell = tell
-        self._told: dict[str, float] = {}
+        self._announced: dict[str, float] = {}
         self._outage = Outage()
         self._blame = Blame()
         self._deadlines: set[asyncio.Timeout] = set()
@@ -225,7 +225,7 @@ class Limiter:
             self._end = loop.call_at(since + self._patience, self._give_up)
 
     def _is_back(self, now: float) -> None:
-        if self._outage.since is not None and self._told.pop("down", None) is not None:
+        if self._outage.since is not None and self._announced.pop("down", None) is not None:
             self._tell(f"{self.name} answers again after {_duration(now - self._outage.since)}")
         self._outage.end()
         if self._end is not None:
@@ -235,8 +235,8 @@ class Limiter:
     def _say(self, kind: str, text: str) -> None:
         """Give a message, at most once a minute of each kind."""
         now = self._now()
-        if now - self._told.get(kind, -math.inf) >= REPEAT:
-            self._told[kind] = now
+        if now - self._announced.get(kind, -math.inf) >= REPEAT:
+            self._announced[kind] = now
             self._tell(f"{self.name} {text}")
 
     def _give_up(self) -> None:
@@ -303,7 +303,7 @@ class Limiter:
         self._rates.take(call, now, sent=self.proven)
 
     def _count_out(self, call: Call, usage: Usage | None = None, *, spent: bool = True) -> None:
-        """Count the end of a call; without ``usage`` it used what was estimated, or nothing."""
+        """Count the end of a call; without ``usage`` it used the estimate, or nothing if not ``spent``."""
         self.in_flight -= 1
         if call is self._trial:
             self._trial = None

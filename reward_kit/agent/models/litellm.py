@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
 LONGEST_TIMEOUT = 1e7
-"""Seconds, as good as none: without a limit LiteLLM takes one of its own, and it cannot do with infinity."""
+"""Seconds; as good as no limit, for which LiteLLM would take a default. It does not take infinity."""
 
 
 def remote_model(
@@ -132,7 +132,7 @@ class LiteLLMModel(RemoteModel):
         return {key: value for key, value in request.items() if value is not None}
 
     def _check_tools(self, name: str, provider: str) -> None:
-        """LiteLLM would leave the tools out without a word, or paste them into the prompt."""
+        """Raise ``ModelSetupError`` if LiteLLM would drop the tools, or paste them into the prompt."""
         if "tools" in _supported_parameters(name, provider) or "tools" in self.model_args.get(
             "allowed_openai_params", ()
         ):

@@ -153,9 +153,9 @@ def read_json(answer: Any, model: str, provider: str, secrets: frozenset[str]) -
 
 
 def _put_into_form(choice: Any) -> None:
-    """Put right what some servers write in another way, and LiteLLM does not read.
+    """Rewrite variants of the format that LiteLLM does not read.
 
-    They leave out the role, which can only be the assistant's, or give the content in parts.
+    Some servers omit the role, which can only be the assistant's, or give the content in parts.
     """
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):

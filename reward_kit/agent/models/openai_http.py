@@ -49,7 +49,7 @@ KEPT_TOOLS = 16
 
 
 class OpenAIModel(RemoteModel):
-    """The model at an ``Endpoint``; it takes what ``LiteLLMModel`` takes and means the same."""
+    """The model at an ``Endpoint``; its options are those of ``LiteLLMModel`` and mean the same."""
 
     def __init__(self, name: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(name, **options)
@@ -91,7 +91,7 @@ class OpenAIModel(RemoteModel):
         seed: int | None,
         parallel_tool_calls: bool,
     ) -> bytes:
-        """The JSON of a request; what is the same in all of them is encoded once."""
+        """The JSON of a request; arguments and tools are encoded once for all of them."""
         parts = [self._fixed, f'"messages": {_encoded([_sent(message) for message in messages])}']
         if seed is not None:
             parts.append(f'"seed": {seed:d}')
@@ -162,7 +162,7 @@ class OpenAIModel(RemoteModel):
 
 
 def _sent(message: Message) -> Message:
-    """A message as it is sent: without what is None, as LiteLLM does, and without LiteLLM's own field."""
+    """A message without fields that are None, as LiteLLM sends it, and without LiteLLM's own field."""
     if None not in message.values() and OWN_FIELD not in message:
         return message
     return {name: value for name, value in message.items() if value is not None and name != OWN_FIELD}

@@ -110,7 +110,7 @@ class Outage:
         """Count a good answer."""
         self._in_a_row = 0
         self._share -= self._share / MEMORY
-        self._share_before = self._share  # what fails from now on may be an outage
+        self._share_before = self._share  # later failures may be an outage
 
     def missed(self) -> None:
         """Count an attempt that failed without a refusal: no answer, or a server error."""
