@@ -74,7 +74,7 @@ def row_of(index: int, dataset: str = "task_classic.jsonl") -> dict[str, Any]:
 
 
 def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", last: str = "###STOP###") -> Any:
-    """What the tool-calling agent leaves: one call a message, ids that a provider gave twice."""
+    """A trajectory of the tool-calling agent: one call a message, ids that a provider gave twice."""
     traj: list[dict[str, Any]] = [
         {"role": "system", "content": "The policy"},
         {"role": "user", "content": "Hi, I need help."},
@@ -92,7 +92,7 @@ def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", las
 def text(
     row: dict[str, Any], observed: list[str], *, said: str = "Done.", thought: str = "Thought:\nHm.\n"
 ) -> Any:
-    """What the agents react (and, without a thought, act) leave."""
+    """A trajectory of the agent react or, without a thought, act."""
     traj: list[dict[str, Any]] = [
         {"role": "system", "content": "The policy\n#Available tools\n[]"},
         {"role": "user", "content": "Hi, I need help."},
@@ -125,7 +125,7 @@ def entry(
 
 
 def crash(index: int, error: str, traceback: str, trial: int = 0) -> dict[str, Any]:
-    """What is left of a run that met an exception."""
+    """The entry of a run that met an exception."""
     info = {"error": error, "traceback": traceback}
     return {"task_id": index, "reward": 0.0, "info": info, "traj": [], "trial": trial}
 

@@ -118,7 +118,7 @@ def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
         assert command(name).out == shown.out
 
 
-def test_what_models_and_tools_said_cannot_drive_the_terminal(
+def test_text_of_models_and_tools_cannot_drive_the_terminal(
     finished: EvaluationResult, command: Command
 ) -> None:
     path = finished.folder / finished.outcomes[0].file
@@ -133,7 +133,7 @@ def test_what_models_and_tools_said_cannot_drive_the_terminal(
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "fault"),
     [
         (["nothing"], "there is no evaluation 'nothing'. There are: first."),
         (["runs/a/roll_x.json"], "there is no such file"),
@@ -144,14 +144,14 @@ def test_what_models_and_tools_said_cannot_drive_the_terminal(
     ],
 )
 def test_faults_are_one_line(
-    finished: EvaluationResult, command: Command, what: list[str], told: str
+    finished: EvaluationResult, command: Command, what: list[str], fault: str
 ) -> None:
     record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trajectory)
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
     ran = command(*what)
     assert ran.code == 2
-    assert told in ran.error
+    assert fault in ran.error
     assert ran.error.startswith("Error: ")
     assert ran.error.count("\n") == 1
 
@@ -170,7 +170,7 @@ def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
     assert "--resume" not in running
 
 
-def test_what_may_be_meant_is_offered_and_the_newest(
+def test_similar_names_and_the_newest_are_offered(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
     log = finished.log_path.read_bytes()
@@ -179,14 +179,14 @@ def test_what_may_be_meant_is_offered_and_the_newest(
         path.write_bytes(log)
         os.utime(path, (1_000_000 + age, 1_000_000 + age))
     evaluate(bundle, "booking", {"flight.book": [1]})
-    told = "runs/evals: there is no evaluation 'thrd'. Did you mean 'third'? The newest of 8: booking, "
+    fault = "runs/evals: there is no evaluation 'thrd'. Did you mean 'third'? The newest of 8: booking, "
     ran = command("thrd")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.error == f"Error: {told}first, second, third, fourth.\n"
+    assert ran.error == f"Error: {fault}first, second, third, fourth.\n"
     assert "Did you mean the row 'flight.book'? " in command("flight.bok").error
 
 
-def test_scores_are_told_by_group(finished: EvaluationResult, command: Command) -> None:
+def test_scores_are_printed_by_group(finished: EvaluationResult, command: Command) -> None:
     ran = command("first", "--by", "id")
     assert (ran.code, ran.error) == (0, "")
     assert ran.out.startswith("planned_agent:Planned: 3 of 4 judged rollouts passed, 2 rows")
@@ -195,14 +195,14 @@ def test_scores_are_told_by_group(finished: EvaluationResult, command: Command) 
         ["a", "1", "2/2", "1.000", "1.000", "1.000"],
         ["b", "1", "2/2", "0.500", "0.000", "0.500"],
     ]
-    for what, told in (
+    for what, fault in (
         (["--by", "id"], "--by takes an evaluation: name one, or latest."),
         (["a", "--by", "id"], "there is no evaluation 'a'. There are: first."),
         (["first", "--by", "ids"], "no row has a field 'ids' (did you mean 'id'?). There are: id, "),
     ):
         refused = command(*what)
         assert (refused.code, refused.out) == (2, "")
-        assert told in refused.error
+        assert fault in refused.error
 
 
 def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> None:

@@ -64,7 +64,7 @@ def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -
     """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called.
 
     Its calls go through ``limiters``, those of the rollouts if these ask models, so that what the rollouts
-    have used of a limit counts; otherwise through limiters of its own.
+    have used of a limit counts; otherwise through its own.
     """
     if config.explain is None:
         return None
@@ -92,7 +92,7 @@ def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -
 class Explainer:
     """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
 
-    No more are begun once the rollouts and the judgements together have cost ``max_cost`` US dollars.
+    None is begun once the rollouts and the judgements together have cost ``max_cost`` US dollars.
     ``result`` is what there is, also after ``explain`` was cancelled.
     """
 

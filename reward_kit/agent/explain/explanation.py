@@ -119,7 +119,7 @@ class Explanations:
 
 
 class Verdict(NamedTuple):
-    """Who was at fault, with which kind of fault, and why."""
+    """The side at fault, the kind of fault, and the reason in a sentence."""
 
     author: Author
     fault: str

@@ -70,7 +70,7 @@ def exporter_names(environment: Mapping[str, str]) -> list[str]:
 def _exporter(name: str) -> SpanExporter:
     found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
     if found is None:
-        hint = INSTALL if name == "otlp_proto_http" else "it needs a package of its own"
+        hint = INSTALL if name == "otlp_proto_http" else "it needs another package"
         raise LookupError(f"no exporter {name} is installed ({hint})")
     made: SpanExporter = found.load()()
     return made

@@ -196,7 +196,7 @@ def test_a_missing_key_is_found_before_the_first_rollout(
 
 
 @pytest.mark.parametrize("damage", ["{}", '{"rollout":'])
-def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_told(
+def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
     bundle: Bundle, stub_llm: Any, damage: str
 ) -> None:
     stub_llm.script("judge", [BLAMED])
@@ -209,7 +209,7 @@ def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_told(
         run(bundle)
 
 
-async def test_what_is_judged_before_an_interruption_is_kept(bundle: Bundle, stub_llm: Any) -> None:
+async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, stub_llm: Any) -> None:
     slow = Answer(content=BLAMED, delay=20.0)
     stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
     config = EvaluationConfig(

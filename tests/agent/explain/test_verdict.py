@@ -49,7 +49,7 @@ def test_a_model_that_goes_round_in_circles_holds_nothing_up(loop: str) -> None:
         (json.dumps({**PLAIN, "sentence": " "}), '"sentence" is missing'),
     ],
 )
-def test_what_is_wrong_is_told(text: str, fault: str) -> None:
+def test_an_unusable_answer_says_its_fault(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         read_verdict(text)
 

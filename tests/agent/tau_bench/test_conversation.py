@@ -1,4 +1,4 @@
-"""What is read from a trajectory of tau-bench, in each of the forms that its agents leave."""
+"""Trajectories of tau-bench, read in each of the forms that its agents write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading results files: what is needed of one, and how a fault is told."""
+"""Reading results files: required fields, and messages for faults."""
 
 from __future__ import annotations
 

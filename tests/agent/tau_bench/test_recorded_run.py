@@ -25,7 +25,7 @@ CLASSIC = RETAIL / "task_classic.jsonl"
 
 @pytest.fixture(scope="session")
 def observations(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
-    """What the tools answer to the gold calls of some tasks."""
+    """The answers of the tools to the gold calls of some tasks."""
     import asyncio
 
     folder = RunsFolder(tmp_path_factory.mktemp("gold"))
@@ -202,7 +202,7 @@ def test_options_that_would_run_something_are_refused(judge: Callable[..., Evalu
             judge([crash(0, "x", "")], **option)
 
 
-def test_a_bundle_of_ones_own_goes_by_positions(
+def test_rows_of_another_bundle_are_numbered_by_position(
     judge: Callable[..., EvaluationResult], tmp_path: Path
 ) -> None:
     bundle = flight_bundle(tmp_path)
