@@ -53,24 +53,24 @@ class PlainProgress:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._next = 0
-        self._said = 0.0
+        self._next_done = 0
+        self._next_seconds = SECONDS_BETWEEN
 
     def started(self, tally: Tally) -> None:
         """Write the name and the number of rollouts."""
         already = f", {tally.earlier} of them finished before" if tally.earlier else ""
         self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
-        self._next = self._after(tally)
+        self._next_done = tally.done + max(1, tally.planned // LINES)
 
     def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
         """Write an unjudged outcome, and the status if it is time."""
         if not outcome.judged:
             self.noted(outcome_line(outcome))
-        last = tally.done == tally.planned
-        if last or (tally.done >= self._next and tally.seconds - self._said >= SECONDS_BETWEEN):
+        is_time = tally.done >= self._next_done and tally.seconds >= self._next_seconds
+        if is_time or tally.done == tally.planned:
             self.noted(status_line(tally))
-            self._next = self._after(tally)
-            self._said = tally.seconds
+            self._next_done = tally.done + max(1, tally.planned // LINES)
+            self._next_seconds = tally.seconds + SECONDS_BETWEEN
 
     def noted(self, text: str) -> None:
         """Write a notice in one line."""
@@ -80,10 +80,6 @@ class PlainProgress:
 
     def closed(self, tally: Tally) -> None:
         """Nothing is left to write."""
-
-    def _after(self, tally: Tally) -> int:
-        step = max(1, tally.planned // LINES)
-        return min(tally.planned, (tally.done // step + 1) * step)
 
 
 class LiveProgress:
