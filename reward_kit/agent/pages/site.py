@@ -114,13 +114,13 @@ class Site:
         state = tuple(map(_state, (path, path.with_name(f"{path.name}-wal"), path.with_suffix(".json"))))
         if state[0] is None:
             raise UsageError(f"there is no evaluation {name!r}")
-        return _load(path, state)
+        return _load((path, state))
 
 
 @lru_cache(maxsize=1)
-def _load(path: Path, state: object) -> StoredEvaluation:  # noqa: ARG001 - a changed file is read again
-    """The evaluation at ``path``; the last one is kept for the pages of its rollouts."""
-    return load_evaluation(path)
+def _load(version: tuple[Path, object]) -> StoredEvaluation:
+    """The evaluation at a path, in the state of its files; kept for the pages of its rollouts."""
+    return load_evaluation(version[0])
 
 
 def _state(path: Path) -> tuple[int, int] | None:
