@@ -23,7 +23,6 @@ from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.players.names import name_of
 from reward_kit.agent.records.evaluation_file import reading
 from reward_kit.agent.records.recording import Recordings
-from reward_kit.agent.reports.stored_results import result_of
 from reward_kit.agent.runner.in_process import InProcess
 from reward_kit.agent.runner.job_runner import JobRunner
 from reward_kit.agent.runner.open_evaluation import OpenEvaluation
@@ -300,7 +299,7 @@ class Evaluation:
         if agent.startswith("replay:"):
             recordings = Recordings.load(Path(agent.removeprefix("replay:")))
             compared = compare_replay(outcomes, opened.folder.root, recordings)
-        return result_of(
+        return replace(
             stored,
             agreement=recorded.agreement(outcomes) if recorded is not None else None,
             explanations=explainer.result if explainer is not None else None,

@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from reward_kit.agent.base.text import cut
 from reward_kit.agent.records.evaluation_file import FINAL, SUFFIX, find_file, read_fields, reading
 from reward_kit.agent.records.outcome import BrokenOff, total_usage, usage_from_json
 from reward_kit.agent.scoring.results import EvaluationResult, StoredStatus
-from reward_kit.agent.scoring.rows import RowResult, row_results
+from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.storage.lock import writer_of
 from reward_kit.agent.storage.outcome_rows import read_outcomes
 from reward_kit.errors import StorageError, UsageError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.base.types import Usage
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.rows import RowResult
 
 Named = str | Path | EvaluationResult
 """An evaluation: its name or ``latest``, the path of its file or results, or its result."""
@@ -35,9 +34,9 @@ _SECONDS = (
 )
 
 
-@dataclass(frozen=True)
-class StoredEvaluation:
-    """The evaluation that the file ``path`` holds.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StoredEvaluation(EvaluationResult):
+    """The evaluation that the file ``path`` holds: the results so far, and what only the file knows.
 
     ``created`` is in Unix seconds. ``usage`` counts all finished attempts, ``broken_off`` those that came to
     no end; ``seconds`` is the time of all its runs (of one that was killed, up to the end of its last
@@ -47,31 +46,11 @@ class StoredEvaluation:
     """
 
     path: Path
-    eval_id: str
-    folder: Path
     created: float
-    status: StoredStatus
-    reason: str | None
-    configuration: Mapping[str, Any]
-    versions: Mapping[str, str]
-    rows: tuple[RowResult, ...]
-    usage: Mapping[str, Usage]
-    seconds: float
-    broken_off: BrokenOff = field(default_factory=BrokenOff)
     fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def outcomes(self) -> list[RolloutOutcome]:
-        """The rollouts that are over, row by row."""
-        return [outcome for row in self.rows for outcome in row.outcomes]
-
-    @property
-    def planned(self) -> int:
-        """The number of rollouts that there will be."""
-        return sum(row.planned for row in self.rows)
 
     def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
         """The tools of a row in the OpenAI format, as they were offered; None for an unknown row."""
@@ -155,12 +134,12 @@ def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) ->
     if not runs:
         raise StorageError("holds no run of an evaluation", place=str(path))
     last = runs[-1]
-    configuration = json.loads(last["configuration"])
+    configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
     rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
     results = row_results(
         {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
         read_outcomes(connection, path, FINAL),
-        errors_as_failures=bool(configuration.get("errors_as_failures")),
+        errors_as_failures=bool(configuration["errors_as_failures"]),
     )
     status, reason = ("running", None) if running else _status(path, last, results)
     toolsets: dict[str, list[dict[str, Any]]] = {}
