@@ -17,9 +17,6 @@ from reward_kit.agent.comparison.row_pairs import (
     pair_rows,
 )
 from reward_kit.agent.config import OPTIONS, flag_of
-from reward_kit.agent.records.outcome import total_usage
-from reward_kit.agent.scoring.metrics import passes_of, reward_of, shown_ks
-from reward_kit.agent.scoring.results import asked_model
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -27,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.comparison.measures import PairedDifference
-    from reward_kit.agent.scoring.metrics import Estimate, PassTable
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
@@ -205,49 +200,8 @@ def _named(stored: StoredEvaluation) -> dict[str, Any]:
         "path": str(stored.path),
         "status": stored.status,
         "agent": stored.configuration.get("agent"),
-        "model": asked_model(stored.configuration, stored.usage, stored.outcomes),
+        "model": stored.asked_model,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One line of a comparison table: an evaluation's own numbers, over all of its rows.
-
-    ``success`` is the difference of Pass^1 to the baseline on their common rows, None for the baseline.
-    """
-
-    evaluation: StoredEvaluation
-    passes: PassTable
-    reward: Estimate | None
-    success: PairedDifference | None
-
-    @property
-    def judged(self) -> int:
-        """Rollouts that enter Pass^k."""
-        return sum(row.n for row in self.evaluation.rows)
-
-    @property
-    def spent(self) -> Usage:
-        """Total usage of all model calls, aborted attempts included."""
-        stored = self.evaluation
-        return total_usage([*stored.usage.values(), *stored.broken_off.usage.values()])
-
-
-def standings(comparisons: Sequence[EvaluationComparison]) -> list[Standing]:
-    """Return the baseline of ``comparisons`` (at least one), then the others in order."""
-    first = _standing(comparisons[0].a, None)
-    return [first, *(_standing(each.b, each.success) for each in comparisons)]
-
-
-def shared_ks(lines: Sequence[Standing]) -> list[int]:
-    """Return the values of k that a table shows, of those that all lines have."""
-    ks = shown_ks(min(max(line.passes.pass_power) for line in lines))
-    return [k for k in ks if all(k in line.passes.pass_power for line in lines)]
-
-
-def _standing(stored: StoredEvaluation, success: PairedDifference | None) -> Standing:
-    seed = stored.configuration.get("seed", 0)
-    return Standing(stored, passes_of(stored.rows, seed=seed), reward_of(stored.rows, seed=seed), success)
 
 
 def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
@@ -276,7 +230,7 @@ def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[
 def _value(stored: StoredEvaluation, name: str) -> Any:
     """Return an option's value; for the model, the one that was asked."""
     if name == "model":
-        return asked_model(stored.configuration, stored.usage, stored.outcomes)
+        return stored.asked_model
     return stored.configuration[name]
 
 

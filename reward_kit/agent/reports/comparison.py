@@ -19,7 +19,6 @@ from reward_kit.agent.base.text import (
     tallied,
     tokens,
 )
-from reward_kit.agent.comparison.compare import shared_ks, standings
 from reward_kit.agent.comparison.measures import MIN_ROWS
 from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
@@ -31,7 +30,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison, Standing
+    from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, Unit
     from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
@@ -102,7 +101,7 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
 
 def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
     """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
-    headings, *rows = _standing_rows(standings(comparisons))
+    headings, *rows = _standing_rows(comparisons)
     code = [(*row[:-1], f"`{row[-1].replace('`', chr(39))}`") for row in rows]
     yield from markdown_table_lines([headings, *code], right=_right(headings))
     yield ""
@@ -133,40 +132,44 @@ def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[
 
 def _standing_lines(comparisons: Sequence[EvaluationComparison], width: int | None) -> Iterator[str]:
     """A line for the baseline and each of the others."""
-    lines = standings(comparisons)
-    rows = _standing_rows(lines)
+    rows = _standing_rows(comparisons)
     yield from table_lines(rows, right=_right(rows[0]), width=width)
-    if any(line.passes.pass_power[1].interval for line in lines):
+    if any(one.pass_power[1].interval for each in comparisons for one in (each.a, each.b)):
         yield INTERVALS
     if any(len(each.rows) < len(one.rows) for each in comparisons for one in (each.a, each.b)):
         yield "Numbers are over all rows of an evaluation, verdicts over those shared with A."
 
 
-def _standing_rows(lines: Sequence[Standing]) -> list[tuple[str, ...]]:
-    if len(lines) > len(SIDES):
+def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> list[tuple[str, ...]]:
+    """Headings, and the evaluations' own numbers over all of their rows."""
+    if len(comparisons) >= len(SIDES):
         raise UsageError(f"at most {len(SIDES)} evaluations fit into one table")
-    ks = shared_ks(lines)
+    evaluations = [comparisons[0].a, *(each.b for each in comparisons)]
+    verdicts = ["baseline", *(_short_verdict(each.success) for each in comparisons)]
+    ks = shown_ks(min(max(one.pass_power) for one in evaluations))
     powers = [f"Pass^{k}" for k in ks]
     headings = ("", "evaluation", "rows", "judged", *powers, "reward", "cost", "verdict", "agent (model)")
-    return [headings, *(_standing(side, line, ks) for side, line in zip(SIDES, lines, strict=False))]
+    return [headings, *(_standing(*line, ks) for line in zip(SIDES, evaluations, verdicts, strict=False))]
 
 
-def _standing(side: str, line: Standing, ks: Sequence[int]) -> tuple[str, ...]:
-    stored = line.evaluation
+def _short_verdict(found: PairedDifference) -> str:
+    hint = found.verdict != "no difference" and found.differing < MIN_ROWS
+    return f"{found.verdict} (a hint)" if hint else found.verdict
+
+
+def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[int]) -> tuple[str, ...]:
     name = one_line(stored.eval_id, LONGEST_NAME)
-    first, *others = (line.passes.pass_power[k] for k in ks)
-    verdict: str = "baseline" if line.success is None else line.success.verdict
-    if line.success and verdict != "no difference" and line.success.differing < MIN_ROWS:
-        verdict += " (a hint)"
+    reward = stored.averages.reward
+    first, *others = (stored.pass_power[k] for k in ks)
     return (
         side,
         name if stored.status == "complete" else f"{name} ({stored.status})",
         str(len(stored.rows)),
-        f"{line.judged}/{stored.planned}",
+        f"{stored.judged}/{stored.planned}",
         estimate(first),
         *(score(other.value) for other in others),
-        score(line.reward.value if line.reward else None),
-        mean_money(line.spent, 1),  # without the number of unpriced calls: the column stays narrow
+        score(reward.value if reward else None),
+        mean_money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
         verdict,
         one_line(strategy(stored), LONGEST_STRATEGY),
     )

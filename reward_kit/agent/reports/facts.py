@@ -25,7 +25,6 @@ from reward_kit.agent.base.text import (
 from reward_kit.agent.config import DEFAULTS
 from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
-from reward_kit.agent.scoring.results import asked_model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.scoring.rows import RowResult
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 Fact = tuple[str, str]
 """Name and text; a fact without a name belongs to the one before."""
@@ -50,10 +48,9 @@ MOST_TOOLS = 3
 """Tools with faults that are named."""
 
 
-def strategy(evaluation: EvaluationResult | StoredEvaluation) -> str:
+def strategy(evaluation: EvaluationResult) -> str:
     """The agent and the model that it used: ``tool-calling (openai/gpt-4o-mini)``."""
-    agent = evaluation.configuration.get("agent")
-    model = asked_model(evaluation.configuration, evaluation.usage, evaluation.outcomes)
+    agent, model = evaluation.configuration.get("agent"), evaluation.asked_model
     return f"{agent} ({model})" if model else f"{agent}"
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.base.text import NOTHING, count, estimate, money, one_line, score
 from reward_kit.agent.records.evaluation_file import reading, stored_files
-from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.metrics import mean, shown_ks
@@ -76,7 +75,7 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
         time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
         f"{len(stored.outcomes)}/{stored.planned}",
         score(mean(rates)),
-        money(total_usage([*stored.usage.values(), *stored.broken_off.usage.values()])),
+        money(stored.spent),
         f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
         one_line(strategy(stored), LONGEST_STRATEGY),
     )

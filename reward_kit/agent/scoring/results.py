@@ -16,7 +16,7 @@ from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, unj
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from reward_kit.agent.base.types import Usage
@@ -161,6 +161,20 @@ class EvaluationResult:
         return total_usage([*self.usage.values(), *self.broken_off.usage.values()])
 
     @property
+    def asked_model(self) -> str | None:
+        """The agent's model, if the agent used it.
+
+        A ``module:factory`` agent may ignore ``MODEL_AGENT``: None if something is judged and none of the
+        agent's calls was counted.
+        """
+        agent = str(self.configuration.get("agent"))
+        own = ":" in agent and not agent.startswith("replay:")
+        called = "agent" in self.usage and self.usage["agent"].calls > 0
+        if own and not called and any(outcome.judged for outcome in self.outcomes):
+            return None
+        return self.configuration.get("model")
+
+    @property
     def results_path(self) -> Path:
         """The results file, ``evals/<eval_id>.json``."""
         return self.folder / "evals" / f"{self.eval_id}.json"
@@ -201,8 +215,11 @@ class EvaluationResult:
         Nested values have dotted names: ``metrics.NAME``, ``usage.ROLE.input_tokens``. ``cost`` is in US
         dollars, None if the price of a call is not known.
         """
-        model = asked_model(self.configuration, self.usage, self.outcomes)
-        common = {"eval_id": self.eval_id, "agent": self.configuration.get("agent"), "model": model}
+        common = {
+            "eval_id": self.eval_id,
+            "agent": self.configuration.get("agent"),
+            "model": self.asked_model,
+        }
         nested = [_nested(outcome) for outcome in self.outcomes]
         absent = dict.fromkeys(name for values in nested for name in values)
         return [
@@ -265,19 +282,3 @@ def _nested(outcome: RolloutOutcome) -> dict[str, Any]:
     for role, usage in outcome.usage.items():
         nested |= {f"usage.{role}.{name}": number for name, number in as_json(usage).items()}
     return nested
-
-
-def asked_model(
-    configuration: Mapping[str, Any], usage: Mapping[str, Usage], outcomes: Sequence[RolloutOutcome]
-) -> str | None:
-    """The agent's model, if the agent used it.
-
-    A ``module:factory`` agent may ignore ``MODEL_AGENT``: None if something is judged and none of the
-    agent's calls was counted.
-    """
-    agent = str(configuration.get("agent"))
-    own = ":" in agent and not agent.startswith("replay:")
-    called = "agent" in usage and usage["agent"].calls > 0
-    if own and not called and any(outcome.judged for outcome in outcomes):
-        return None
-    return configuration.get("model")
