@@ -17,7 +17,7 @@ test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
-	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/test_resume_kills.py
+	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/storage/test_resume_kills.py
 
 LOCAL_MODELS ?= .venv-local-models
 TORCH ?= torch

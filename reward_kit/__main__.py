@@ -15,7 +15,11 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)  # noqa: T201 - nothing else is imported yet
         return 130
-    return cli.main()
+    code = cli.main()
+    signals = sys.modules.get("reward_kit.agent.runner.signals")
+    if signals is not None and signals.is_held_up():
+        os._exit(code)  # everything is written: do not wait for an agent or tool that never ends
+    return code
 
 
 if __name__ == "__main__":

@@ -47,18 +47,21 @@ def test_an_interruption_loses_no_call(cluster: Cluster, bundle: Bundle, marks: 
     def paid() -> int:
         return len(list(marks.glob("paid-*")))
 
-    log = Path("runs/evals/mine.jsonl")
+    def stored() -> int:
+        path = Path("runs/evals/mine.db")
+        return len(load_evaluation(path).outcomes) if path.exists() else 0
+
     ran = command("--ray", cluster.address, "--workers", "2")
     try:
-        wait_until(lambda: paid() == 9 and log.read_text().count('"kind": "rollout"') == 3)
+        wait_until(lambda: paid() == 9 and stored() == 3)
         os.killpg(ran.pid, signal.SIGINT)
         _, said = ran.communicate(timeout=100)
         assert ran.returncode == 130, said
     finally:
         ran.kill()
         ran.wait()
-    stored = load_evaluation("mine")
-    assert (stored.usage["agent"].calls, stored.broken_off.usage["agent"].calls) == (3, 6)
+    first = load_evaluation("mine")
+    assert (first.usage["agent"].calls, first.broken_off.usage["agent"].calls) == (3, 6)
     (marks / "go").touch()
     assert command().wait(100) == 0
     whole = stored_result(load_evaluation("mine"))

@@ -8,8 +8,10 @@ from typing import Any
 
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.database import Database
-from reward_kit.agent.rollout.orchestrator import RolloutLimits, run_rollout
-from reward_kit.agent.runner.row_states import replay_row_gold
+from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.runner.row_states import expected_calls
 from reward_kit.agent.scoring.failures.classify import Failure, classify
 from reward_kit.agent.scoring.record_keeping import record_of
 
@@ -36,7 +38,7 @@ async def failure_of(
     task: Task, base: Database, *turns: Turn, user: Any = None, agent: Any = None, **limits: Any
 ) -> Failure | None:
     """Play the turns with the real orchestrator and say why it failed; None for a success."""
-    gold = None if task.row.actions is None else await replay_row_gold(task, base, seed=0)
+    gold = None if task.row.actions is None else await replay_gold_calls(task, base, seed=0)
     finished = await run_rollout(
         task,
         0,
@@ -62,7 +64,7 @@ async def failure_of(
             task.reward,
             changes=finished.database.changes(),
             gold=finished.gold,
-            expected=gold.expected if gold else (),
+            expected=expected_calls(task, gold),
             gold_fault=gold.fault if gold else None,
         )
         return Failure(**record.failure) if record.failure else None

@@ -87,11 +87,7 @@ while True:
     except asyncio.CancelledError:
         pass
 """
-SHORT_GRACE = """\
-import importlib
-for _name in ("rollout.gold", "rollout.orchestrator", "rollout.rollout", "tools.execution"):
-    importlib.import_module(f"reward_kit.agent.{_name}").CANCELLATION_GRACE = 0.5
-"""
+SHORT_GRACE = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION_GRACE = 0.5\n"
 CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
 
 

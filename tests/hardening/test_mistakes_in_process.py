@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from hostile import GOLD_RUN, Ran
+from hostile import GOLD_RUN, Ran, indented
 
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
@@ -121,13 +121,37 @@ def test_a_tool_that_ends_the_process_ends_the_run_and_finished_rollouts_are_kep
 
 
 def test_an_agent_that_cannot_be_closed_costs_nothing(agent_eval: Command, bundle: Bundle) -> None:
-    short = "from reward_kit.agent.rollout import orchestrator\norchestrator.CANCELLATION_GRACE = 0.3\n"
+    short = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION_GRACE = 0.3\n"
     bundle.write("own.py", short + UNCLOSABLE)
     ways = ("exits", "raises", "deaf")
     bundle.rows(*({"id": way, "n_rollouts": 1} for way in ways))
     ran = agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user", "--retries", "0")
     ran.tidy()
     assert (ran.code, ran.result["finished"], ran.result["unjudged"]) == (0, len(ways), {}), ran.err
+
+
+ENDLESS = {
+    "swallows": "while True:\n try:\n  await asyncio.sleep(0.1)\n except BaseException:\n  pass",
+    "thread": "await asyncio.to_thread(time.sleep, 600)",
+}
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["in process", "workers"])
+@pytest.mark.parametrize("name", ENDLESS)
+def test_the_command_ends_though_an_agent_does_not(
+    agent_eval: Command, bundle: Bundle, name: str, more: tuple[str, ...]
+) -> None:
+    short = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION_GRACE = 0.3\n"
+    bundle.write(
+        "own.py", f"import asyncio, time\n{short}async def agent(rollout):\n{indented(ENDLESS[name])}\n"
+    )
+    bundle.rows({"n_rollouts": 1})
+    ran = agent_eval(
+        "-d", "task.jsonl", "--agent", "own:agent", "--no-sim-user", "--timeout", "0.5", *more, timeout=30
+    )
+    ran.tidy()
+    assert (ran.code, ran.result["finished"]) == (0, 1), ran.err
+    assert "evals/" in ran.out
 
 
 @pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["in process", "workers"])

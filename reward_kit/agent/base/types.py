@@ -23,6 +23,11 @@ StopReason = Literal[
 UNJUDGED_STOPS = ("user_error", "infrastructure_error")
 """Reasons that are not the agent's fault: such a rollout has no reward and counts in no metric."""
 
+
+class RolloutStopped(BaseException):
+    """The rollout is over. A ``BaseException``: an agent that catches ``Exception`` must not swallow it."""
+
+
 STOP_TOKEN = "###STOP###"  # noqa: S105 - the word that ends a conversation, no secret
 
 MOST_COUNTED = 2**53

@@ -12,10 +12,11 @@ import contextvars
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -66,6 +67,18 @@ async def in_thread(function: Callable[[], T]) -> T:
 
     jobs.put(job)
     return await future
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` on an event loop in a thread of this package and wait for its result."""
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="reward-kit-sync").start()
+    return loop
 
 
 def _start_thread() -> queue.SimpleQueue[Callable[[], None]]:

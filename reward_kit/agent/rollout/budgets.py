@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from reward_kit.agent.base.types import Model, Role, Usage
+    from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.models.calls import Caller
 
 BROKEN = 3
-"""Times that a model which has answered nothing raises the same until it counts as broken."""
+"""Equal exceptions in succession after which a model that has answered nothing counts as broken."""
 
 
 def spent_of(spent: float, most: float) -> str:
@@ -25,41 +25,21 @@ def spent_of(spent: float, most: float) -> str:
 
 @dataclass(slots=True)
 class Budget:
-    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer.
-
-    ``tell_unpriced`` is called once with each model that answers at an unknown price: ``spent`` lacks it.
-    ``tell`` is called with what each call adds to both.
-    """
+    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer."""
 
     max_cost: float = math.inf
     spent: float = 0.0
     max_tokens: float = math.inf
     tokens: int = 0
-    tell_unpriced: Callable[[str], None] | None = None
-    tell: Callable[[float, int], None] | None = None
-    _unpriced: set[str] = field(default_factory=set)
 
     def count(self, usage: Usage) -> None:
         """Count calls; answers from the cache cost nothing."""
-        self.add(usage.paid, usage.fresh_tokens)
-        if self.tell is not None:
-            self.tell(usage.paid, usage.fresh_tokens)
-
-    def add(self, spent: float, tokens: int) -> None:
-        """Count what another process has used."""
-        self.spent += spent
-        self.tokens += tokens
-
-    def unpriced(self, model: str, asked: Model | None = None) -> None:
-        """Report a model whose price is not known; ``asked`` may name its provider, too."""
-        name = asked.name if asked is not None and asked.name.endswith(f"/{model}") else model
-        if self.tell_unpriced is not None and name not in self._unpriced:
-            self._unpriced.add(name)
-            self.tell_unpriced(name)
+        self.spent += usage.paid
+        self.tokens += usage.fresh_tokens
 
     @property
     def exhausted(self) -> bool:
-        """True if no rollout may go on."""
+        """True if no rollout may take another step."""
         return self.spent >= self.max_cost or self.tokens >= self.max_tokens
 
     @property
@@ -68,25 +48,6 @@ class Budget:
         if self.tokens >= self.max_tokens:
             return f"{self.tokens} of {self.max_tokens:.0f} tokens are used"
         return spent_of(self.spent, self.max_cost)
-
-
-class FirstAnswers:
-    """Finds a person's own models that raise the same at every call: they would in all other rollouts."""
-
-    def __init__(self) -> None:
-        self._answered: set[str] = set()
-        self._broken: Counter[tuple[str, str]] = Counter()
-
-    def answered(self, role: str) -> None:
-        """Note that the model of this role has answered: it is not broken."""
-        self._answered.add(role)
-
-    def broke(self, role: str, fault: str) -> bool:
-        """Note that it has raised ``fault``; True if it has answered nothing and raised this each time."""
-        if role in self._answered:
-            return False
-        self._broken[role, fault] += 1
-        return self._broken[role, fault] >= BROKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +73,22 @@ class OwnBudget:
         return None
 
 
+class FirstAnswers:
+    """Finds a person's own models that raise the same at every call: they would in all other rollouts."""
+
+    def __init__(self) -> None:
+        self.answered: set[str] = set()
+        """Roles whose model has answered."""
+        self._faults: Counter[tuple[str, str]] = Counter()
+
+    def broke(self, role: str, fault: str) -> bool:
+        """Note that a model has raised ``fault``; True if it has answered nothing and always raised this."""
+        if role in self.answered:
+            return False
+        self._faults[role, fault] += 1
+        return self._faults[role, fault] >= BROKEN
+
+
 @dataclass(slots=True)
 class RolloutLimits:
     """Limits of a rollout.
@@ -120,9 +97,10 @@ class RolloutLimits:
     ``timeout`` is in seconds for agent and user, ``reward_timeout`` for one call of the reward;
     ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
     ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as well).
-    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` (seconds) are
-    for models that have none of their own. ``usage``, if given, becomes the rollout's own, so that it can be
-    read also when the rollout is aborted. The time limit of the rollout becomes the clock of ``caller``.
+    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` (seconds) are for models
+    that have none of their own. ``on_usage`` is called with role, usage and model of each model call,
+    ``on_tool`` with the name of each tool as its call begins. The time limit of the rollout becomes the clock
+    of ``caller``.
     """
 
     max_steps: int | None = None
@@ -134,6 +112,6 @@ class RolloutLimits:
     parallel_tool_calls: bool = True
     first_answers: FirstAnswers | None = None
     call_timeouts: Mapping[Role, float] = field(default_factory=dict)
-    usage: dict[Role, Usage] | None = None
+    on_usage: Callable[[Role, Usage, str], None] | None = None
     on_tool: Callable[[str], None] | None = None
     caller: Caller | None = None

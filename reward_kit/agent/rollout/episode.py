@@ -13,6 +13,7 @@ Each ``async`` method has a twin ``..._sync`` for code without an event loop.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -21,30 +22,21 @@ from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import encodable, text_of
-from reward_kit.agent.base.types import (
-    STOP_TOKEN,
-    Completion,
-    Message,
-    Model,
-    Role,
-    Usage,
-)
+from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, Completion, Message, Model, Role, Usage
+from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.models.function import answer_within
+from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.gold import replay_gold
-from reward_kit.agent.rollout.judge import judge_episode, run_sync
-from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.judge import judge, judged_with_retries
+from reward_kit.agent.rollout.rollout import JudgedRollout, Rollout, UserRollout
 from reward_kit.agent.rollout.state import EpisodeState
-from reward_kit.errors import (
-    ModelError,
-    ModelSetupError,
-    SimulatedUserError,
-    StorageError,
-)
+from reward_kit.errors import ModelError, ModelSetupError, RewardError, SimulatedUserError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.users import User
@@ -71,6 +63,23 @@ class Episode(EpisodeState):
     Without a ``user`` the first reply ends the episode. ``models`` are needed only for ``complete`` and for
     users that ask one.
     """
+
+    def __init__(
+        self,
+        task: Task,
+        index: int = 0,
+        *,
+        base: Database | None = None,
+        database: Database | None = None,
+        user: User | None = None,
+        models: Mapping[Role, Model] | None = None,
+        limits: RolloutLimits | None = None,
+        seed: int = 0,
+    ) -> None:
+        limits = limits or RolloutLimits()
+        super().__init__(
+            task, index, limits=limits, base=base, database=database, user=user, models=models, seed=seed
+        )
 
     def _begin(self, database: Database) -> None:
         super()._begin(database)
@@ -173,10 +182,37 @@ class Episode(EpisodeState):
         if gold is None and self.task.row.actions is not None and self.base is not None:
             gold = await replay_gold(self.task, self.base, seed=self.seed)
         try:
-            return await judge_episode(self, gold)
+            return await judged_with_retries(partial(self._judged_once, gold), self.limits.reward_retries)
         finally:
             if gold is not None and gold is not gold_database:
                 gold.close()
+
+    async def judged(
+        self, gold_database: Database | None
+    ) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
+        """The result of the reward, or the error; None and None if the reward is not asked."""
+        if self.stop_reason in UNJUDGED_STOPS:
+            return None, None
+        judging = partial(self._judged_once, gold_database)
+        try:
+            return await judged_with_retries(judging, self.limits.reward_retries), None
+        except RewardError as error:
+            return None, str(error)
+
+    async def _judged_once(self, gold_database: Database | None) -> EvaluateResult | RewardOutput:
+        """The result of the reward; what its own model calls cost is counted here."""
+        shown = JudgedRollout(self)
+        try:
+            return await judge(
+                self.task,
+                self.messages,
+                self.database,
+                gold_db=gold_database,
+                rollout=shown,
+                timeout=self.limits.reward_timeout,
+            )
+        finally:
+            shown.hand_over_usage()
 
     def changes(self) -> Changes:
         """The rows that differ from the base."""
@@ -228,11 +264,8 @@ class Episode(EpisodeState):
             if isinstance(raised, asyncio.CancelledError) and is_cancelled():
                 raise
             error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
-            self._note_call(
-                *(role, model.name, Usage(), started, perf_counter() - clock),
-                finish_reason="error",
-                error=str(error),
-            )
+            seconds = perf_counter() - clock
+            self._note_call(role, model.name, "error", Usage(), started, seconds, error=str(error))
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent carries on
                 self.stop("infrastructure_error", str(error))
@@ -240,7 +273,7 @@ class Episode(EpisodeState):
                 raise
             raise error from raised
         if self.limits.first_answers is not None:
-            self.limits.first_answers.answered(role)
+            self.limits.first_answers.answered.add(role)
         self.count_usage(
             completion.usage,
             model=completion.model or model.name,
@@ -284,7 +317,13 @@ class Episode(EpisodeState):
             self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
         )
         limit = self.limits.call_timeouts.get(role)
-        return _checked(await (call if limit is None else answer_within(limit, call, model.name)))
+        answer = await (call if limit is None else answer_within(limit, call, model.name))
+        if not isinstance(answer, Completion):
+            raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
+        if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
+            raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
+        answer.usage.check()
+        return answer
 
     def _broken(self, role: Role, model: Model, error: BaseException) -> ModelError:
         """The error for what a person's own model raised: neither agent nor user is at fault."""
@@ -300,14 +339,3 @@ class Episode(EpisodeState):
         """End the time of the episode: a tool has ignored its cancellation."""
         if self.deadline is not None:
             self.deadline.end(why)
-
-
-def _checked(answer: object) -> Completion:
-    if not isinstance(answer, Completion):
-        raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
-    for name, value, kind in (("message", answer.message, dict), ("usage", answer.usage, Usage)):
-        if not isinstance(value, kind):
-            found = type(value).__name__
-            raise TypeError(f"complete() gave a Completion whose {name} is a {found}, not a {kind.__name__}")
-    answer.usage.check()
-    return answer

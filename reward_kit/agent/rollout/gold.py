@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.deadline import CANCELLATION_GRACE
+from reward_kit.agent.base import deadline
 from reward_kit.agent.bundles.gold_reference import resolve_references
-from reward_kit.agent.tools.execution import ToolResult
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from datetime import datetime
 
     from reward_kit.agent.bundles.task import Task
@@ -29,7 +26,8 @@ class GoldCall:
     """The outcome of one gold action.
 
     ``status`` is that of a ``ToolResult``, ``skipped`` for a terminal tool, ``no_result`` if it refers to a
-    result that is not there. ``raised`` is what the tool itself raised, with its line.
+    result that is not there. ``changes`` are the changed rows as JSON values. ``raised`` is what the tool
+    itself raised, with its line.
     """
 
     content: str
@@ -45,10 +43,17 @@ class GoldCall:
 
 @dataclass(slots=True)
 class GoldReplay:
-    """The state that the gold actions lead to, open, and one ``GoldCall`` for each action."""
+    """The state that the gold actions lead to, open, and one ``GoldCall`` for each action.
+
+    ``shared`` means that no random number was drawn, so that the state does not depend on the rollout's seed
+    and all rollouts of the row can be compared with this one; otherwise (tools that make up random ids) each
+    needs its own. ``fault`` is the first action that was not done as it is written.
+    """
 
     database: Database
     calls: list[GoldCall]
+    shared: bool
+    fault: str | None
 
 
 async def replay_gold(
@@ -70,18 +75,23 @@ async def replay_gold_calls(
     """
     database = base.fork(seed=seed, now=task.row.clock() or now)
     calls: list[GoldCall] = []
+    fault = None
     try:
-        for action in task.row.actions or ():
-            calls.append(await _replay(task, action, database, [call.content for call in calls]))
+        for number, action in enumerate(task.row.actions or ()):
+            call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
+            calls.append(call)
+            if call.is_faulty and fault is None:
+                fault = f"action {number} ({action.name}): {call.raised or call.content}"
     except BaseException:
         database.close()
         raise
-    return GoldReplay(database, calls)
+    return GoldReplay(database, calls, database.draws == 0, fault)
 
 
 async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:
-    tool = task.registry.tools.get(action.name)
+    registry = task.registry
+    tool = registry.tools.get(action.name)
     if tool is None:
         return GoldCall("Error: there is no such tool", "unknown_tool", [])
     if tool.terminal:
@@ -90,26 +100,15 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         arguments = resolve_references(action.arguments, results)
     except BundleError as error:
         return GoldCall(f"Error: {error}", "no_result", [])
-    call = task.registry.call(action.name, arguments, db=database)
-    result = await _within(call, task.registry.tool_timeout)
+    limit = None if registry.tool_timeout is None else registry.tool_timeout + deadline.CANCELLATION_GRACE
+    call, _ = await deadline.bounded(registry.call(action.name, arguments, db=database), limit, grace=0.0)
     if not database.is_idle:  # the tool ignored its cancellation
         await database.break_off()
+    if not call.done():
+        return GoldCall(f"Error: did not end within {registry.tool_timeout:g} s", "failed", [])
+    if call.cancelled():
+        return GoldCall("Error: the tool cancelled itself", "failed", [])
+    result = call.result()
     changes = result.changes.to_json() if result.changes else []
     raised = result.raised if result.status == "failed" else None
     return GoldCall(result.content, result.status, changes, raised)
-
-
-async def _within(call: Coroutine[Any, Any, ToolResult], timeout: float | None) -> ToolResult:
-    """The result of a call; one that continues after its time and its cancellation is abandoned."""
-    running = asyncio.ensure_future(call)
-    try:
-        limit = None if timeout is None else timeout + CANCELLATION_GRACE
-        await asyncio.wait({running}, timeout=limit)
-    finally:
-        if not running.done():
-            running.cancel()
-    if not running.done():
-        return ToolResult(f"Error: did not end within {timeout:g} s", "failed")
-    if running.cancelled():
-        return ToolResult("Error: the tool cancelled itself", "failed")
-    return running.result()

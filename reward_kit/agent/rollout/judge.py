@@ -11,35 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
-from dataclasses import replace
-from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+import math
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.deadline import CANCELLATION_GRACE
+from reward_kit.agent.base.deadline import bounded
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line, place_of
-from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import encodable
-from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage, check_number
-from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.rollout.reward_result import checked_result, is_result_error, result_fault
+from reward_kit.agent.base.strict_json import compact_json, copied
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from pydantic import ValidationError
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
-    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.models import EvaluateResult, RewardOutput
 
 T = TypeVar("T")
 
 LONGEST_CHAIN = 10
 """Errors that led to one another and are looked at; foreign code may have made a ring of them."""
+LONGEST_REASON = 300
+"""Characters of why a score is not valid, in the error."""
+EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
 
 
 async def judge(
@@ -87,98 +88,6 @@ def judge_sync(
     return run_sync(judge(task, messages, db, **options))
 
 
-async def judge_episode(episode: Episode, gold_database: Database | None) -> EvaluateResult | RewardOutput:
-    """The reward of an episode that is over; what the reward's own model calls cost is counted in it."""
-
-    async def once() -> EvaluateResult | RewardOutput:
-        shown = JudgedRollout(episode)
-        try:
-            return await judge(
-                episode.task,
-                episode.messages,
-                episode.database,
-                gold_db=gold_database,
-                rollout=shown,
-                timeout=episode.limits.reward_timeout,
-            )
-        finally:
-            shown.hand_over_usage()
-
-    return await judged_with_retries(once, episode.limits.reward_retries)
-
-
-async def judged(
-    episode: Episode, gold_database: Database | None
-) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
-    """The result of the reward, or the error; None and None if the reward is not asked."""
-    if episode.stop_reason in UNJUDGED_STOPS:
-        return None, None
-    try:
-        return await judge_episode(episode, gold_database), None
-    except RewardError as error:
-        return None, str(error)
-
-
-class JudgedRollout:
-    """A finished rollout as its reward sees it, with the attributes of a ``RolloutRecord``.
-
-    ``row``, ``gold``, ``outputs``, ``messages``, ``tool_calls``, ``model_calls`` and ``usage`` are copies,
-    made when they are first asked for; most rewards ask for none of them.
-    """
-
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-        self._counted: list[dict[str, Any]] = []
-        for name in ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail"):
-            setattr(self, name, getattr(episode, name))
-        self.row_id = episode.row.id
-        self.lines = list(episode.lines)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _COPIES:
-            raise AttributeError(f"a rollout has no attribute {name!r} for its reward")
-        value = self.__dict__[name] = _COPIES[name](self._episode)
-        return value
-
-    def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
-        """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``.
-
-        Raises ``TypeError`` for numbers that are negative or not finite.
-        """
-        if not isinstance(usage, Usage):
-            raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
-        usage.check()
-        check_number("seconds", seconds)
-        counted = replace(usage, calls=usage.calls or 1)
-        self.usage.setdefault("judge", Usage()).add(counted)
-        self._counted.append({"usage": counted, "model": encodable(str(model)), "seconds": seconds})
-
-    def complete(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: agent and user are not asked any more."""
-        raise TypeError(
-            "a reward asks models with a client of its own, and counts that with rollout.count_usage()"
-        )
-
-    def hand_over_usage(self) -> None:
-        """Count in the episode what the reward has counted, once it has been called."""
-        while self._counted:
-            self._episode.count_usage(role="judge", **self._counted.pop(0))
-
-
-_COPIES: dict[str, Callable[[Episode], Any]] = {
-    "row": lambda episode: episode.row.copied(),
-    "gold": lambda episode: list(episode.row.copied().actions or ()),
-    "outputs": lambda episode: list(episode.row.outputs or ()),
-    "messages": lambda episode: copied(episode.messages),
-    "tool_calls": lambda episode: [
-        replace(call, arguments=copied(call.arguments), changes=copied(call.changes))
-        for call in episode.tool_calls
-    ],
-    "model_calls": lambda episode: [replace(call, usage=replace(call.usage)) for call in episode.model_calls],
-    "usage": lambda episode: {role: replace(usage) for role, usage in episode.usage.items()},
-}
-
-
 def takes_async_faces(reward: Callable[..., Any]) -> bool:
     """True for an ``async def`` reward, which gets the async views of the databases."""
     inner = inspect.unwrap(reward)
@@ -197,31 +106,14 @@ def _view(database: Database, *, is_async: bool) -> Any:
 async def call_reward(
     reward: Callable[..., Any], given: Callable[[], dict[str, Any]], *, timeout: float | None = None
 ) -> EvaluateResult | RewardOutput:
-    """Call a reward with those of the ``given()`` arguments that it takes; raises as ``judge``.
-
-    It runs in a task of its own, so that a reward that swallows its cancellation holds up nobody for longer
-    than ``CANCELLATION_GRACE``.
-    """
+    """Call a reward with those of the ``given()`` arguments that it takes; raises as ``judge``."""
     place = place_of(reward)
-    running = asyncio.ensure_future(_outcome(reward, given, place))
-    running.add_done_callback(_retrieved)
-    try:
-        done, _ = await asyncio.wait({running}, timeout=timeout)
-    finally:
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running}, timeout=CANCELLATION_GRACE)
-    if not done:
+    call, in_time = await bounded(_outcome(reward, given, place), timeout)
+    if not in_time:
         raise RewardError(f"took longer than {timeout:g} s", place=place)
-    if running.cancelled():
+    if call.cancelled():
         raise RewardError("cancelled the task that it runs in (CancelledError)", place=place)
-    return running.result()
-
-
-def _retrieved(task: asyncio.Future[Any]) -> None:
-    """Keep asyncio from reporting the error of a task that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
+    return call.result()
 
 
 _REMEDIES = {"NoResultFound": "Where there may be no row, ask with scalar() or first(): it gives None then."}
@@ -246,8 +138,7 @@ async def _outcome(
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the border to the reward's code
-        cause = error.__context__
-        fault = result_fault(cause) if isinstance(error, ValueError) and is_result_error(cause) else None
+        fault = _result_fault(error.__context__) if isinstance(error, ValueError) else None
         raise RewardError(
             fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(type(error).__name__)
         ) from error
@@ -287,6 +178,81 @@ def _accepted(reward: Callable[..., Any], given: dict[str, Any], place: str) -> 
     return {name: value for name, value in given.items() if name in parameters}
 
 
+# --- the result: a finite score, valid by its own account, that JSON can hold
+
+
+def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
+    """The result of the reward written at ``place``; raises ``RewardError`` if it is none."""
+    from pydantic import ValidationError
+
+    from reward_kit.models import EvaluateResult, RewardOutput
+
+    if isinstance(result, dict):
+        try:
+            result = EvaluateResult.model_validate(result)
+        except ValidationError as error:
+            raise RewardError(_result_fault(error) or str(error), place=place) from None
+    if not isinstance(result, EvaluateResult | RewardOutput):
+        raise RewardError(f"returned {_shown(result)}, {EXPECTED}", place=place)
+    score: Any = result.score
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        raise RewardError(f"returned the score {_shown(score)}, not a finite number", place=place)
+    result.score = float(score)
+    for name, number in _further_numbers(result):
+        if not math.isfinite(number):
+            raise RewardError(
+                f"returned {name} of {number}, not a finite number",
+                place=place,
+                remedy="Leave it out where there is none: means are over the rollouts that have it.",
+            )
+    if isinstance(result, EvaluateResult) and (result.error or not result.is_score_valid):
+        why = " ".join((result.error or result.reason or "").split())
+        reason = f": {cut(why, LONGEST_REASON)}" if why else ""
+        raise RewardError(f"says that its score is not valid{reason}", place=place)
+    try:
+        compact_json(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
+    except (TypeError, ValueError, RecursionError) as error:
+        fault = f"returned a result that cannot be written as JSON: {type(error).__name__}: {error}"
+        raise RewardError(fault, place=place) from None
+    return result
+
+
+def _further_numbers(result: EvaluateResult | RewardOutput) -> Iterator[tuple[str, float]]:
+    for name, metric in result.metrics.items():
+        yield f"the metric {name!r}", metric.score
+    for step in getattr(result, "step_outputs", None) or ():
+        yield f"the base_reward of step {step.step_index!r}", step.base_reward
+
+
+def _result_fault(error: BaseException | None) -> str | None:
+    """One line on the faults of a result, or of its fields; None for any other error."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError) or error.title != "EvaluateResult":
+        return None
+    return f"returned {_faults_of(error)}"
+
+
+def _faults_of(error: ValidationError) -> str:
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False):
+        field = ".".join(map(str, fault["loc"]))
+        if not field or (field == "score" and fault["type"] == "missing"):
+            return f"{_shown(fault['input'])}, {EXPECTED}"
+        if fault["type"] == "missing":
+            faults.append(f"{field!r} is missing")
+        else:
+            faults.append(f"{field!r} is {_shown(fault['input'])}: {fault['msg']}")
+    return f"a dict that is no result: {'; '.join(faults)}"
+
+
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"{cut(repr(value), 80)} ({type(value).__name__})"
+
+
+# --- repeated calls
+
+
 async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int) -> T:
     """The result of ``judging()``, called up to ``retries`` more times after errors that may pass.
 
@@ -300,8 +266,7 @@ async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int)
             causes = _causes(error)
             if not any(map(_may_pass, causes)):
                 raise
-            asked = max((_asked_pause(cause) for cause in causes), default=0.0)
-            pause = backoff(attempt, asked=asked)
+            pause = backoff(attempt, asked=max(map(_asked_pause, causes)))
         await asyncio.sleep(pause)
     return await judging()
 
@@ -312,49 +277,34 @@ def _causes(error: BaseException) -> list[BaseException]:
     waiting = [error.__cause__]
     while waiting and len(found) < LONGEST_CHAIN:
         inner = waiting.pop(0)
-        if inner is None:
-            continue
-        found.append(inner)
-        # also where it is hidden (`from None`), as httpx does with what the connection raised
-        waiting.append(inner.__context__ if inner.__cause__ is None else inner.__cause__)
-        waiting += [one for one in getattr(inner, "exceptions", ()) if isinstance(one, BaseException)]
+        if inner is not None:
+            found.append(inner)
+            # also where it is hidden (`from None`), as httpx does with what the connection raised
+            waiting.append(inner.__cause__ or inner.__context__)
+            if isinstance(inner, BaseExceptionGroup):
+                waiting += inner.exceptions
     return found
 
 
 def _may_pass(error: BaseException) -> bool:
     """True if a connection was lost, or if the answer (of any client) says to come again."""
-    if isinstance(error, ConnectionError | TimeoutError | asyncio.TimeoutError):
+    if isinstance(error, ConnectionError | TimeoutError):
         return True
     if any(kind.__name__ in CONNECTION_LOST for kind in type(error).__mro__):
         return True
-    for holder, name in (
-        (error, "status_code"),
-        (error, "status"),
-        (getattr(error, "response", None), "status_code"),
-        (error, "code"),
-    ):
-        status = getattr(holder, name, None)
-        if isinstance(status, int):
-            return status in RETRYABLE_STATUS
-    return False
+    holders = ((error, "status_code"), (error, "status"), (_response(error), "status_code"), (error, "code"))
+    statuses = (getattr(holder, name, None) for holder, name in holders)
+    return next((status for status in statuses if isinstance(status, int)), None) in RETRYABLE_STATUS
 
 
 def _asked_pause(error: BaseException) -> float:
     """Seconds to wait that the answer asks for; 0 if it does not."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
+    headers = getattr(_response(error), "headers", None) or getattr(error, "headers", None)
     try:
         return retry_after(headers or {}) or 0.0
     except (TypeError, ValueError, AttributeError):  # whatever a client keeps under this name
         return 0.0
 
 
-def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on an event loop in a thread of this package and wait for its result."""
-    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True, name="reward-kit-sync").start()
-    return loop
+def _response(error: BaseException) -> Any:
+    return getattr(error, "response", None)

@@ -10,12 +10,10 @@ from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.deadline import CANCELLATION_GRACE, Deadline
+from reward_kit.agent.base import deadline
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import replay_gold
-from reward_kit.agent.rollout.judge import judged
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -25,10 +23,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.users import User
     from reward_kit.models import EvaluateResult, RewardOutput
-
-__all__ = ["FinishedRollout", "RolloutLimits", "judged", "run_rollout"]
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ async def run_rollout(
         await episode.settle()
         if gold_database is None and task.row.actions is not None:
             gold_database = own_gold = await replay_gold(task, base, seed=seed)
-        result, error = await judged(episode, gold_database)
+        result, error = await episode.judged(gold_database)
         gold = gold_database.changes() if gold_database is not None else None
     except BaseException:
         episode.close()
@@ -115,24 +112,21 @@ async def _play(episode: Episode, agent: Agent) -> None:
     They run in a task of their own, so that one that swallows its cancellation cannot hold up the rest. While
     a model call waits for its provider, the time stands still.
     """
-    episode.deadline = deadline = Deadline(episode.limits.timeout)
+    episode.deadline = limit = deadline.Deadline(episode.limits.timeout)
     if episode.limits.caller is not None:
-        episode.limits.caller.clock = deadline
+        episode.limits.caller.clock = limit
     turns = asyncio.ensure_future(_take_turns(episode, agent))
-    either: set[asyncio.Future[Any]] = {turns, deadline.passed}
+    either: set[asyncio.Future[Any]] = {turns, limit.passed}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not turns.done():
-            episode.stop("timeout", deadline.passed.result())
+            episode.stop("timeout", limit.passed.result())
     except asyncio.CancelledError:
         episode.stop("infrastructure_error", "cancelled")
         raise
     finally:
-        deadline.close()
-        if not turns.done():
-            turns.cancel()
-            await asyncio.wait({turns}, timeout=CANCELLATION_GRACE)
-        await episode.end_calls()
+        limit.close()
+        await episode.end_calls(turns)
     if turns.cancelled() or not turns.done():
         episode.stop(_fault_of(episode.speaker), f"the {episode.speaker} cancelled the task that it runs in")
     elif (error := turns.exception()) is not None:  # KeyboardInterrupt, which ends the event loop as well
@@ -175,14 +169,8 @@ def _fault_of(speaker: Role) -> StopReason:
 async def _close(player: Any) -> None:
     """Call the ``close`` of an agent or user, if it has one; its exceptions change nothing."""
     close = getattr(player, "close", None)
-    if close is None:
-        return
-    closing = asyncio.ensure_future(_closed(close))
-    try:
-        await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
-    finally:
-        closing.cancel()
-    await asyncio.wait({closing}, timeout=CANCELLATION_GRACE)
+    if close is not None:
+        await deadline.bounded(_closed(close), deadline.CANCELLATION_GRACE)
 
 
 async def _closed(close: Any) -> None:

@@ -11,16 +11,20 @@ the answers through it::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.types import Role, StopReason
+from reward_kit.agent.base.text import encodable
+from reward_kit.agent.base.types import Role, RolloutStopped, StopReason, Usage, check_number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Completion, Message, Usage
+    from reward_kit.agent.base.types import Completion, Message
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout.episode import Episode
 
@@ -28,10 +32,6 @@ __all__ = ["Role", "Rollout", "RolloutStopped", "StopReason", "TaskView", "UserR
 
 _episodes: WeakValueDictionary[str, Episode] = WeakValueDictionary()
 """Episodes by the id of their rollout, as long as somebody plays or judges them."""
-
-
-class RolloutStopped(BaseException):
-    """The rollout is over. A ``BaseException``: an agent that catches ``Exception`` must not swallow it."""
 
 
 def episode_of(rollout: Rollout) -> Episode:
@@ -275,3 +275,63 @@ class TaskView:
     def tools(self) -> list[dict[str, Any]]:
         """The tools in the OpenAI format, a list of the caller's own."""
         return self._get_tools()
+
+
+class JudgedRollout:
+    """A finished rollout as its reward sees it, with the attributes of a ``RolloutRecord``.
+
+    ``row``, ``gold``, ``outputs``, ``messages``, ``tool_calls``, ``model_calls`` and ``usage`` are copies,
+    made when they are first asked for; most rewards ask for none of them.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._counted: list[dict[str, Any]] = []
+        for name in ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail"):
+            setattr(self, name, getattr(episode, name))
+        self.row_id = episode.row.id
+        self.lines = list(episode.lines)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _COPIES:
+            raise AttributeError(f"a rollout has no attribute {name!r} for its reward")
+        value = self.__dict__[name] = _COPIES[name](self._episode)
+        return value
+
+    def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
+        """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``.
+
+        Raises ``TypeError`` for numbers that are negative or not finite.
+        """
+        if not isinstance(usage, Usage):
+            raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
+        usage.check()
+        check_number("seconds", seconds)
+        counted = replace(usage, calls=usage.calls or 1)
+        self.usage.setdefault("judge", Usage()).add(counted)
+        self._counted.append({"usage": counted, "model": encodable(str(model)), "seconds": seconds})
+
+    def complete(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: agent and user are not asked any more."""
+        raise TypeError(
+            "a reward asks models with a client of its own, and counts that with rollout.count_usage()"
+        )
+
+    def hand_over_usage(self) -> None:
+        """Count in the episode what the reward has counted, once it has been called."""
+        while self._counted:
+            self._episode.count_usage(role="judge", **self._counted.pop(0))
+
+
+_COPIES: dict[str, Callable[[Episode], Any]] = {
+    "row": lambda episode: episode.row.copied(),
+    "gold": lambda episode: list(episode.row.copied().actions or ()),
+    "outputs": lambda episode: list(episode.row.outputs or ()),
+    "messages": lambda episode: copied(episode.messages),
+    "tool_calls": lambda episode: [
+        replace(call, arguments=copied(call.arguments), changes=copied(call.changes))
+        for call in episode.tool_calls
+    ],
+    "model_calls": lambda episode: [replace(call, usage=replace(call.usage)) for call in episode.model_calls],
+    "usage": lambda episode: {role: replace(usage) for role, usage in episode.usage.items()},
+}

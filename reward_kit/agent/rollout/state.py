@@ -10,14 +10,22 @@ import uuid
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.deadline import CANCELLATION_GRACE, Deadline
+from reward_kit.agent.base.deadline import Deadline, end_tasks
 from reward_kit.agent.base.history import INTERRUPTED, History
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import names_of_own_tools
-from reward_kit.agent.base.types import LATEST, Message, Model, ModelCall, Role, ToolCall, Usage, check_number
-from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.rollout.rollout import RolloutStopped
+from reward_kit.agent.base.types import (
+    LATEST,
+    Message,
+    Model,
+    ModelCall,
+    Role,
+    RolloutStopped,
+    ToolCall,
+    Usage,
+    check_number,
+)
 from reward_kit.errors import AgentError, ModelSetupError, RewardKitError
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.users import User
 
 
@@ -41,13 +50,13 @@ class EpisodeState:
     def __init__(
         self,
         task: Task,
-        index: int = 0,
+        index: int,
         *,
+        limits: RolloutLimits,
         base: Database | None = None,
         database: Database | None = None,
         user: User | None = None,
         models: Mapping[Role, Model] | None = None,
-        limits: RolloutLimits | None = None,
         seed: int = 0,
     ) -> None:
         self.task = task
@@ -56,7 +65,7 @@ class EpisodeState:
         self.base = base
         self.user = user
         self.models: Mapping[Role, Model] = models or {}
-        self.limits = limits = limits or RolloutLimits()
+        self.limits = limits
         self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
         self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
         self.deadline: Deadline | None = None
@@ -77,8 +86,7 @@ class EpisodeState:
         self._undecoded: list[tuple[ToolCall, Changes]] = []
         self.model_calls: list[ModelCall] = []
         self.tool_faults: list[tuple[str, str]] = []
-        self.usage: dict[Role, Usage] = {} if self.limits.usage is None else self.limits.usage
-        self.usage["agent"], self.usage["user"] = Usage(), Usage()
+        self.usage: dict[Role, Usage] = {"agent": Usage(), "user": Usage()}
         self.steps = 0
         self.turns = 0
         self.speaker: Role = "agent"
@@ -119,11 +127,6 @@ class EpisodeState:
     def lines(self) -> list[Line]:
         """The lines that agent and user have said aloud, in order."""
         return self.history.lines
-
-    @property
-    def outputs(self) -> list[str]:
-        """The texts that the user must have heard from the agent."""
-        return list(self.task.row.outputs or ())
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -203,18 +206,19 @@ class EpisodeState:
         check_number("started", started or 0.0, LATEST)
         usage.calls = usage.calls or 1
         self.usage.setdefault(role, Usage()).add(usage)
-        budget = self.limits.budget
-        if budget is not None:
-            budget.count(usage)
-            if usage.unpriced_calls > usage.reused_calls:
-                budget.unpriced(model, self.models.get(role))
+        limits = self.limits
+        if limits.budget is not None:
+            limits.budget.count(usage)
+        if limits.on_usage is not None:
+            asked = self.models.get(role)  # its name may tell the provider, too
+            limits.on_usage(role, usage, asked.name if asked and asked.name.endswith(f"/{model}") else model)
         self._note_call(
             role,
             model,
+            finish_reason,
             usage,
             unix_time() if started is None else started,
             seconds,
-            finish_reason=finish_reason,
             waited=waited,
             answer=answer,
             cached=usage.reused_calls > 0,
@@ -230,32 +234,19 @@ class EpisodeState:
             await self.database.break_off()
         self.database.check()
 
-    async def end_calls(self) -> None:
-        """Cancel calls that still run in tasks of the agent's, and answer what was never run."""
-        running = {
-            task for task in self._in_flight if task is not None and task is not asyncio.current_task()
-        }
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=CANCELLATION_GRACE)
+    async def end_calls(self, *others: asyncio.Task[Any]) -> None:
+        """Cancel ``others`` and the tool calls that still run, and answer what was never run."""
+        await end_tasks(
+            {
+                task
+                for task in (*others, *self._in_flight)
+                if task is not None and not task.done() and task is not asyncio.current_task()
+            }
+        )
         self.history.answer_open_calls()
 
-    def _note_call(
-        self, role: Role, model: str, usage: Usage, started: float, seconds: float, **fields: Any
-    ) -> None:
-        self.model_calls.append(
-            ModelCall(
-                role=role,
-                step=self.steps,
-                turn=self.turns,
-                model=model,
-                usage=usage,
-                started=started,
-                seconds=seconds,
-                **fields,
-            )
-        )
+    def _note_call(self, role: Role, *fields: Any, **more: Any) -> None:
+        self.model_calls.append(ModelCall(role, self.steps, self.turns, *fields, **more))
 
     def _check_budget(self) -> None:
         shared, own = self.limits.budget, self.limits.own_budget

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.records.outcome import BrokenOff
     from reward_kit.agent.runner.protocol import Description, Executor
     from reward_kit.agent.scoring.results import EvaluationResult, Status
     from reward_kit.agent.users import User
@@ -151,7 +150,6 @@ class Evaluation:
         self._models = models or {}
         self._progress = progress or NoProgress()
         self._warn = warn
-        self._saver: Saver | None = None
         self._store_path: Path | None = None
         self._unpriced: set[str] = set()
 
@@ -205,7 +203,13 @@ class Evaluation:
         assert config.eval_id is not None
         if not config.workers and config.ray is None:
             return InProcess(
-                config, rows, root, self, eval_id=config.eval_id, models=self._models, players=self._players
+                config,
+                rows,
+                root,
+                self.note,
+                eval_id=config.eval_id,
+                models=self._models,
+                players=self._players,
             )
         is_here = self._models or self._players or config.from_tau_bench
         if is_here or "human" in (config.agent, config.user):
@@ -216,13 +220,14 @@ class Evaluation:
             )
         if config.clear_cache:
             cached_models({}, config, root, warn=self._warn)
-        if config.ray is None:
-            from reward_kit.agent.runner.workers import Workers
+        from reward_kit.agent.runner.workers import Workers
 
-            return Workers(config, rows, root, self, eval_id=config.eval_id)
-        from reward_kit.agent.runner.ray_executor import RayExecutor
+        cluster = None
+        if config.ray is not None:
+            from reward_kit.agent.runner.ray_cluster import RayCluster
 
-        return RayExecutor(config, rows, root, self, eval_id=config.eval_id)
+            cluster = RayCluster(config, rows, root, self.note)
+        return Workers(config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster)
 
     def _check_description(self, description: Description) -> None:
         for warning in description.warnings:
@@ -246,9 +251,11 @@ class Evaluation:
     ) -> EvaluationResult:
         tally = self.tally = opened.tally()
         tally.interactive = description.interactive
-        saver = self._saver = Saver(opened.store)
+        saver = Saver(opened.store)
         self._store_path = opened.store.path
-        jobs = JobRunner(self.config, description, executor, saver, tally, self._progress)
+        jobs = JobRunner(
+            self.config, description, executor, saver, tally, self._progress, self._warn_of_unpriced
+        )
         status: Status = "stopped"
         reason: str | None = None
 
@@ -306,30 +313,18 @@ class Evaluation:
             compared_with=compared,
         )
 
-    # --- events of the executor
-
     def note(self, text: str) -> None:
-        """Show news of the executor with the progress; as a warning without one, or before anything runs."""
+        """Show a message with the progress; as a warning without one, or before anything runs."""
         if self.tally is None or type(self._progress) is NoProgress:
             self._warn(text)
         else:
             note(self._progress, text)
 
-    def spent(self, cost: float, tokens: int) -> None:
-        """Count a model call against the budgets."""
-        if self.tally is not None:
-            self.tally.spending.add(cost, tokens)
-
-    def unpriced(self, model: str) -> None:
+    def _warn_of_unpriced(self, model: str) -> None:
         """Warn once of a model that ``--max-cost`` does not see."""
         if self.config.max_cost is not None and model not in self._unpriced:
             self._unpriced.add(model)
             self.note(_unpriced(model, "does not see"))
-
-    def broken_off(self, usage: BrokenOff) -> None:
-        """Store the usage of an attempt without a result."""
-        if self._saver is not None:
-            self._saver.add_usage("broken_off", usage)
 
 
 @contextmanager

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
-from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
-from reward_kit.agent.players.names import check_user_option
-from reward_kit.agent.players.participants import find_participants
-from reward_kit.agent.records.outcome import PlayedRollout, broken_off, total_usage
-from reward_kit.agent.rollout.budgets import Budget, FirstAnswers, OwnBudget, RolloutLimits
+from reward_kit.agent.players.names import NO_USER, check_user_option
+from reward_kit.agent.players.participants import Participants, find_participants
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import PlayedRollout, total_usage
+from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
+from reward_kit.agent.rollout.budgets import FirstAnswers, OwnBudget, RolloutLimits
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
-from reward_kit.agent.runner.recorded import recorded_participants
-from reward_kit.agent.runner.rejudging import judge_again
-from reward_kit.agent.runner.row_states import RowStates
+from reward_kit.agent.runner.row_states import RowStates, expected_calls
 from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.failures.classify import classify
-from reward_kit.agent.scoring.record_keeping import outcome_of, record_of, tool_faults_of
+from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.layout import RunsFolder
-from reward_kit.agent.tau_bench.replay import recorded_run
+from reward_kit.agent.tau_bench.replay import PREFIX, RecordedAgent, RecordedUser, recorded_run
 from reward_kit.agent.telemetry.telemetry import open_telemetry
+from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.base.types import Model, ModelCall, Role, Usage
+    from reward_kit.agent.base.types import Model, ModelCall, Role
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.players.participants import Participants
+    from reward_kit.agent.database import Changes
     from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.orchestrator import FinishedRollout
-    from reward_kit.agent.runner.protocol import Events, PlayRequest
-    from reward_kit.agent.runner.row_states import GoldState, RowState
+    from reward_kit.agent.runner.protocol import Account, PlayRequest
+    from reward_kit.agent.runner.row_states import RowState
     from reward_kit.agent.tau_bench.replay import RecordedRun
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
@@ -58,7 +63,7 @@ class InProcess:
         config: EvaluationConfig,
         rows: BundleRows,
         root: str | Path,
-        events: Events,
+        note: Callable[[str], None],
         *,
         eval_id: str,
         models: Mapping[Role, Model | Callable[..., Any]] | None = None,
@@ -67,13 +72,13 @@ class InProcess:
         """``models`` and ``players`` are objects in place of those that ``config`` names."""
         self.room: Callable[[], int] | None = None
         self.watch: Callable[[str], None] | None = None
-        """Gets what a watched rollout begins: ``tool 'x'``."""
+        """Called with each thing that a watched rollout begins: ``tool 'x'``."""
         self.recorded: RecordedRun | None = None
         """The results of tau-bench that are replayed, if any."""
         self._config = replace(config)
         self._rows = rows
         self._root = root
-        self._events = events
+        self._note = note
         self._eval_id = eval_id
         self._given_models = models or {}
         self._given_players = players or {}
@@ -82,7 +87,7 @@ class InProcess:
         self._folder: RunsFolder
         self._states: RowStates | None = None
         self._tasks: dict[str, Task] = {}
-        self._opening: asyncio.Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._telemetry = open_telemetry()
 
     async def describe(self) -> Description:
@@ -96,35 +101,28 @@ class InProcess:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
             check_user_option(config.user, participants.user_specs.values())
         else:
-            tasks, participants = recorded.tasks, recorded_participants(recorded)
+            tasks, participants = recorded.tasks, _recorded_participants(recorded)
             warnings += recorded.warnings
         self._participants = participants
         self._tasks = {task.row.id: task for task in tasks}
         self._folder = RunsFolder(self._root)
         for seed in {task.seed.key: task.seed for task in tasks}.values():
             self._folder.ensure_base(seed)
-        participants.limiters.tell = self._events.note
+        participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
         unpriced = [model.name for model in participants.models.values() if _has_no_price(model)]
-        participants.models = cached_models(
-            participants.models, config, self._folder.root, warn=self._events.note
-        )
+        participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
             own_budget=_own_budget(config),
             timeout=config.timeout,
             reward_retries=config.retries,
-            budget=Budget(tell=self._events.spent, tell_unpriced=self._events.unpriced),
             parallel_tool_calls=config.parallel_tool_calls,
             first_answers=FirstAnswers(),
             call_timeouts=call_timeouts(self._given_models, config.call_timeout),
         )
-        planned = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
-        self._states = RowStates(self._folder, config, self._events.note, planned=planned)
-        return self._description(tasks, warnings, unpriced)
-
-    def _description(self, tasks: Sequence[Task], warnings: list[str], unpriced: list[str]) -> Description:
-        config, participants = self._config, self._participants
+        rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
+        self._states = RowStates(self._folder, config, self._note, planned=rollouts)
         facts = planned(tasks)
         return Description(
             rows={task.row.id: task.row.n_rollouts for task in tasks},
@@ -141,104 +139,62 @@ class InProcess:
             unpriced=unpriced,
         )
 
-    async def play(self, request: PlayRequest) -> PlayedRollout:
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
         """Play one attempt, or judge a stored rollout again."""
         assert self._states is not None, "describe() comes first"
         if self._opening is None:
-            self._opening = asyncio.ensure_future(self._participants.open())
+            self._opening = asyncio.create_task(self._participants.open())
         await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
             self.watch("the gold actions of its row")
-        row = await self._states.of(task)
-        gold: GoldState | None = None
-        try:
+        async with self._states.of(task, rollout_seed(self._config.seed, request.row_id, 0)) as row:
             if request.judge_again is not None:
-                return await self._judged_again(task, request.judge_again, row)
+                return await self._judged_again(request.judge_again, row, account)
             seed = self._participants.recorded_seed(request.row_id, request.index)
             if seed is None:
                 seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
-            gold = await row.gold_for(task, seed)
-            finished = await self._played(task, request, row, gold, seed)
-            keeping = asyncio.ensure_future(self._kept(finished, task, request, row, gold))
-            try:
-                return await completed(keeping)
-            except asyncio.CancelledError:  # nobody stores it
-                self._events.broken_off(broken_off(finished.rollout.usage))
-                raise
-        finally:
-            if gold is not None and gold is not row.gold:
-                gold.database.close()
-            self._states.release(task)
+            async with row.gold_for(seed) as gold:
+                finished = await self._finished(task, request, row, gold, seed, account)
+                return await completed(self._kept(finished, request, row, gold))
 
-    async def _played(
-        self, task: Task, request: PlayRequest, row: RowState, gold: GoldState | None, seed: int
-    ) -> FinishedRollout:
-        """Play to the end; report the usage if there is no end."""
-        # of a single row, calls that fail say nothing about the row
-        only_row = len(self._tasks) == 1
-        caller = Caller(
-            request.place,
-            request.place if only_row else request.row_id,
-            index=request.index,
-            attempt=request.attempt,
-        )
-        usage: dict[Role, Usage] = {}
-        limits = replace(
-            self._limits, usage=usage, caller=caller, on_tool=self.watch if request.watched else None
-        )
-        try:
-            finished = await run_rollout(
-                task,
-                request.index,
-                base=row.base,
-                agent=self._participants.make_agent(),
-                user=self._participants.user(task),
-                models=models_of_rollout(self._participants.models, caller),
-                limits=limits,
-                seed=seed,
-                gold_database=gold.database if gold else None,
-            )
-        except BaseException:
-            self._events.broken_off(broken_off(usage))
-            raise
-        if finished.setup_error is not None:
-            finished.database.close()
-            self._events.broken_off(broken_off(usage))
-            raise finished.setup_error
-        return finished
-
-    async def _judged_again(self, task: Task, rollout: str, row: RowState) -> PlayedRollout:
-        calls: list[ModelCall] = []
-        try:
-            record, played = await judge_again(
-                self._folder.evaluation(self._eval_id),
-                rollout,
-                task,
-                row,
-                retries=self._config.retries,
-                calls=calls,
-            )
-        except BaseException:
-            self._events.broken_off(broken_off({"judge": total_usage(call.usage for call in calls)}))
-            raise
-        finally:
-            for call in calls:
-                self._events.spent(call.usage.paid, call.usage.fresh_tokens)
-        if self._config.debug:
-            await asyncio.to_thread(_write_transcript, record, self._folder.root)
-        return played
-
-    async def _kept(
+    async def _finished(
         self,
-        finished: FinishedRollout,
         task: Task,
         request: PlayRequest,
         row: RowState,
-        gold: GoldState | None,
+        gold: GoldReplay | None,
+        seed: int,
+        account: Account,
+    ) -> FinishedRollout:
+        place = request.row_id, request.index
+        # of a single row, calls that fail say nothing about the row
+        only_row = len(self._tasks) == 1
+        caller = Caller(
+            place, place if only_row else request.row_id, index=request.index, attempt=request.attempt
+        )
+        watch = self.watch if request.watched else None
+        finished = await run_rollout(
+            task,
+            request.index,
+            base=row.base,
+            agent=self._participants.make_agent(),
+            user=self._participants.user(task),
+            models=models_of_rollout(self._participants.models, caller),
+            limits=replace(self._limits, on_usage=account.used, caller=caller, on_tool=watch),
+            seed=seed,
+            gold_database=gold.database if gold else None,
+        )
+        if finished.setup_error is not None:
+            finished.database.close()
+            raise finished.setup_error
+        return finished
+
+    async def _kept(
+        self, finished: FinishedRollout, request: PlayRequest, row: RowState, gold: GoldReplay | None
     ) -> PlayedRollout:
         """Classify a finished rollout, and keep its final state as far as that is asked for."""
-        rollout = finished.rollout
+        rollout, task = finished.rollout, row.task
         file: str | None = None
         state: bytes | None = None
         gold_state: bytes | None = None
@@ -260,16 +216,8 @@ class InProcess:
             database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
             gold_database="delta" if gold is not None and row.keep is not None else None,
         )
-        classify(
-            record,
-            task.reward,
-            changes=changes,
-            gold=finished.gold,
-            expected=gold.expected if gold else (),
-            gold_fault=gold.fault if gold else None,
-        )
-        if self._config.debug:
-            await asyncio.to_thread(_write_transcript, record, self._folder.root)
+        _classify(record, task, changes, finished.gold, gold)
+        await self._show(record)
         if self._telemetry is not None:
             self._telemetry.record(record)
         outcome = outcome_of(
@@ -282,6 +230,59 @@ class InProcess:
             outcome, record.encoded(), task.seed.key, state, gold_state, row_gold=row.take_unsaved()
         )
 
+    async def _judged_again(self, rollout: str, row: RowState, account: Account) -> PlayedRollout:
+        """Judge a stored rollout as if its reward had not failed: it is paid for, so it is not played again.
+
+        Raises ``DatabaseError`` if what is stored is damaged.
+        """
+        try:
+            record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
+            await self._judge(record, row.task, account)
+            assert record.stored is not None, "it was read from the evaluation"
+            with ExitStack() as opened:
+                final = record.stored.open("final", "overlay", opened)
+                assert final is not None, "only what was kept is judged again"
+                async with row.gold_for(record.seed) as gold:
+                    expected = gold.database.changes() if gold else None
+                    _classify(record, row.task, final.changes(), expected, gold)
+        except (StorageError, DatabaseError, *DAMAGED) as error:
+            raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
+        await self._show(record)
+        outcome = outcome_of(record, final=True)
+        return PlayedRollout(outcome, record.encoded(), record.base, judged=time.time())
+
+    async def _judge(self, record: RolloutRecord, task: Task, account: Account) -> None:
+        """Set the reward of the record, or its error."""
+        calls: list[ModelCall] = []
+        record.reward = record.result = record.error = None
+        try:
+            result = await judge_record(
+                record,
+                task.reward,
+                mode=task.registry.database,
+                timeout=self._limits.reward_timeout,
+                retries=self._config.retries,
+                calls=calls,
+            )
+            record.reward, record.result = float(result.score), plain_result(result)
+        except RewardError as error:
+            record.error = str(error)
+        finally:
+            for call in calls:
+                account.used("judge", call.usage, call.model)
+        record.model_calls += calls
+        if calls:
+            record.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
+
+    async def _show(self, record: RolloutRecord) -> None:
+        """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
+        if self._config.debug:
+            from reward_kit.agent.reports.transcript import transcript
+
+            path = self._folder.root / record.row_id / f"roll_{record.id}.log"
+            text = transcript(record).encode(errors="replace")
+            await asyncio.to_thread(write_file, path, text, durable=False)
+
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""
         if self._states is not None:
@@ -290,9 +291,17 @@ class InProcess:
             await self._participants.close()
         if self._telemetry is not None:
             telemetry, self._telemetry = self._telemetry, None
-            await asyncio.to_thread(telemetry.close, self._events.note)
+            await asyncio.to_thread(telemetry.close, self._note)
         if self._bundle is not None:
             self._bundle.close()
+
+
+def _classify(
+    record: RolloutRecord, task: Task, changes: Changes, expected: Changes | None, gold: GoldReplay | None
+) -> None:
+    calls = expected_calls(task, gold)
+    fault = gold.fault if gold else None
+    classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
 
 
 def _may_be_repeated(record: RolloutRecord, request: PlayRequest) -> bool:
@@ -300,14 +309,6 @@ def _may_be_repeated(record: RolloutRecord, request: PlayRequest) -> bool:
     if record.stop_reason in UNJUDGED_STOPS:
         return request.may_repeat
     return request.may_repeat_user and any(fault["decisive"] for fault in record.user_faults or ())
-
-
-def _write_transcript(record: RolloutRecord, root: Path) -> None:
-    """Write a rollout to read, ``<row id>/roll_<id>.log``."""
-    from reward_kit.agent.reports.transcript import transcript
-
-    text = transcript(record).encode(errors="replace")
-    write_file(root / record.row_id / f"roll_{record.id}.log", text, durable=False)
 
 
 def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
@@ -323,3 +324,15 @@ def _has_no_price(model: Model) -> bool:
     from reward_kit.agent.models.openai_http import OpenAIModel
 
     return isinstance(model, OpenAIModel) and not has_openai_price(model.identity()["model"])
+
+
+def _recorded_participants(run: RecordedRun) -> Participants:
+    """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
+    spec = f"{PREFIX}{run.path}"
+    heard = {row_id for (row_id, _), (_, conversation) in run.trials.items() if conversation.lines}
+    return Participants(
+        agent_spec=spec,
+        make_agent=lambda: RecordedAgent(run),
+        user_specs={task.row.id: spec if task.row.id in heard else NO_USER for task in run.tasks},
+        make_user={spec: lambda: RecordedUser(run), NO_USER: lambda: None},
+    )

@@ -8,10 +8,11 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count
-from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.records.outcome import PlayedRollout, broken_off
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.runner.progress import note
@@ -19,11 +20,12 @@ from reward_kit.agent.runner.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.runner.schedule import rollout_seed, run_jobs
 from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.record_keeping import outcome_of
-from reward_kit.errors import DatabaseError, StorageError
+from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.runner.progress import Progress, Tally
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs jobs through ``executor`` and hands what was played to ``saver``."""
+    """Runs jobs through ``executor`` and hands what was played to ``saver``.
+
+    Each model call that was answered is counted once: in a stored outcome, or as usage of an attempt that was
+    broken off. ``unpriced`` is called with each model that answers at an unknown price.
+    """
 
     config: EvaluationConfig
     description: Description
@@ -42,6 +48,7 @@ class JobRunner:
     saver: Saver
     tally: Tally
     progress: Progress
+    unpriced: Callable[[str], None]
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; raises the first error that ends them."""
@@ -73,6 +80,35 @@ class JobRunner:
             else:
                 user_repeats -= 1
 
+    async def _attempt(self, job: Job, request: PlayRequest) -> RolloutOutcome:
+        """Play and save one attempt."""
+        account = _Account(self)
+        try:
+            played = await self.executor.play(request, account)
+        except RolloutLostError as lost:
+            account.broken_off()
+            played = self._lost(job, request, str(lost))
+        except BaseException:
+            account.broken_off()
+            raise
+        outcome = played.outcome
+        if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
+            played = replace(played, outcome=replace(outcome, final=True))
+        return await self._save(played, account)
+
+    async def _save(self, played: PlayedRollout, account: _Account) -> RolloutOutcome:
+        """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
+        try:
+            await completed(self.saver.save(played))
+        except BaseException:
+            account.broken_off()
+            raise
+        self.tally.add(played.outcome)
+        self.progress.ended(played.outcome, self.tally)
+        if is_cancelled():
+            raise asyncio.CancelledError
+        return played.outcome
+
     async def judge_again(self, unjudged: Sequence[tuple[Job, RolloutOutcome]]) -> None:
         """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
         if not unjudged or not self.tally.may_start:
@@ -87,41 +123,19 @@ class JobRunner:
 
     async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
         job, before = unjudged
+        account = _Account(self)
         try:
-            played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id))
+            played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
         except (DatabaseError, RolloutLostError) as error:
+            account.broken_off()
             note(self.progress, f"{before.file}: {error}")
             self.tally.add(before)
             return
-        outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
-        await self._save(replace(played, outcome=outcome))
-
-    async def _attempt(self, job: Job, request: PlayRequest) -> RolloutOutcome:
-        try:
-            played = await self.executor.play(request)
-        except RolloutLostError as lost:
-            played = self._lost(job, request, str(lost))
-        outcome = played.outcome
-        if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
-            outcome = replace(outcome, final=True)
-        await self._save(replace(played, outcome=outcome))
-        return outcome
-
-    async def _save(self, played: PlayedRollout) -> None:
-        """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
-        saving = asyncio.ensure_future(self._store(played))
-        try:
-            await completed(saving)
-        except (StorageError, asyncio.CancelledError):
-            if not saving.cancelled() and saving.exception() is None:
-                raise  # it was stored
-            self.saver.add_usage("broken_off", broken_off(played.outcome.usage))
+        except BaseException:
+            account.broken_off()
             raise
-
-    async def _store(self, played: PlayedRollout) -> None:
-        await self.saver.save(played)
-        self.tally.add(played.outcome)
-        self.progress.ended(played.outcome, self.tally)
+        outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+        await self._save(replace(played, outcome=outcome), account)
 
     def _lost(self, job: Job, request: PlayRequest, why: str) -> PlayedRollout:
         """The record of a rollout that ended its process: nothing of it is left."""
@@ -156,3 +170,21 @@ class JobRunner:
             gold_database=None,
         )
         return PlayedRollout(outcome_of(record, final=True), record.encoded(), job.task.seed.key)
+
+
+class _Account:
+    """The model calls of one attempt that no stored outcome has counted yet."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+        self._usage: dict[Role, Usage] = {}
+
+    def used(self, role: Role, usage: Usage, model: str) -> None:
+        self._usage.setdefault(role, Usage()).add(usage)
+        self._runner.tally.spending.count(usage)
+        if usage.unpriced_calls > usage.reused_calls:
+            self._runner.unpriced(model)
+
+    def broken_off(self) -> None:
+        usage, self._usage = self._usage, {}
+        self._runner.saver.add_usage("broken_off", broken_off(usage))

@@ -1,10 +1,10 @@
 """The border between an evaluation and the code that plays its rollouts.
 
 An evaluation reads rows, holds the store and the budgets, and imports no code of the bundle, the agent or the
-user. That is done by an executor: in this process, in worker processes, or on a Ray cluster::
+user. An executor does that: in this process, in worker processes, or on a Ray cluster::
 
     description = await executor.describe()
-    played = await executor.play(PlayRequest("flight.001", index=0))
+    played = await executor.play(PlayRequest("flight.001", index=0), account)
 
 Requests and descriptions cross the border as JSON.
 """
@@ -19,13 +19,14 @@ from reward_kit.agent.bundles.task import PlannedTask, Toolset
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.records.outcome import BrokenOff, PlayedRollout
+    from reward_kit.agent.records.outcome import PlayedRollout
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Everything an evaluation has to know of the code that it does not import.
+    """Facts about the code that an evaluation does not import.
 
     ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
     that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
@@ -93,34 +94,19 @@ class PlayRequest:
     judge_again: str | None = None
     watched: bool = False
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Row id and index, which tell a rollout from all others of its evaluation."""
-        return self.row_id, self.index
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
 
 class RolloutLostError(Exception):
     """A rollout has ended its process twice; the text says how, and what it was doing."""
 
 
-class Events(Protocol):
-    """Receives what an executor reports while it plays."""
+class Account(Protocol):
+    """Counts the model calls of one attempt."""
 
-    def note(self, text: str) -> None:
-        """Something a person should know has happened: a provider does not answer, say."""
+    def used(self, role: Role, usage: Usage, model: str) -> None:
+        """Count a call that ``model`` has answered."""
 
-    def spent(self, cost: float, tokens: int) -> None:
-        """A model call has used this much: US dollars and tokens."""
-
-    def unpriced(self, model: str) -> None:
-        """A model without a known price has answered."""
-
-    def broken_off(self, usage: BrokenOff) -> None:
-        """An attempt has ended without a result, after this usage."""
+    def broken_off(self) -> None:
+        """Count the calls so far as those of an attempt without a result; another attempt begins."""
 
 
 class Executor(Protocol):
@@ -140,12 +126,12 @@ class Executor(Protocol):
         """
         ...
 
-    async def play(self, request: PlayRequest) -> PlayedRollout:
-        """Play one attempt to its end.
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+        """Play one attempt to its end; ``account`` counts each model call before this returns or raises.
 
-        Raises ``RolloutLostError`` if that ends its process, ``ModelSetupError`` if a model refuses every
-        call, ``StorageError`` if nothing can be written, ``DatabaseError`` and ``BundleError`` for a faulty
-        base.
+        A rollout that is over is returned even if this is cancelled. Raises ``RolloutLostError`` if it ends
+        its process, ``ModelSetupError`` if a model refuses every call, ``StorageError`` if nothing can be
+        written, ``DatabaseError`` and ``BundleError`` for a faulty base.
         """
         ...
 

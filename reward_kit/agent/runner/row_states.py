@@ -3,101 +3,80 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.records.outcome import RowGold
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.runner.schedule import rollout_seed
 from reward_kit.agent.scoring.failures.alignment import ExpectedCall
 from reward_kit.agent.storage.layout import keep_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.storage.layout import Keep, RunsFolder
 
-BaseKey = tuple[str, str]
 MOST_IDLE = 32
 """Rows that stay open without a rollout; few rows are not made again for each of their rollouts."""
 
 
-@dataclass(slots=True)
-class GoldState:
-    """The state after the gold actions, with each action and the rows that it changed.
+def expected_calls(task: Task, gold: GoldReplay | None) -> list[ExpectedCall]:
+    """The gold actions as the failure classes need them.
 
-    ``shared`` means that no random number was drawn, so that the state does not depend on the rollout's seed
-    and all rollouts of the row can be compared with this one; otherwise (tools that make up random ids) each
-    needs its own. ``fault`` is the first action that could not be done as it is written
-    (``GoldCall.is_faulty``).
+    The answers of reads are known; not those after a change for which a random number may be drawn.
     """
-
-    database: Database
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    shared: bool = True
-    fault: str | None = None
-
-    @property
-    def expected(self) -> list[ExpectedCall]:
-        """The gold actions as the failure classes need them.
-
-        The answers of reads are known; not those after a change for which a random number may be drawn.
-        """
-        expected = []
-        is_known = True
-        for call in self.calls:
-            writes = bool(call["changes"])
-            is_known = is_known and (self.shared or not writes)
-            answer = call["content"] if is_known and not writes else None
-            expected.append(ExpectedCall(call["name"], call["arguments"], writes, call["changes"], answer))
-        return expected
-
-
-async def replay_row_gold(task: Task, base: Database, *, seed: int) -> GoldState:
-    """Replay the gold actions with the seed of a rollout, so that random ids come out as in the rollout."""
-    replay = await replay_gold_calls(task, base, seed=seed)
-    done = list(zip(task.row.actions or (), replay.calls, strict=True))
-    calls = [
-        {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
-        for action, call in done
-    ]
-    faults = (
-        f"action {number} ({action.name}): {call.raised or call.content}"
-        for number, (action, call) in enumerate(done)
-        if call.is_faulty
-    )
-    shared = replay.database.draws == 0
-    return GoldState(database=replay.database, calls=calls, shared=shared, fault=next(faults, None))
+    if gold is None:
+        return []
+    expected = []
+    is_known = True
+    for action, call in zip(task.row.actions or (), gold.calls, strict=True):
+        writes = bool(call.changes)
+        is_known = is_known and (gold.shared or not writes)
+        answer = call.content if is_known and not writes else None
+        expected.append(ExpectedCall(action.name, action.arguments, writes, call.changes, answer))
+    return expected
 
 
 @dataclass(slots=True)
 class RowState:
     """The base of a row's rollouts, and the gold state that they are compared with.
 
-    ``gold`` is None for rows without gold actions, ``keep`` where final states are not kept. ``unsaved`` is
-    what is to be stored of the gold actions, until a rollout takes it along.
+    ``gold`` is None for rows without gold actions, ``keep`` if final states are not kept. ``unsaved`` is what
+    is to be stored of the gold actions.
     """
 
+    task: Task
     base: Database
-    gold: GoldState | None
+    gold: GoldReplay | None
     keep: Keep | None
     unsaved: RowGold | None = None
 
-    async def gold_for(self, task: Task, seed: int) -> GoldState | None:
-        """``gold``, or one of the rollout's own (to be closed) where random numbers are part of it."""
+    @asynccontextmanager
+    async def gold_for(self, seed: int) -> AsyncIterator[GoldReplay | None]:
+        """``gold``, or a replay with the rollout's seed if random numbers are drawn in it."""
         if self.gold is None or self.gold.shared:
-            return self.gold
-        return await replay_row_gold(task, self.base, seed=seed)
+            yield self.gold
+            return
+        replay = await replay_gold_calls(self.task, self.base, seed=seed)
+        with replay.database:
+            yield replay
 
     def take_unsaved(self) -> RowGold | None:
-        """``unsaved``, for the first who asks."""
+        """The effect of the gold actions, for the first rollout that asks: it is stored once."""
         taken, self.unsaved = self.unsaved, None
         return taken
+
+
+@dataclass(slots=True)
+class _Row:
+    state: asyncio.Task[RowState]
+    users: int = 0
 
 
 class RowStates:
@@ -111,75 +90,73 @@ class RowStates:
         self._config = config
         self._warn = warn
         self._planned = planned
-        self._faulty = False
-        self._rows: dict[str, asyncio.Future[RowState]] = {}
-        self._bases: dict[BaseKey, Database] = {}
-        self._users: Counter[str] = Counter()
-        self._idle: dict[str, Task] = {}
+        self._has_warned = False
+        self._rows: dict[str, _Row] = {}
+        self._idle: dict[str, None] = {}
+        self._bases: dict[tuple[str, str], Database] = {}
 
-    async def of(self, task: Task) -> RowState:
-        """The state of a row, until ``release``; rollouts that ask at the same time share one."""
+    @asynccontextmanager
+    async def of(self, task: Task, seed: int) -> AsyncIterator[RowState]:
+        """The state of a row; its gold actions are replayed with ``seed``. Rollouts of a row share it."""
         row_id = task.row.id
-        self._users[row_id] += 1
+        row = self._rows.get(row_id)
+        if row is None:
+            row = self._rows[row_id] = _Row(asyncio.create_task(self._open(task, seed)))
+        row.users += 1
         self._idle.pop(row_id, None)
-        pending = self._rows.get(row_id)
-        if pending is None:
-            pending = self._rows[row_id] = asyncio.ensure_future(self._open(task))
-        return await asyncio.shield(pending)
+        try:
+            yield await asyncio.shield(row.state)
+        finally:
+            row.users -= 1
+            if not row.users:
+                self._idle[row_id] = None
+            if len(self._idle) > MOST_IDLE:  # close the row that was idle longest
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                _close(self._rows.pop(oldest).state)
 
-    def release(self, task: Task) -> None:
-        """A rollout of the row is over; close the row that was idle longest if there are too many."""
-        row_id = task.row.id
-        self._users[row_id] -= 1
-        if self._users[row_id]:
-            return
-        del self._users[row_id]
-        self._idle[row_id] = task
-        while len(self._idle) > MOST_IDLE:
-            self._close_row(self._idle.pop(next(iter(self._idle))))
-
-    def _close_row(self, task: Task) -> None:
-        row = self._rows.pop(task.row.id)
-        if row.cancelled() or row.exception() is not None:
-            return
-        gold = row.result().gold
-        if gold is not None:
-            gold.database.close()
-
-    async def _open(self, task: Task) -> RowState:
+    async def _open(self, task: Task, seed: int) -> RowState:
         key = task.seed.key, task.registry.database
         base = self._bases.get(key)
         if base is None:
             base = self._bases[key] = self._folder.open_base(task.seed, mode=task.registry.database)
         await asyncio.to_thread(self._folder.row_folder, task)
-        row = RowState(base, None, keep_of(self._config.keep_db, base, self._planned))
+        row = RowState(task, base, None, keep_of(self._config.keep_db, base, self._planned))
         if task.row.actions is not None:
-            gold = await replay_row_gold(task, base, seed=rollout_seed(self._config.seed, task.row.id, 0))
-            self._warn_of_fault(task, gold)
-            row.gold = gold
-            changes = gold.database.changes().to_json()
-            row.unsaved = RowGold(
-                task.row.id, gold.calls, changes, gold.database.delta() if gold.shared else None
-            )
+            gold = row.gold = await replay_gold_calls(task, base, seed=seed)
+            row.unsaved = _to_store(task, gold)
+            if gold.fault is not None and not self._has_warned:
+                self._has_warned = True
+                self._warn(
+                    f"warning: row {task.row.id!r}: gold {one_line(gold.fault)}: what the data should be is "
+                    "not known; --validate-only names all such rows"
+                )
         return row
-
-    def _warn_of_fault(self, task: Task, gold: GoldState) -> None:
-        """Report the first gold action that broke its tool: the expected data is not known then."""
-        if gold.fault is not None and not self._faulty:
-            self._faulty = True
-            self._warn(
-                f"warning: row {task.row.id!r}: gold {one_line(gold.fault)}: what the data should be is not "
-                "known; --validate-only names all such rows"
-            )
 
     async def close(self) -> None:
         """Close everything."""
-        rows = list(self._rows.values())
-        for row in rows:
-            row.cancel()
-        for state in await asyncio.gather(*rows, return_exceptions=True):
-            if isinstance(state, RowState) and state.gold is not None:
-                state.gold.database.close()
+        states = [row.state for row in self._rows.values()]
         self._rows.clear()
+        for state in states:
+            state.cancel()
+        await asyncio.gather(*states, return_exceptions=True)
+        for state in states:
+            _close(state)
         while self._bases:
             self._bases.popitem()[1].close()
+
+
+def _close(state: asyncio.Task[RowState]) -> None:
+    state.cancel()
+    is_open = state.done() and not state.cancelled() and state.exception() is None
+    if is_open and (gold := state.result().gold) is not None:
+        gold.database.close()
+
+
+def _to_store(task: Task, gold: GoldReplay) -> RowGold:
+    calls: list[dict[str, Any]] = [
+        {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
+        for action, call in zip(task.row.actions or (), gold.calls, strict=True)
+    ]
+    changes = gold.database.changes().to_json()
+    return RowGold(task.row.id, calls, changes, gold.database.delta() if gold.shared else None)

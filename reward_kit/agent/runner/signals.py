@@ -8,11 +8,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import tamed
+from reward_kit.agent.base.types import RolloutStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -24,10 +26,13 @@ logger = logging.getLogger(__name__)
 INTERRUPTED = 130
 """The exit code of an interrupted run."""
 CANCEL_GRACE = 1.0
-"""Seconds that tasks of foreign code have to end once the run is over; then they are abandoned."""
+"""Seconds that tasks and threads of foreign code have to end once the run is over."""
 STDERR = 2
 SHOW_CURSOR = "\x1b[?25h"
 """Undoes what the live progress line did to the terminal."""
+
+_abandoned: list[asyncio.Task[Any]] = []
+"""Tasks that ignored their cancellation, kept: Python resumes their code when it destroys them."""
 
 
 def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
@@ -40,7 +45,7 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` from plain code; where a loop runs already, as in a notebook, in a thread.
+    """Run ``work`` from plain code; if a loop runs already, as in a notebook, in a thread.
 
     The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` once it has ended.
     """
@@ -52,6 +57,17 @@ def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
         with _ctrl_c_cancels(loop, main):
             return _run(loop, main)
     return _run_in_thread(loop, main)
+
+
+def is_held_up() -> bool:
+    """True if foreign code would keep Python from ending: a task that swallows everything, or a thread."""
+    end = time.monotonic() + CANCEL_GRACE
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                return True
+    return any(not task.done() for task in _abandoned)
 
 
 def _run(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:
@@ -72,7 +88,8 @@ def _cancel_all(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> Non
         with suppress(asyncio.CancelledError):
             loop.run_until_complete(main)
     if left := asyncio.all_tasks(loop):
-        loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+        _, pending = loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+        _abandoned.extend(pending)
     loop.set_exception_handler(lambda *_: None)  # abandoned tasks are no news
 
 
@@ -166,23 +183,17 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) ->
     return False
 
 
-async def completed(saving: asyncio.Future[_T]) -> _T:
-    """Await ``saving`` to its end even if this is cancelled meanwhile; then raise the cancellation."""
-    try:
-        return await asyncio.shield(saving)
-    except asyncio.CancelledError:
-        while not saving.done():
-            with suppress(asyncio.CancelledError):  # there may be several
-                await asyncio.wait({saving})
-        if not saving.cancelled():
-            saving.exception()  # retrieved: the cancellation is what is raised
-        raise
+async def completed(work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of ``work``, which is not cancelled with this; ``deadline.is_cancelled`` tells then."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):  # there may be several
+            await asyncio.wait({task})
+    return task.result()
 
 
 def log_background_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Print in one line the exception of a task that nothing awaits (an exception handler of a loop)."""
-    from reward_kit.agent.rollout.rollout import RolloutStopped
-
     error = context.get("exception")
     if isinstance(error, asyncio.CancelledError | RolloutStopped):
         return

@@ -1,40 +1,35 @@
-"""Worker processes: rollouts isolated from this process and from each other's crashes.
+"""``--workers``: rollouts in processes, isolated from this one and from each other's crashes.
 
 A worker that exits, crashes, stops answering or outgrows ``--worker-memory`` costs the rollouts that it was
-playing. They are played again, each alone in a process; one that ends its process again is lost.
+playing. They are played again, each alone in a process; one that ends its process again is lost. With
+``--ray`` the workers are started on the nodes of a cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import socket
-import sys
 import time
-from contextlib import suppress
-from dataclasses import fields, replace
+from base64 import b64decode
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.base.files import write_file
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.records.outcome import BrokenOff, PlayedRollout
-from reward_kit.agent.runner.protocol import Description, RolloutLostError
+from reward_kit.agent.records.outcome import PlayedRollout
+from reward_kit.agent.runner.connection import WorkerDiedError, WorkerProcess
+from reward_kit.agent.runner.protocol import Description, RolloutLostError, planned_tasks
+from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.runner.protocol import Events, PlayRequest
+    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.runner.connection import Worker
+    from reward_kit.agent.runner.protocol import Account, PlayRequest
 
-LONGEST_LINE = 2**30
-"""Bytes of the longest message: a trajectory with its final state."""
-CLOSE_GRACE = 15.0
-"""Seconds that a process has to end in order."""
-DRAIN = 1.0
-"""Seconds to read the last words of a process whose socket a child of its own keeps open."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the memory and the signs of life of all processes."""
 SILENT_AFTER = 600.0
@@ -43,36 +38,37 @@ HANG_GRACE = 30.0
 """Seconds beyond that time."""
 STARTS = 3
 """Processes in succession that may die before they have begun a rollout."""
+DEATHS_ON_A_CLUSTER = 2
+"""Workers that a rollout may lose there before it is played alone: nodes are lost for other reasons."""
 PARENT_OPTIONS = frozenset(
     {"clear_cache", "explain", "fail_under", "json", "max_cost", "max_tokens", "ray", "workers"}
 )
 """Options that workers do not get."""
 
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner.worker import main; "
-    "main(int(sys.argv[1]))"
-)
 
+class Cluster(Protocol):
+    """Machines to start workers on, in place of this one."""
 
-class WorkerDiedError(Exception):
-    """A process has ended, with the call that it was busy with.
+    async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
+        """Connect to it; returns the number of processors."""
+        ...
 
-    ``began`` says that the rollout had begun, ``at`` what it was doing, if it was watched.
-    """
+    def worker(self, *, alone: bool) -> Worker:
+        """A worker to be started there; beside all others if ``alone``."""
+        ...
 
-    def __init__(self, reason: str, *, began: bool = False, at: str | None = None) -> None:
-        super().__init__(reason)
-        self.began = began
-        self.at = at
+    def setup(self) -> dict[str, Any]:
+        """Keys that a worker's setup has there, besides ``config``, ``root`` and ``eval_id``."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection."""
 
 
 def worker_config(config: EvaluationConfig, processes: int, *, concurrency: int) -> dict[str, Any]:
     """The options of one of ``processes`` workers, as JSON: its share of the limits, and what all share."""
-    values = {
-        item.name: getattr(config, item.name)
-        for item in fields(EvaluationConfig)
-        if item.name not in PARENT_OPTIONS
-    }
+    names = {item.name for item in fields(EvaluationConfig)} - PARENT_OPTIONS
+    values = {name: getattr(config, name) for name in sorted(names)}
     values["max_concurrency"] = concurrency
     for name in ("rpm", "tpm"):
         if values[name] is not None:
@@ -86,238 +82,48 @@ def processes_of(config: EvaluationConfig) -> int:
     return max(1, min(wanted, config.max_concurrency, config.rpm or wanted))
 
 
-class _Call:
-    """A call that waits for its answer."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.began = False
-        self.is_cancelled = False
-        self.at: str | None = None
-
-
-class Worker:
-    """A process that answers calls; subclasses know how to reach it."""
-
-    def __init__(self, events: Events) -> None:
-        self.heard = time.monotonic()
-        self.died: str | None = None
-        self._events = events
-        self._calls: dict[int, _Call] = {}
-        self._number = 0
-
-    @property
-    def load(self) -> int:
-        """The number of calls that wait for their answers."""
-        return len(self._calls)
-
-    @property
-    def plays(self) -> bool:
-        """True if a rollout has begun; loading the bundle may take any time."""
-        return any(call.began for call in self._calls.values())
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory that the process holds, as far as that is known."""
-        return 0
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; nothing happens if the process is gone."""
-        raise NotImplementedError
-
-    def kill(self, reason: str) -> None:
-        """End the process at once."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        """Let the process end in order, or kill it; what it says until then still counts."""
-        raise NotImplementedError
-
-    async def call(self, do: str, **more: Any) -> Any:
-        """The result of a call; raises ``RewardKitError`` and ``WorkerDiedError``.
-
-        If this is cancelled, so is the call, unless its result is on its way: then that is returned.
-        """
-        if self.died is not None:
-            raise WorkerDiedError(self.died)
-        self._number += 1
-        number, call = self._number, _Call()
-        self._calls[number] = call
-        try:
-            self.send({"id": number, "do": do, **more})
-            try:
-                return await asyncio.shield(call.answer)
-            except asyncio.CancelledError:
-                call.is_cancelled = True
-                self.send({"id": number, "do": "cancel"})
-                await asyncio.wait({call.answer}, timeout=CLOSE_GRACE)
-                if call.answer.done() and not call.answer.cancelled() and call.answer.exception() is None:
-                    return call.answer.result()
-                raise
-        finally:
-            del self._calls[number]
-
-    def receive(self, message: Mapping[str, Any]) -> None:
-        """Take in a message of the process."""
-        self.heard = time.monotonic()
-        if "event" in message:
-            self._event(message["event"], message["values"])
-        elif "began" in message:
-            if (call := self._calls.get(message["began"])) is not None:
-                call.began = True
-        elif "at" in message:
-            if (call := self._calls.get(message["at"][0])) is not None:
-                call.at = message["at"][1]
-        elif "id" in message and (call := self._calls.get(message["id"])) is not None:
-            self._answered(call, message)
-
-    def _event(self, name: str, values: list[Any]) -> None:
-        if name == "broken_off":
-            self._events.broken_off(BrokenOff.from_json(values[0]))
-        elif name == "spent":
-            self._events.spent(*values)
-        elif name == "unpriced":
-            self._events.unpriced(*values)
-        elif name == "note":
-            self._events.note(*values)
-
-    def _answered(self, call: _Call, message: Mapping[str, Any]) -> None:
-        if call.answer.done():
-            return
-        if "result" in message:
-            call.answer.set_result(message["result"])
-        elif "error" in message:
-            call.answer.set_exception(RewardKitError.from_json(message["error"]))
-        elif "crash" in message:
-            self._fail(call, f"failed: {message['crash']}")
-        elif call.is_cancelled:
-            call.answer.cancel()
-        else:
-            self._fail(call, "cancelled the task of the rollout")
-
-    def _lost(self, reason: str) -> None:
-        """The process has ended: so have all of its calls."""
-        self.died = reason
-        for call in list(self._calls.values()):
-            self._fail(call, reason)
-
-    def _fail(self, call: _Call, reason: str) -> None:
-        if not call.answer.done():
-            call.answer.set_exception(WorkerDiedError(reason, began=call.began, at=call.at))
-            call.answer.exception()  # retrieved, also where the caller is gone
-
-
-class WorkerProcess(Worker):
-    """A worker on this machine, at the other end of a socket pair."""
-
-    def __init__(self, events: Events) -> None:
-        super().__init__(events)
-        self._reason: str | None = None
-
-    async def start(self, setup: Mapping[str, Any]) -> None:
-        """Start the process; it loads the bundle on its first call."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = str(theirs.fileno())
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _PROGRAM, number, *sys.path),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=2,  # stdout is the report's
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for this process alone
-            )
-        self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
-        self._exit = asyncio.ensure_future(self._process.wait())
-        self._reading = asyncio.ensure_future(self._read())
-        self._watching = asyncio.ensure_future(self._wait())
-        self.send(setup)
-
-    @property
-    def memory(self) -> int:
-        try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):  # it has ended
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
-
-    def kill(self, reason: str) -> None:
-        """End the process at once, with its children."""
-        self._reason = self._reason or reason
-        self._kill_group()
-
-    def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    async def close(self) -> None:
-        if not self._writer.is_closing():
-            self._writer.write_eof()
-        await asyncio.wait({self._watching}, timeout=CLOSE_GRACE)
-        if not self._watching.done():
-            self.kill("did not end")
-            await self._watching
-        self._kill_group()  # children that it has left behind
-
-    async def _read(self) -> None:
-        try:
-            while line := await self._reader.readline():
-                self.receive(json.loads(line))
-        except (ValueError, KeyError):  # no line of ours
-            self.kill("was ended, since other code wrote into its socket")
-        except OSError:
-            pass
-        else:
-            await asyncio.wait({self._exit}, timeout=DRAIN)
-            if not self._exit.done():
-                self.kill("was ended, since other code closed its socket")
-
-    async def _wait(self) -> None:
-        """Wait for the end of the process, whose socket may stay open in a child of its own."""
-        code = await self._exit
-        await asyncio.wait({self._reading}, timeout=DRAIN)
-        self._reading.cancel()
-        self._writer.close()
-        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._lost(self._reason or ended)
-
-
 class Workers:
-    """An executor that plays in ``config.workers`` processes."""
+    """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given."""
 
     room = None
-    deaths_before_alone = 1
-    """Processes that a rollout may lose before it is played alone."""
 
     def __init__(
-        self, config: EvaluationConfig, rows: BundleRows, root: str | Path, events: Events, *, eval_id: str
+        self,
+        config: EvaluationConfig,
+        rows: BundleRows,
+        root: str | Path,
+        note: Callable[[str], None],
+        *,
+        eval_id: str,
+        cluster: Cluster | None = None,
     ) -> None:
         self._config = config
         self._rows = rows
         self._root = Path(root)
-        self._events = events
+        self._note = note
         self._eval_id = eval_id
+        self._cluster = cluster
         self._processes = processes_of(config)
+        self._tasks: dict[str, PlannedTask] = {}
         self._workers: list[Worker] = []
         self._running: set[Worker] = set()
+        self._starts: set[asyncio.Task[None]] = set()
         self._solo: Worker | None = None
         self._homes: dict[str, Worker] = {}
         self._failed_starts = 0
-        self._starting = asyncio.Lock()
+        self._fault: Exception | None = None
+        self._changed = asyncio.Event()
         self._alone = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
     async def describe(self) -> Description:
-        """Have a worker load and describe everything."""
+        """Have a worker on this machine load and describe everything."""
         if self._config.worker_memory is not None and not Path("/proc/self/statm").exists():
             raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
-        self._looking = asyncio.ensure_future(self._look())
-        worker = await self._started()
+        self._looking = asyncio.create_task(self._look())
+        worker = await self._started(WorkerProcess(self._note), self._setup(self._processes))
         try:
-            plain = await worker.call("describe")
+            description = Description.from_json(await worker.call("describe"))
         except WorkerDiedError as death:
             toolsets = sorted({row.toolset for row in self._rows.rows})
             module = toolsets[0].partition(":")[0]
@@ -326,17 +132,25 @@ class Workers:
                 place=", ".join(toolsets[:3]),
                 remedy=f"Run python -c 'import {module}' to see why.",
             ) from None
-        self._workers.append(worker)
-        return Description.from_json(plain)
+        if self._cluster is None:
+            self._workers.append(worker)
+            return description
+        await worker.close()
+        self._config = replace(self._config, **description.options)
+        self._tasks = {task.row.id: task for task in planned_tasks(self._rows, description)}
+        processors = await self._cluster.connect(self._config, self._tasks)
+        self._processes = max(1, min(self._config.workers or processors, self._config.max_concurrency))
+        return description
 
-    async def play(self, request: PlayRequest) -> PlayedRollout:
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
         """Play in the least busy process, and if that dies, again alone in one of its own."""
         deaths = 0
-        while deaths < self.deaths_before_alone:
+        while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
             worker = await self._least_busy(request.row_id)
             try:
-                plain = await worker.call("play", request=request.to_json())
+                return self._played(await worker.call("play", account, request=asdict(request)))
             except WorkerDiedError as death:
+                account.broken_off()
                 if worker in self._workers:
                     self._workers.remove(worker)
                     self._failed_starts = 0 if death.began else self._failed_starts + 1
@@ -346,20 +160,19 @@ class Workers:
                         f"worker processes end before they play: the last one {death}",
                         remedy="Run without --workers to see why.",
                     ) from None
-            else:
-                return self._played(plain)
-        return await self._play_alone(request)
+        return await self._play_alone(request, account)
 
-    async def _play_alone(self, request: PlayRequest) -> PlayedRollout:
+    async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
         """Play a rollout whose process died; raises ``RolloutLostError`` if that ends its process, too."""
-        watched = replace(request, watched=True).to_json()
+        watched = asdict(replace(request, watched=True))
         async with self._alone:
             for start in range(1, STARTS + 1):
                 if self._solo is None or self._solo.died is not None:
-                    self._solo = await self._started(alone=True)
+                    self._solo = await self._launched(alone=True)
                 try:
-                    return self._played(await self._solo.call("play", request=watched))
+                    return self._played(await self._solo.call("play", account, request=watched))
                 except WorkerDiedError as death:
+                    account.broken_off()
                     self._solo = None
                     if death.began or start == STARTS:
                         doing = f" in {death.at}" if death.at else ""
@@ -367,32 +180,70 @@ class Workers:
         raise AssertionError("unreachable")
 
     def _played(self, plain: Mapping[str, Any]) -> PlayedRollout:
-        return PlayedRollout.from_json(plain)
+        """What was played; files that came with it from another machine are written."""
+        played = PlayedRollout.from_json(plain)
+        outcome = played.outcome
+        expected = {f"{outcome.row_id}/roll_{outcome.id}{ending}" for ending in (".db", ".log")}
+        for name, data in plain.get("files", {}).items():
+            if name not in expected:
+                raise RewardKitError(f"a node of the cluster sent a file for another place: {name}")
+            RunsFolder(self._root).row_folder(self._tasks[outcome.row_id])
+            write_file(self._root / name, b64decode(data), durable=name.endswith(".db"))
+        return played
 
     async def _least_busy(self, row_id: str) -> Worker:
-        """A process with the fewest rollouts; of several, the one that has played the row before."""
-        async with self._starting:
+        """A process with the fewest rollouts; of several, the one that has played the row before.
+
+        As long as all are busy more are started. On this machine a rollout waits for that; on a cluster,
+        which may have no processor to spare, it does not.
+        """
+        while True:
             self._workers = [worker for worker in self._workers if worker.died is None]
-            if len(self._workers) < self._processes and all(worker.load for worker in self._workers):
-                self._workers.append(await self._started())
-        return self._chosen(row_id)
+            is_free = any(not worker.load for worker in self._workers)
+            missing = self._processes - len(self._workers) - len(self._starts)
+            if missing > 0 and not is_free and (self._cluster is not None or not self._starts):
+                self._starts.add(asyncio.create_task(self._join()))
+            if self._workers and (is_free or self._cluster is not None or not self._starts):
+                home = self._homes.get(row_id)
+                chosen = min(self._workers, key=lambda worker: (worker.load, worker is not home))
+                self._homes[row_id] = chosen
+                return chosen
+            self._changed.clear()
+            await self._changed.wait()
+            if self._fault is not None:
+                raise self._fault
 
-    def _chosen(self, row_id: str) -> Worker:
-        home = self._homes.get(row_id)
-        chosen = min(self._workers, key=lambda worker: (worker.load, worker is not home))
-        self._homes[row_id] = chosen
-        return chosen
+    async def _join(self) -> None:
+        """Start a process, and play in it from then on."""
+        try:
+            self._workers.append(await self._launched(alone=False))
+            if self._cluster is not None:
+                self._failed_starts = 0
+        except WorkerDiedError as death:
+            self._failed_starts += 1
+            if self._failed_starts >= STARTS:
+                self._fault = RewardKitError(f"worker processes die before they play: {death}")
+        except (RewardKitError, OSError) as error:
+            self._fault = error
+        finally:
+            self._starts = {start for start in self._starts if start is not asyncio.current_task()}
+            self._changed.set()
 
-    async def _started(self, *, alone: bool = False) -> Worker:
-        worker = WorkerProcess(self._events)
-        await worker.start(self._setup(alone=alone))
+    async def _launched(self, *, alone: bool) -> Worker:
+        setup = self._setup(self._processes, alone=alone)
+        if self._cluster is None:
+            return await self._started(WorkerProcess(self._note), setup)
+        return await self._started(self._cluster.worker(alone=alone), {**setup, **self._cluster.setup()})
+
+    async def _started(self, worker: Worker, setup: Mapping[str, Any]) -> Worker:
+        await worker.start(setup)
         self._running.add(worker)
         return worker
 
-    def _setup(self, *, alone: bool) -> dict[str, Any]:
-        concurrency = 1 if alone else -(-self._config.max_concurrency // self._processes)
+    def _setup(self, processes: int, *, alone: bool = False) -> dict[str, Any]:
+        concurrency = 1 if alone else -(-self._config.max_concurrency // processes)
         return {
-            "config": worker_config(self._config, self._processes, concurrency=concurrency),
+            "config": worker_config(self._config, processes, concurrency=concurrency),
             "root": str(self._root),
             "eval_id": self._eval_id,
         }
@@ -413,7 +264,11 @@ class Workers:
 
     async def close(self) -> None:
         """End all processes."""
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._looking, *self._starts):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._running if worker.died is None))
         self._running.clear()
+        if self._cluster is not None:
+            await self._cluster.close()

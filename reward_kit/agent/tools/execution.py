@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base.deadline import CANCELLATION_GRACE
+from reward_kit.agent.base import deadline
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import redact
@@ -245,7 +245,7 @@ class _TimeLimit:
             return
         self.expired = True
         self._task.cancel()
-        self._timer = self._loop.call_later(CANCELLATION_GRACE, self._overrun)
+        self._timer = self._loop.call_later(deadline.CANCELLATION_GRACE, self._overrun)
 
     def _overrun(self) -> None:
         if self._on_overrun is not None:

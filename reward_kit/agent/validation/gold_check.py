@@ -11,7 +11,6 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold, replay_gold_calls
-from reward_kit.agent.rollout.judge import judged
 from reward_kit.agent.rollout.rollout import RolloutStopped
 from reward_kit.errors import BundleError
 
@@ -102,7 +101,7 @@ async def _play(
             episode.stop("agent_error")
             fault = str(error)
         await episode.settle()
-        result, not_judged = await judged(episode, gold_database)
+        result, not_judged = await episode.judged(gold_database)
     reward, reason = (None, None) if result is None else (float(result.score), result.reason)
     return _Played(reward, reason, fault or not_judged, agent.made if agent else {})
 

@@ -14,7 +14,8 @@ from http_stub_agent import Door, StubAgent, serving
 from small_task import BOOKED, seeded, small_task
 
 from reward_kit.agent import load_agent
-from reward_kit.agent.rollout.orchestrator import FinishedRollout, RolloutLimits, run_rollout
+from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
 from reward_kit.errors import BundleError, ModelSetupError
 
 

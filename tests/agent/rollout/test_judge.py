@@ -15,7 +15,7 @@ from small_task import BOOKED, GOAL, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
 from reward_kit.agent import Usage, agent_eval
-from reward_kit.agent.rollout import judge
+from reward_kit.agent.base import deadline
 from reward_kit.agent.rollout.budgets import Budget
 
 JUDGED = """
@@ -132,7 +132,7 @@ async def test_an_async_reward_that_cancels_itself_fails_alone(tmp_path: Path) -
 async def test_an_async_reward_that_ignores_the_end_of_its_time_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "CANCELLATION_GRACE", 0.05)
+    monkeypatch.setattr(deadline, "CANCELLATION_GRACE", 0.05)
     released = asyncio.Event()
 
     async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from stub_server import Answer, StubServer, call
 
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.base import deadline
 from reward_kit.agent.models.litellm import LiteLLMModel
-from reward_kit.agent.rollout import orchestrator
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.orchestrator import FinishedRollout
 from reward_kit.agent.rollout.rollout import episode_of
@@ -153,7 +153,7 @@ async def test_an_agent_without_its_model_says_which_option_is_missing(tmp_path:
 async def test_an_agent_that_will_not_be_cancelled_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orchestrator, "CANCELLATION_GRACE", 0.1)
+    monkeypatch.setattr(deadline, "CANCELLATION_GRACE", 0.1)
     finished_later = asyncio.Event()
 
     class Stubborn:

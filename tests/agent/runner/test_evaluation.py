@@ -385,8 +385,7 @@ def test_a_timeout_ends_a_rollout(bundle: Bundle, player: Callable[[str], str]) 
 def test_an_agent_that_swallows_its_cancellation_does_not_hold_the_caller(
     bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reward_kit.agent.rollout.state.CANCELLATION_GRACE", 0.3)
-    monkeypatch.setattr("reward_kit.agent.rollout.orchestrator.CANCELLATION_GRACE", 0.3)
+    monkeypatch.setattr("reward_kit.agent.base.deadline.CANCELLATION_GRACE", 0.3)
     given: dict[str, Any] = {
         "agent": player("NeverEnds"),
         "no_sim_user": True,

@@ -271,19 +271,19 @@ def test_so_it_is_where_a_fault_ends_the_run(
     assert stored.broken_off.rollouts == 2
 
 
-@pytest.mark.parametrize("workers", [2])
+@pytest.mark.parametrize("workers", [0, 2])
 async def test_whatever_the_moment_each_call_counts_once(
     bundle: Bundle, player: Callable[[str], str], workers: int
 ) -> None:
-    bundle.rows(*({"id": f"row{number}", "n_rollouts": 60} for number in range(5)))
-    for more in (1, 40, 150, 10, 300):
+    bundle.rows(*({"id": f"row{number}", "n_rollouts": 30} for number in range(3)))
+    for more in (1, 40, 90):
         moment = asked() + more
         result = await cancelled(
             bundle,
             player("Wanders"),
             lambda moment=moment: asked() >= moment,
             workers=workers,
-            max_concurrency=150,
+            max_concurrency=45,
         )
         assert result.spent.calls == asked()
         assert stored_result(load_evaluation("mine")).spent.calls == asked()
@@ -295,8 +295,8 @@ async def test_whatever_the_moment_each_call_counts_once(
         workers=workers,
     )
     whole = await Evaluation(config).run()
-    assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 300)
-    assert whole.spent.calls == asked() > 4 * 300
+    assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 90)
+    assert whole.spent.calls == asked() > 4 * 90
 
 
 def workers_option(workers: str) -> list[str]:
@@ -365,8 +365,9 @@ def test_a_second_signal_leaves_what_was_broken_off_by_then(
     assert stored_result(load_evaluation("mine")).spent.calls == asked()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_rollout_that_could_not_be_saved_was_paid_for(
-    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     def add(store: Store, played: Any) -> None:
         raise StorageError("the disk is full")
@@ -379,6 +380,7 @@ def test_a_rollout_that_could_not_be_saved_was_paid_for(
             no_sim_user=True,
             eval_id="mine",
             n_rollouts=20,
+            workers=workers,
         )
     stored = stored_result(load_evaluation("mine"))
     assert stored.outcomes == []
