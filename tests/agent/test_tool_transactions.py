@@ -61,43 +61,6 @@ async def test_a_call_keeps_what_it_wrote_and_tells_which_rows(database: Databas
     ]
 
 
-async def test_the_result_of_a_statement_can_be_returned_as_it_is(database: Database) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def write(db):
-        return await db.execute("INSERT INTO bookings(flight) VALUES (1)")
-
-    @registry.tool
-    async def read(db):
-        return await db.execute("SELECT * FROM flights")
-
-    @registry.tool
-    def write_blocking(db):
-        return db.execute("UPDATE bookings SET flight = 1")
-
-    @registry.tool
-    def read_blocking(db):
-        return db.execute("SELECT * FROM flights")
-
-    @registry.tool
-    async def one(db):
-        return await db.fetch_one("SELECT 1 AS a, 2 AS b")
-
-    contents = [
-        await registry.execute_tool(name, {}, database)
-        for name in ("write", "read", "write_blocking", "read_blocking", "one")
-    ]
-
-    assert contents == [
-        '{"rowcount": 1}',
-        '[{"id": 1}]',
-        '{"rowcount": 1}',
-        '[{"id": 1}]',
-        '{"a": 1, "b": 2}',
-    ]
-
-
 @pytest.mark.parametrize("kind", ["async def", "def"])
 @pytest.mark.parametrize("ending", ["refuses", "fails", "exits", "returns itself", "hangs"])
 async def test_a_call_that_does_not_succeed_leaves_the_database_as_it_was(
@@ -165,24 +128,6 @@ async def test_a_thread_that_was_given_up_cannot_write_any_more(database: Databa
     assert (first.status, second.content) == ("failed", "1")
     assert len(late) == 1
     assert await bookings(database) == 1
-
-
-async def test_a_thread_inside_a_long_statement_is_stopped_with_the_call(database: Database) -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.1)
-    endless = (
-        "INSERT INTO bookings(flight) "
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 1 FROM n WHERE i < 0"
-    )
-
-    @registry.tool
-    def run(db):
-        db.execute("INSERT INTO bookings(flight) VALUES (1)")
-        db.execute(endless)
-
-    result = await registry.call("run", {}, db=database)
-
-    assert result.content == "Error: tool 'run' did not finish within 0.1 s"
-    assert await bookings(database) == 0
 
 
 async def write_in_a_pool(db: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, ROW, SEED, Bundle
-from hostile import GOLD_RUN, VALIDATE, Ran
+from hostile import GOLD_RUN, Ran
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database, seeding
@@ -26,12 +26,10 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
         ("VACUUM INTO '{world}/other.db';", "VACUUM INTO"),
         ("SELECT load_extension('{world}/evil.so');", "load_extension"),
         ("PRAGMA writable_schema = 1;", "writable_schema"),
-        ("PRAGMA temp_store_directory = '{world}';", "temp_store_directory"),
         ("PRAGMA max_page_count = 1;", "max_page_count"),
         ("SELECT readfile('{world}/secret.txt');", "readfile"),
         ("SELECT writefile('{world}/other.txt', 'x');", "writefile"),
         ("CREATE VIRTUAL TABLE z USING csv(filename='{world}/secret.txt');", "csv"),
-        ("SELECT edit('x');", "edit"),
         ("INSERT INTO bookings VALUES (zeroblob(3000000000), 1, 'a', 'b');", "too big"),
         (f"SELECT {'(' * 5000}1{')' * 5000};", "Recursion|depth|overflow|limit"),
         ("BEGIN;", "begun and never ended"),
@@ -62,22 +60,12 @@ def test_a_seed_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.glob("b.db*")) == []
 
 
-def test_a_seed_of_many_megabytes_is_just_a_seed(tmp_path: Path) -> None:
-    rows = ",".join(f"('{number:07}', 1, '{'x' * 1000}', 'paid')" for number in range(20_000))
-    with (
-        Database.seed(tmp_path / "b.db", f"{SEED}INSERT INTO bookings VALUES {rows};") as base,
-        base.fork() as fork,
-    ):
-        assert fork.read_only().execute("SELECT count(*) FROM bookings").scalar_one() == 20_000
-
-
 @pytest.mark.parametrize(
     ("row", "part"),
     [
         ({"seed_sql": "file:../secret.txt"}, "outside"),
         ({"seed_sql": "file:{world}/secret.txt"}, "outside"),
         ({"system_prompt": "file:/etc/passwd"}, "outside"),
-        ({"system_prompt": "file:link.txt"}, "outside"),
         ({"system_prompt": "file:link/secret.txt"}, "outside"),
         ({"system_prompt": "file:loop.txt"}, "cannot be opened"),
         ({"system_prompt": "file:pipe"}, "is not a file"),
@@ -85,22 +73,18 @@ def test_a_seed_of_many_megabytes_is_just_a_seed(tmp_path: Path) -> None:
         ({"sim_user_prompt": "file:" + "x" * 5000}, "cannot be opened"),
         ({"seed_sql": "file:."}, "is not a file"),
         ({"id": ".."}, "folder name"),
-        ({"id": "."}, "folder name"),
         ({"id": "a/../../b"}, "folder name"),
         ({"id": "C:\\x"}, "folder name"),
         ({"id": "x" * 5000}, "at most 128"),
         ({"id": "fl\u0456ght"}, "folder name"),
         ({"id": "a\u202eb"}, "folder name"),
         ({"id": "evals"}, "output directory"),
-        ({"id": "EVALS"}, "output directory"),
         ({"id": ".bases"}, "output directory"),
-        ({"id": ".Cache"}, "output directory"),
         ({"toolset": "os"}, "outside"),
         ({"toolset": "os.path"}, "outside of the bundle's folder"),
         ({"reward": "os:system"}, "kwargs"),
         ({"n_rollouts": 10**30}, "more than 1000000 rollouts"),
         ({"now": "0001-01-01T00:00:00+23:59"}, "ISO 8601"),
-        ({"now": "9999-12-31T23:59:59-23:59"}, "ISO 8601"),
     ],
 )
 def test_a_row_that_reaches_out_is_one_error_with_its_line(
@@ -181,17 +165,3 @@ def test_strange_ids_stay_inside_of_the_output_folder(agent_eval: Command, bundl
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
     assert {path.name for path in (bundle.folder / "runs").iterdir()} == {*strange, "evals", ".bases"}
-
-
-def test_a_goal_that_never_ends_or_writes_is_told_by_the_validation(
-    agent_eval: Command, bundle: Bundle
-) -> None:
-    bundle.rows(
-        {"id": "writes", "end_goal_sql": "DELETE FROM flights"},
-        {"id": "attaches", "end_goal_sql": "ATTACH 'x.db' AS x"},
-    )
-    ran = agent_eval(*VALIDATE)
-    ran.tidy()
-    assert ran.code == 2
-    assert "read-only" in ran.out
-    assert "ATTACH is not allowed" in ran.out

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import datetime as dt
-import pickle
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
-from shop_database import SHOP
-from sqlalchemy import bindparam, text
 
 from reward_kit.agent.database import Database, Row
 from reward_kit.errors import DatabaseError
@@ -40,20 +34,6 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         row["nmae"]
     with pytest.raises(AttributeError, match="no column 'nmae'; there are: id, name"):
         row.nmae  # noqa: B018 - the access is the test
-
-
-async def test_of_columns_with_one_name_the_first_is_meant(db: Database) -> None:
-    row = await db.fetch_one("SELECT 1 AS a, 2 AS b, 3 AS a")
-
-    assert (row.a, row["a"], len(row)) == (1, 1, 3)
-
-
-async def test_rows_can_be_copied_and_pickled(db: Database) -> None:
-    row = await db.fetch_one("SELECT id, name FROM customers")
-
-    for twin in (copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
-        assert twin == row
-        assert twin.name == "Alice"
 
 
 async def test_named_parameters_come_from_a_dict_and_positional_ones_from_a_list(db: Database) -> None:
@@ -119,14 +99,6 @@ async def test_execute_tells_what_a_write_did(db: Database) -> None:
     assert (read.rowcount, [row.id for row in read]) == (-1, [1, 2, 3, 4])
 
 
-async def test_execute_answers_with_the_methods_of_sqlalchemy_too(db: Database) -> None:
-    result = await db.execute("SELECT id, name FROM customers ORDER BY id")
-
-    assert result.fetchone() == (1, "Alice")
-    assert result.mappings().all() == [{"id": 2, "name": "Bob"}, {"id": 3, "name": "Çiğdem"}]
-    assert (await db.execute("SELECT count(*) FROM orders")).scalar_one() == 3
-
-
 async def test_each_statement_outside_a_call_is_kept_at_once(db: Database) -> None:
     await db.execute("UPDATE customers SET credit = 1")
     with pytest.raises(DatabaseError):
@@ -153,21 +125,6 @@ async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
         await db.executemany("INSERT INTO customers(name) VALUES (?)", rows)
 
     assert await db.fetch_val("SELECT count(*) FROM customers") == 3
-
-
-async def test_executemany_lets_other_tasks_of_the_loop_run_only_whole(db: Database) -> None:
-    seen: set[int] = set()
-
-    async def count() -> None:
-        for _ in range(20):
-            seen.add(await db.fetch_val("SELECT count(*) FROM customers"))
-            await asyncio.sleep(0)
-
-    await asyncio.gather(
-        db.executemany("INSERT INTO customers(name) VALUES (?)", [[f"n{n}"] for n in range(2000)]), count()
-    )
-
-    assert seen <= {3, 2003}
 
 
 @pytest.mark.parametrize(
@@ -216,32 +173,12 @@ async def test_sql_without_a_statement_is_an_error(db: Database, sql: str) -> No
         await db.fetch_val(sql)
 
 
-async def test_text_of_sqlalchemy_brings_its_own_parameters(db: Database) -> None:
-    one = text("SELECT name FROM customers WHERE id = :id").bindparams(id=2)
-    some = text("SELECT name FROM customers WHERE id IN :ids ORDER BY id").bindparams(
-        bindparam("ids", expanding=True)
-    )
-
-    assert await db.fetch_val(one) == "Bob"
-    assert await db.fetch_val(one, {"id": 1}) == "Alice"
-    assert [row.name for row in await db.fetch_all(some, {"ids": [1, 3]})] == ["Alice", "Çiğdem"]
-    assert await db.fetch_all(some, {"ids": []}) == []
-    assert await db.fetch_val(text(r"SELECT '12\:30'")) == "12:30"
-
-
 async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:
     values = [b"\x00\xff", "a\x00b", "🛫 ok", "", b"", -(1 << 63), (1 << 63) - 1, 1e308]
 
     row = await db.fetch_one("SELECT ?, ?, ?, ?, ?, ?, ?, ?", values)
 
     assert row == tuple(values)
-
-
-async def test_text_that_is_not_utf8_is_an_error_of_the_database(db: Database) -> None:
-    with pytest.raises(DatabaseError):
-        await db.fetch_val("SELECT CAST(x'ff' AS TEXT)")
-
-    assert await db.fetch_val("SELECT 1") == 1
 
 
 async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
@@ -257,21 +194,6 @@ async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
     with pytest.raises(DatabaseError, match=CLOSED):
         async with db.tool_call():
             await db.fetch_val("SELECT 1")
-
-
-@pytest.mark.parametrize("damaged", [slice(100, 4096), slice(4096, None)])
-async def test_a_damaged_file_is_an_error_of_the_database(tmp_path: Path, mode: str, damaged: slice) -> None:
-    Database.seed(tmp_path / "base.db", SHOP).close()
-    content = bytearray((tmp_path / "base.db").read_bytes())
-    content[damaged] = b"\xff" * len(content[damaged])
-    (tmp_path / "damaged.db").write_bytes(content)
-
-    async def use() -> None:
-        with Database.open(tmp_path / "damaged.db", mode=mode) as opened:
-            await opened.fetch_all("SELECT * FROM orders")
-
-    with pytest.raises(DatabaseError, match="malformed"):
-        await use()
 
 
 async def test_a_base_can_be_read_but_not_written(base: Database) -> None:

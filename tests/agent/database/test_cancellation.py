@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 import time
 from collections.abc import Iterator
@@ -48,19 +47,6 @@ async def test_a_runaway_statement_is_stopped_by_cancelling_its_call_and_nothing
 
 
 @pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
-async def test_the_event_loop_goes_on_while_a_long_statement_runs(db: Database, sql: str) -> None:
-    running = asyncio.create_task(db.execute(sql))
-    for _ in range(20):
-        await asyncio.sleep(0.005)
-
-    assert not running.done()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert await count(db) == 3
-
-
-@pytest.mark.parametrize("sql", [RUNAWAY, RUNAWAY_WRITE])
 async def test_a_statement_is_stopped_at_its_time_limit(hurried: Database, sql: str) -> None:
     with pytest.raises(QueryTimeoutError, match=r"stopped after 0\.2 s"):
         await hurried.execute(sql)
@@ -93,16 +79,6 @@ async def test_a_read_stopped_at_its_time_limit_leaves_the_call_intact(hurried: 
     assert await count(hurried) == 5
 
 
-async def test_cancelling_one_statement_leaves_the_call_intact(db: Database) -> None:
-    async with db.tool_call() as call:
-        await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(db.execute(RUNAWAY), 0.05)
-        await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
-
-    assert [change.after["name"] for change in call.changes] == ["Dora", "Emil"]
-
-
 async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_through(db: Database) -> None:
     order: list[str] = []
 
@@ -122,37 +98,6 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_thro
     assert await count(db) == 5
 
 
-async def test_a_tool_in_a_thread_that_ran_out_of_time_is_stopped_and_undone(db: Database) -> None:
-    outcome: list[BaseException] = []
-
-    def tool() -> None:
-        try:
-            db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
-            db.sync.execute(RUNAWAY)
-        except DatabaseError as error:
-            outcome.append(error)
-        try:
-            db.sync.execute("INSERT INTO customers(name) VALUES ('Emil')")
-        except DatabaseError as error:
-            outcome.append(error)
-
-    thread_ended = asyncio.Event()
-
-    async def call() -> None:
-        async with db.tool_call():
-            work = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, tool)
-            work.add_done_callback(lambda _: thread_ended.set())
-            await asyncio.shield(work)
-
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(call(), 0.1)
-    await asyncio.wait_for(thread_ended.wait(), 5)
-
-    assert "nobody waits for it" in str(outcome[0])
-    assert "has ended" in str(outcome[1])
-    assert await count(db) == 3
-
-
 def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> None:
     failures: list[BaseException] = []
 
@@ -169,26 +114,3 @@ def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> 
     thread.join(5)
 
     assert len(failures) == 1
-
-
-async def test_a_write_that_moves_to_a_thread_happens_once(tmp_path: Path, mode: str) -> None:
-    limits = Limits(inline_seconds=0.0)
-    numbers = "WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 3000)"
-    with Database.seed(tmp_path / "b.db", SHOP, mode=mode, limits=limits) as base, base.fork() as db:
-        await db.execute(f"INSERT INTO customers(name) {numbers} SELECT 'n' || x FROM c")
-        assert await count(db) == 3003
-        async with db.tool_call() as call:
-            await db.fetch_val("SELECT count(*) FROM customers")
-            await db.execute("UPDATE customers SET credit = coalesce(credit, 0) + 1")
-            await db.executemany(
-                "UPDATE customers SET credit = credit + 1 WHERE id = ?", [[n] for n in range(1, 3001)]
-            )
-            async with db.transaction():
-                await db.execute("UPDATE customers SET credit = credit + 1 WHERE id > 3 AND id <= 3000")
-        assert await db.fetch_all(
-            "SELECT credit, count(*) FROM customers WHERE id > 3 GROUP BY 1 ORDER BY 1"
-        ) == [
-            (1.0, 3),
-            (3.0, 2997),
-        ]
-        assert len(call.changes) == 3003

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -85,15 +84,6 @@ def test_changes_from_another_database(folder: Path) -> None:
     assert same.stderr == "no changes\n"
 
 
-def test_a_complete_file_alone_has_nothing_to_be_compared_with(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    alone = Path(shutil.copy(folder / "roll_1.db", tmp_path_factory.mktemp("alone")))
-    result = run("changes", alone)
-    assert result.exit_code == 2
-    assert "give --base" in result.output
-
-
 def test_an_export_is_a_complete_database(folder: Path) -> None:
     out = folder / "out.db"
     assert run("export", folder / "roll_1.db", out).exit_code == 0
@@ -109,13 +99,6 @@ def test_an_export_is_a_complete_database(folder: Path) -> None:
     connection = sqlite3.connect(out)
     assert connection.execute("SELECT count(*) FROM bookings").fetchall() == [(3,)]
     connection.close()
-
-
-@pytest.mark.parametrize("name", ["base.db", "roll_1.db"])
-def test_the_shell_answers_queries(folder: Path, name: str) -> None:
-    answer = shell(folder / name, "SELECT passenger FROM bookings ORDER BY id LIMIT 2;\n.tables\n")
-    assert answer.returncode == 0
-    assert answer.stdout.split() == ["Alice", "Bob", "bookings"]
 
 
 def test_the_shell_runs_sql_from_the_command_line(folder: Path) -> None:

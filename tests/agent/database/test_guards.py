@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,16 @@ from reward_kit.errors import DatabaseError, ReadOnlyError, TooManyRowsError
     ("sql", "message"),
     [
         ("ATTACH ':memory:' AS other", "ATTACH is not allowed here"),
-        ("attach database '/etc/passwd' as p", "ATTACH is not allowed here"),
-        ("DETACH main", "DETACH is not allowed here"),
+        ("COMMIT", "COMMIT is not allowed here: a tool call is one transaction"),
+        ("/* x */ end transaction", "END is not allowed here"),
         ("VACUUM", "VACUUM is not allowed here"),
         ("VACUUM INTO '/tmp/stolen.db'", "VACUUM is not allowed here"),
         ("SELECT load_extension('x.so')", "load_extension"),
-        ("SELECT fts3_tokenizer('simple', x'00')", "fts3_tokenizer"),
         ("PRAGMA journal_mode = WAL", "PRAGMA journal_mode = WAL is not allowed here"),
         ("PRAGMA writable_schema = ON", "PRAGMA writable_schema = ON is not allowed here"),
         ("EXPLAIN PRAGMA writable_schema = ON", "PRAGMA writable_schema = ON is not allowed here"),
         ("PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = OFF is not allowed here"),
-        ("PRAGMA temp_store_directory = '/tmp'", "temp_store_directory"),
         ("PRAGMA query_only(0)", "PRAGMA query_only = 0 is not allowed here"),
-        ("PRAGMA trusted_schema = 1", "not allowed here"),
-        ("PRAGMA max_page_count = 999999999", "not allowed here"),
-        ("PRAGMA wal_checkpoint", "not allowed here"),
         ("CREATE VIRTUAL TABLE v USING csv(filename='/etc/passwd')", "a virtual table of the kind csv"),
     ],
 )
@@ -50,16 +44,12 @@ async def test_reaching_out_of_the_database_and_switching_its_safety_off_are_ref
     "sql",
     [
         "PRAGMA table_info(orders)",
-        "PRAGMA table_xinfo('orders')",
-        "PRAGMA foreign_key_list(orders)",
-        "PRAGMA index_list(orders)",
         "PRAGMA integrity_check",
         "PRAGMA user_version",
         "SELECT name FROM pragma_table_info('orders')",
         "SELECT sql FROM sqlite_master",
         "EXPLAIN QUERY PLAN SELECT * FROM orders",
         "SELECT value FROM json_each('[1, 2]')",
-        "VALUES (1), (2)",
         "WITH x AS (SELECT 1) SELECT * FROM x",
     ],
 )
@@ -92,21 +82,6 @@ async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path:
         assert await db.fetch_val(endless) == 1  # the first row is all that is fetched of it
 
 
-async def test_too_many_bytes_are_an_error_before_they_fill_the_memory(tmp_path: Path, mode: str) -> None:
-    endless = RUNAWAY.replace("count(*)", "zeroblob(:size)")
-    limits = Limits(max_result_bytes=32 << 20)
-    with Database.seed(tmp_path / "b.db", "", mode=mode, limits=limits) as base, base.fork() as db:
-        tracemalloc.start()
-        for size in (8 << 20, 50_000):
-            with pytest.raises(TooManyRowsError, match="more than 32 MiB"):
-                await db.fetch_all(endless, {"size": size})
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-
-        assert peak < 150 << 20
-        assert len(await db.fetch_all(f"{endless} LIMIT 20", {"size": 1 << 20})) == 20
-
-
 async def test_values_and_statements_have_a_largest_size(db: Database) -> None:
     if db.mode == "overlay" or sys.version_info >= (3, 11):  # sqlite3 cannot set limits before
         for sql in ("SELECT zeroblob(100000000)", "SELECT randomblob(100000000)"):
@@ -118,19 +93,6 @@ async def test_values_and_statements_have_a_largest_size(db: Database) -> None:
         await db.fetch_val(f"SELECT '{'a' * (1 << 20)}'")
 
     assert await db.fetch_val("SELECT length(zeroblob(50000000))") == 50_000_000
-
-
-async def test_a_database_cannot_grow_without_bounds(tmp_path: Path, mode: str) -> None:
-    limits = Limits(max_growth_bytes=1 << 20)
-    with (
-        Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base,
-        base.fork() as db,
-    ):
-        await db.execute("INSERT INTO t VALUES (zeroblob(500000))")
-        with pytest.raises(DatabaseError, match="full"):
-            await db.execute("INSERT INTO t VALUES (zeroblob(1000000))")
-
-        assert await db.fetch_val("SELECT count(*) FROM t") == 1
 
 
 ORDINARY_SCHEMA = """

@@ -46,29 +46,6 @@ def descriptors() -> int:
     return len(list(listing.iterdir()))
 
 
-def test_forks_do_not_see_each_other_and_the_base_stays_as_it_is(path: Path) -> None:
-    before = path.read_bytes()
-    base = BaseImage.open(path)
-    first, second = Overlay(base).connect(), Overlay(base).connect()
-    first.execute("UPDATE orders SET status = 'cancelled'")
-    second.execute("DELETE FROM orders WHERE order_id > '#W0000010'")
-    assert rows(first, "SELECT DISTINCT status FROM orders") == [("cancelled",)]
-    assert rows(second, "SELECT count(*), max(status) FROM orders") == [(10, "pending")]
-    assert rows(Overlay(base).connect(), "SELECT count(*), max(status) FROM orders") == [(3000, "pending")]
-    assert path.read_bytes() == before
-    assert sorted(p.name for p in path.parent.iterdir()) == ["base.db"]
-
-
-def test_a_fork_inside_a_transaction_is_refused(path: Path) -> None:
-    overlay = Overlay(BaseImage.open(path))
-    connection = overlay.connect()
-    connection.execute("BEGIN; UPDATE orders SET status = 'paid'")
-    with pytest.raises(DatabaseError, match="transaction"):
-        overlay.fork()
-    connection.execute("ROLLBACK")
-    assert overlay.fork().pristine
-
-
 def test_a_large_base_takes_one_descriptor_for_all_its_forks(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,18 +59,6 @@ def test_a_large_base_takes_one_descriptor_for_all_its_forks(
     del base, connections
     gc.collect()
     assert descriptors() == open_before
-
-
-def test_a_base_is_shared_while_it_is_in_use_and_read_anew_after_it_was_replaced(path: Path) -> None:
-    first = BaseImage.open(path)
-    assert BaseImage.open(path) is first
-    link = path.with_name("link.db")
-    os.link(path, link)
-    assert BaseImage.open(link) is first
-    path.unlink()
-    seed_base(path, "CREATE TABLE other (a)")
-    assert BaseImage.open(path).fingerprint != first.fingerprint
-    assert rows(Overlay(first).connect(), "SELECT count(*) FROM orders") == [(3000,)]
 
 
 def test_a_file_that_shrinks_and_grows_again_reads_zeros_not_old_content(path: Path) -> None:

@@ -88,16 +88,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len({row[0] for row in values} | {row[1] for row in values}) == 6
 
 
-def test_a_new_seed_replaces_a_base_and_a_faulty_one_does_not(tmp_path: Path) -> None:
-    path = seed_base(tmp_path / "base.db", "CREATE TABLE a (x)")
-    seed_base(path, "CREATE TABLE b (x)")
-    assert rows(path, "SELECT name FROM sqlite_master") == [("b",)]
-    with pytest.raises(BundleError):
-        seed_base(path, "CREATE TABLE c (x); oops")
-    assert rows(path, "SELECT name FROM sqlite_master") == [("b",)]
-    assert names(tmp_path) == ["base.db"]
-
-
 def test_a_dump_of_another_database_is_a_seed(tmp_path: Path) -> None:
     source = sqlite3.connect(":memory:")
     source.executescript(
@@ -150,35 +140,10 @@ def test_the_line_is_that_of_the_fault_where_sqlite_knows_it(tmp_path: Path) -> 
     assert message.startswith("flight_task/seed.sql:4: no such column: nope, in: SELECT a,")
 
 
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
-        ("ATTACH 'other.db' AS other", "reaching another file"),
-        ("VACUUM INTO 'other.db'", "reaching another file"),
-        ("SELECT load_extension('x')", "load_extension"),
-        ("PRAGMA writable_schema = ON", "PRAGMA writable_schema"),
-        ("PRAGMA temp_store_directory = '/tmp'", "PRAGMA temp_store_directory"),
-        ("PRAGMA trusted_schema = ON", "PRAGMA trusted_schema"),
-    ],
-)
-def test_seeds_cannot_reach_out_of_their_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    message = fault(tmp_path, f"CREATE TABLE t (a);\n{sql};")
-    assert message.startswith("flight_task/seed.sql:2: ")
-    assert f"{words}" in message
-    assert "is not allowed in a seed" in message
-
-
 def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
     assert fault(tmp_path, "BEGIN; CREATE TABLE t (a);") == (
         "flight_task/seed.sql: a transaction is begun and never ended. Add COMMIT."
     )
-
-
-def test_a_nul_character_is_a_fault(tmp_path: Path) -> None:
-    assert fault(tmp_path, "CREATE TABLE t (a);\n\0").startswith("flight_task/seed.sql:2: a NUL character")
 
 
 def test_foreign_keys_switched_on_late_are_checked(tmp_path: Path) -> None:
@@ -202,15 +167,6 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_missing_or_none_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    for folder in (tmp_path / "missing", file):
-        with pytest.raises(StorageError, match=r"there is no folder .*\. Make it first\."):
-            seed_base(folder / "base.db", "CREATE TABLE t (a)")
-    assert list(tmp_path.iterdir()) == [file]
 
 
 # -- scripts -----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
@@ -66,38 +65,6 @@ async def test_each_call_tells_its_own_changes_only(db: Database) -> None:
     assert db.changes(since=first.changes) != db.changes()
 
 
-async def test_changes_since_an_earlier_moment(db: Database) -> None:
-    await insert(db, "Dora")
-    earlier = db.changes()
-    await insert(db, "Emil")
-
-    assert [change.after["name"] for change in db.changes(since=earlier)] == ["Emil"]
-
-
-async def test_changes_asked_for_within_a_call_are_forgotten_with_it(db: Database) -> None:
-    async def failing() -> None:
-        async with db.tool_call():
-            await insert(db, "Dora")
-            async with db.transaction():
-                await insert(db, "Emil")
-                assert len(db.changes()) == 2
-                raise ValueError
-
-    with pytest.raises(ValueError):
-        await failing()
-    assert len(db.changes()) == 0
-
-    async with db.tool_call():
-        await insert(db, "Dora")
-        with contextlib.suppress(ValueError):
-            async with db.transaction():
-                await insert(db, "Emil")
-                assert len(db.changes()) == 2
-                raise ValueError
-        assert len(db.changes()) == 1
-    assert len(db.changes()) == 1
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
 async def test_a_call_that_raises_leaves_nothing_behind(db: Database, error: type[BaseException]) -> None:
     async def failing() -> None:
@@ -128,19 +95,6 @@ async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -
             await db.execute("INSERT INTO child VALUES (77)")
             await db.execute("INSERT INTO customers(id, name) VALUES (77, 'Dora')")
         assert await count(db, "child") == 1
-
-
-async def test_a_call_that_leaves_text_that_is_not_utf8_fails_as_a_whole(db: Database) -> None:
-    async def failing() -> None:
-        async with db.tool_call():
-            await insert(db, "Dora")
-            await db.execute("INSERT INTO customers(name) VALUES (CAST(x'ff' AS TEXT))")
-
-    with pytest.raises(DatabaseError):
-        await failing()
-
-    assert await count(db) == 3
-    assert len(db.changes()) == 0
 
 
 async def test_transactions_nest(db: Database) -> None:
@@ -204,24 +158,6 @@ async def test_parallel_calls_have_the_database_to_themselves_in_the_order_of_th
     assert log == [f"{name} {event}" for name in names for event in ("starts", "ends")]
 
 
-async def test_transactions_gathered_within_a_call_take_turns(db: Database) -> None:
-    async def part(name: str, fails: bool) -> None:
-        async with db.transaction():
-            await insert(db, name)
-            await asyncio.sleep(0.001)
-            await insert(db, f"{name} again")
-            if fails:
-                raise ValueError(name)
-
-    async with db.tool_call():
-        await asyncio.gather(part("a", True), part("b", False), part("c", True), return_exceptions=True)
-
-    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == [
-        "b",
-        "b again",
-    ]
-
-
 async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database) -> None:
     async def straggler() -> None:
         await asyncio.sleep(0.01)
@@ -234,38 +170,6 @@ async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database)
     with pytest.raises(DatabaseError, match="has ended"):
         await task
     assert await count(db) == 4
-
-
-async def test_calls_on_different_forks_do_not_wait_for_each_other(base: Database) -> None:
-    with base.fork() as left, base.fork() as right:
-        async with left.tool_call():
-            await insert(left, "Dora")
-            async with right.tool_call():
-                await insert(right, "Emil")
-                await insert(left, "Fred")
-
-            async def failing() -> None:
-                async with right.tool_call():
-                    await insert(right, "Gina")
-                    raise ValueError("undo")
-
-            with pytest.raises(ValueError, match="undo"):
-                await failing()
-
-        assert (await count(left), await count(right)) == (5, 4)
-
-
-async def test_statements_that_end_the_transaction_are_refused(db: Database) -> None:
-    async with db.tool_call():
-        await insert(db, "Dora")
-        for sql in ("COMMIT", "ROLLBACK", "BEGIN", "/* x */ end transaction", "BEGIN IMMEDIATE"):
-            with pytest.raises(DatabaseError, match="is not allowed here: a tool call is one transaction"):
-                await db.execute(sql)
-        await insert(db, "Emil")
-    with pytest.raises(DatabaseError, match="BEGIN is not allowed here"):
-        await db.execute("BEGIN")
-
-    assert await count(db) == 5
 
 
 async def test_savepoints_typed_by_a_tool_work_within_its_call(db: Database) -> None:
@@ -305,34 +209,6 @@ async def test_a_rollback_by_the_schema_ends_the_call_even_if_the_tool_ignores_i
     assert await count(db) == 4
 
 
-async def test_forking_inside_a_transaction_is_refused(db: Database) -> None:
-    async with db.tool_call():
-        await insert(db, "Dora")
-        with pytest.raises(DatabaseError, match="a transaction is open"):
-            db.fork()
-
-
-async def test_a_tool_in_a_thread_shares_the_transaction_of_its_call(db: Database) -> None:
-    def tool() -> int:
-        db.sync.execute("INSERT INTO customers(name) VALUES ('Dora')")
-        with db.sync.transaction():
-            db.sync.executemany("INSERT INTO customers(name) VALUES (?)", [["Emil"], ["Fred"]])
-        return db.sync.fetch_val("SELECT count(*) FROM customers")
-
-    async def failing() -> None:
-        async with db.tool_call():
-            assert await asyncio.to_thread(tool) == 6
-            raise ValueError("after the thread")
-
-    with pytest.raises(ValueError, match="after the thread"):
-        await failing()
-    assert await count(db) == 3
-
-    async with db.tool_call() as call:
-        assert await asyncio.to_thread(tool) == 6
-    assert [change.after["name"] for change in call.changes] == ["Dora", "Emil", "Fred"]
-
-
 async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlock(db: Database) -> None:
     started, proceed = asyncio.Event(), asyncio.Event()
 
@@ -364,3 +240,21 @@ async def test_a_thread_outside_the_context_of_its_call_does_not_wait_for_ever(t
             with pytest.raises(QueryTimeoutError, match=r"waited 0\.05 s for a tool call"):
                 # run_in_executor, unlike to_thread, leaves the context behind
                 await asyncio.get_running_loop().run_in_executor(None, db.sync.fetch_val, "SELECT 1")
+
+
+async def test_transactions_gathered_within_a_call_take_turns(db: Database) -> None:
+    async def part(name: str, fails: bool) -> None:
+        async with db.transaction():
+            await insert(db, name)
+            await asyncio.sleep(0.001)
+            await insert(db, f"{name} again")
+            if fails:
+                raise ValueError(name)
+
+    async with db.tool_call():
+        await asyncio.gather(part("a", True), part("b", False), part("c", True), return_exceptions=True)
+
+    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == [
+        "b",
+        "b again",
+    ]
