@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,78 +49,69 @@ def calls_of(rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return calls
 
 
+@pytest.fixture
+def episodes(tmp_path: Path) -> Iterator[Callable[[], Episode]]:
+    """``episodes()`` is a new episode of the first retail row."""
+    with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
+        task = bundle.tasks[0]
+        with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
+            yield lambda: Episode(task, 0, database=base.fork())
+
+
 async def test_every_command_calls_its_tool_on_the_rollouts_database(
-    factory: FastWorkflow, retail_rows: dict[str, Any], tmp_path: Path, trained: FastWorkflowHome
+    factory: FastWorkflow,
+    retail_rows: dict[str, Any],
+    trained: FastWorkflowHome,
+    episodes: Callable[[], Episode],
 ) -> None:
     calls = calls_of(retail_rows)
     commands = {path.stem for path in (trained.workflow() / "_commands").glob("*.py")}
     assert len(commands) == 15
     assert commands == set(calls)
-    (worker,) = factory.pool.workers
-    with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
-        task = bundle.tasks[0]
-        with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
-            for name, arguments in calls.items():
-                with base.fork() as database:
-                    rollout = Episode(task, 0, database=database)
-                    agent = factory()
-                    await agent.join(rollout.rollout)
-                    answer = await worker.ask(
-                        "action", rollout=rollout.id, command=name, parameters=arguments
-                    )
-                    assert len(rollout.tool_calls) == 1, (name, answer)
-                    (call,) = rollout.tool_calls
-                    assert (call.name, call.arguments) == (name, arguments)
-                    if name == "transfer_to_human_agents":
-                        assert rollout.stop_reason == "terminal_tool"
-                    else:
-                        assert call.content in answer["text"]
-                    await agent.close()
-
-
-async def test_the_same_call_in_two_turns_is_made_twice(factory: FastWorkflow, tmp_path: Path) -> None:
-    (worker,) = factory.pool.workers
-    with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
-        task = bundle.tasks[0]
-        with (
-            Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base,
-            base.fork() as database,
-        ):
-            rollout = Episode(task, 0, database=database)
+    for name, arguments in calls.items():
+        with episodes() as rollout:
             agent = factory()
-            await agent.join(rollout.rollout)
-            for _ in range(2):
-                answer = await worker.ask(
-                    "action", rollout=rollout.id, command="calculate", parameters={"expression": "1 + 1"}
-                )
-                assert "2" in answer["text"]
-            assert len(rollout.tool_calls) == 2
+            worker = await agent.join(rollout.rollout)
+            answer = await worker.ask("action", rollout=rollout.id, command=name, parameters=arguments)
+            assert len(rollout.tool_calls) == 1, (name, answer)
+            (call,) = rollout.tool_calls
+            assert (call.name, call.arguments) == (name, arguments)
+            if name == "transfer_to_human_agents":
+                assert rollout.stop_reason == "terminal_tool"
+            else:
+                assert call.content in answer["text"]
             await agent.close()
 
 
+async def test_the_same_call_in_two_turns_is_made_twice(
+    factory: FastWorkflow, episodes: Callable[[], Episode]
+) -> None:
+    with episodes() as rollout:
+        worker = await factory().join(rollout.rollout)
+        for _ in range(2):
+            answer = await worker.ask(
+                "action", rollout=rollout.id, command="calculate", parameters={"expression": "1 + 1"}
+            )
+            assert "2" in answer["text"]
+        assert len(rollout.tool_calls) == 2
+
+
 async def test_a_turn_that_is_called_off_ends_before_its_next_model_call(
-    factory: FastWorkflow, models: StubServer, tmp_path: Path
+    factory: FastWorkflow, models: StubServer, episodes: Callable[[], Episode]
 ) -> None:
     models.script(AGENT, lambda _request, _place: Answer(content="late", delay=1.0))
-    (worker,) = factory.pool.workers
-    with TaskBundle.load(ROOT / "tau_retail_task" / "task.jsonl") as bundle:
-        task = bundle.tasks[0]
-        with (
-            Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base,
-            base.fork() as database,
-        ):
-            rollout = Episode(task, 0, database=database)
-            await factory().join(rollout.rollout)
-            turn = asyncio.ensure_future(worker.ask("turn", rollout=rollout.id, text="Hello"))
-            while not models.requests_for(AGENT):  # noqa: ASYNC110 - the server is in another thread
-                await asyncio.sleep(0.02)
-            await worker.ask("cancel", rollout=rollout.id)
-            assert (await turn)["status"] == "stopped"
-            assert len(models.requests_for(AGENT)) == 1
-            assert worker.alive
-            assert list(worker._folder.glob("rollout-*"))
-            assert "error" not in await worker.ask("close", rollout=rollout.id)
-            assert not list(worker._folder.glob("rollout-*")), "a rollout leaves nothing behind"
+    with episodes() as rollout:
+        worker = await factory().join(rollout.rollout)
+        turn = asyncio.ensure_future(worker.ask("turn", rollout=rollout.id, text="Hello"))
+        while not models.requests_for(AGENT):  # noqa: ASYNC110 - the server is in another thread
+            await asyncio.sleep(0.02)
+        await worker.ask("cancel", rollout=rollout.id)
+        assert (await turn)["status"] == "stopped"
+        assert len(models.requests_for(AGENT)) == 1
+        assert worker.alive
+        assert list(worker._folder.glob("rollout-*"))
+        assert "error" not in await worker.ask("close", rollout=rollout.id)
+        assert not list(worker._folder.glob("rollout-*")), "a rollout leaves nothing behind"
 
 
 async def test_an_untrained_workflow_is_told_before_the_run(

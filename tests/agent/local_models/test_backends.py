@@ -27,16 +27,21 @@ def command(path: Path) -> list[str]:
 ADDRESS = ["--host", "127.0.0.1", "--port", "4321"]
 
 
-def test_vllm_comes_first_for_a_folder(folder: Path, installed: Install) -> None:
-    installed("vllm")
-    installed("transformers")
-    installed("llama-server")
-    assert command(folder) == ["vllm", "serve", str(folder), "--served-model-name", "local-model", *ADDRESS]
-
-
-def test_transformers_serves_a_folder_where_there_is_no_vllm(folder: Path, installed: Install) -> None:
-    installed("transformers")
-    assert command(folder) == ["transformers", "serve", "/link", *ADDRESS]
+@pytest.mark.parametrize(
+    ("programs", "kind", "expected"),
+    [
+        (["vllm", "transformers"], "folder", "vllm serve {} --served-model-name local-model"),
+        (["transformers", "llama-server"], "folder", "transformers serve /link"),
+        (["vllm", "llama-server"], "gguf", "llama-server --model {} --alias local-model --jinja"),
+    ],
+)
+def test_the_first_installed_program_for_its_kind_serves_a_model(
+    folder: Path, gguf: Path, installed: Install, programs: list[str], kind: str, expected: str
+) -> None:
+    for program in programs:
+        installed(program)
+    path = folder if kind == "folder" else gguf
+    assert command(path) == [*expected.format(path).split(), *ADDRESS]
 
 
 def test_earlier_releases_of_transformers_take_the_model_as_an_option(
@@ -44,13 +49,6 @@ def test_earlier_releases_of_transformers_take_the_model_as_an_option(
 ) -> None:
     installed("transformers", help=OLD_HELP)
     assert command(folder) == ["transformers", "serve", "--force-model", "/link", *ADDRESS]
-
-
-def test_llama_server_serves_a_file(gguf: Path, installed: Install) -> None:
-    installed("vllm")
-    installed("llama-server")
-    expected = ["llama-server", "--model", str(gguf), "--alias", "local-model", "--jinja", *ADDRESS]
-    assert command(gguf) == expected
 
 
 def test_the_python_package_serves_a_file_where_there_is_no_llama_server(

@@ -94,8 +94,8 @@ async def test_it_is_told_what_is_going_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    installed("vllm", delay=1.5)
-    monkeypatch.setattr(server, "SECONDS_BETWEEN_NOTES", 0.5)
+    installed("vllm", delay=0.6)
+    monkeypatch.setattr(server, "SECONDS_BETWEEN_NOTES", 0.2)
     with shown_on(sys.stderr):
         await ask(folder)
     lines = capsys.readouterr().err.splitlines()
