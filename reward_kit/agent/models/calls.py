@@ -9,7 +9,7 @@ import asyncio
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.network import LONGEST_WAIT
 from reward_kit.errors import ModelError, ModelSetupError
@@ -17,6 +17,7 @@ from reward_kit.errors import ModelError, ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 
+    from reward_kit.agent.base.deadline import Deadline
     from reward_kit.agent.base.types import Completion, Message, Model, Role
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 BAD_REQUEST = frozenset({400, 422})
 
 _random = random.SystemRandom()
-
-
-class Clock(Protocol):
-    """The time limit of a rollout, which can be paused."""
-
-    def hold(self) -> None:
-        """Stop, until ``go_on`` has been called as often as this."""
-
-    def go_on(self) -> None:
-        """Run again."""
 
 
 @dataclass(slots=True)
@@ -49,7 +40,7 @@ class Caller:
     task: Hashable = field(default_factory=object)
     index: int = 0
     attempt: int = 0
-    clock: Clock | None = None
+    clock: Deadline | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -153,13 +144,21 @@ def _for_all(fault: ModelError) -> ModelError:
     return error
 
 
+class Request(NamedTuple):
+    """A request to a provider's address: its number of characters, and one attempt at it."""
+
+    provider: str
+    address: str | None
+    size: int
+    attempt: Callable[[Limiter | None], Awaitable[Completion | ModelError]]
+
+
 class RemoteModel:
     """A model at a provider, asked for each answer through ``ask``.
 
     ``timeout`` is in seconds for one attempt; a fault that may pass is raised after ``retries`` further
     attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, on top of what the
-    provider asks for. With ``limiters``, calls go through the limiter of the provider. Subclasses write a
-    request, and make one attempt with it.
+    provider asks for. With ``limiters``, calls go through the limiter of the provider.
     """
 
     def __init__(
@@ -192,13 +191,13 @@ class RemoteModel:
     ) -> Completion:
         """Ask the model; raises ``ModelError`` or one of its subclasses if it does not answer."""
         request = self._request(messages, tools, seed, parallel_tool_calls)
-        limiter = None if self._limiters is None else self._limiters.of(*self._place())
+        limiter = None if self._limiters is None else self._limiters.of(request.provider, request.address)
         return await ask(
-            lambda: self._attempt(request, limiter),
+            lambda: request.attempt(limiter),
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,
-            size=0 if limiter is None else self._size(request),
+            size=request.size,
             caller=caller,
         )
 
@@ -210,24 +209,13 @@ class RemoteModel:
         """Close the connections."""
         raise NotImplementedError
 
-    def _place(self) -> tuple[str, str | None]:
-        """The provider and its address."""
-        raise NotImplementedError
-
     def _request(
         self,
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         seed: int | None,
         parallel_tool_calls: bool,
-    ) -> Any:
-        raise NotImplementedError
-
-    def _size(self, request: Any) -> int:
-        """Number of characters that are counted in tokens."""
-        raise NotImplementedError
-
-    async def _attempt(self, request: Any, limiter: Limiter | None) -> Completion | ModelError:
+    ) -> Request:
         raise NotImplementedError
 
 

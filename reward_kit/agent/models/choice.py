@@ -34,39 +34,23 @@ def find_models(
                 f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
                 remedy=f"Give it again: {flag} {hidden[0]}=...",
             )
+    common: dict[str, Any] = {
+        "client": config.client,
+        "retries": config.retries,
+        "timeout": config.call_timeout,
+    }
+    agents = {"temperature": config.temperature, "model_args": dict(config.model_args)}
+    users = {"model_args": dict(config.user_model_args)}
     servers = ModelServers()
+
+    def model(name: str, provider: str | None, options: dict[str, Any]) -> Model:
+        if names_local_model(name, provider=provider, model_args=options["model_args"]):
+            return LocalModel(servers.of(name), **options)
+        return remote_model(name, provider, limiters=limiters, **options)
+
     models: dict[Role, Model] = {}
     if agent and config.model:
-        models["agent"] = _model(
-            config.model,
-            config.provider,
-            config,
-            servers,
-            limiters,
-            temperature=config.temperature,
-            model_args=dict(config.model_args),
-        )
+        models["agent"] = model(config.model, config.provider, common | agents)
     if user and config.sim_model:
-        models["user"] = _model(
-            config.sim_model,
-            config.user_provider,
-            config,
-            servers,
-            limiters,
-            model_args=dict(config.user_model_args),
-        )
+        models["user"] = model(config.sim_model, config.user_provider, common | users)
     return models
-
-
-def _model(
-    name: str,
-    provider: str | None,
-    config: EvaluationConfig,
-    servers: ModelServers,
-    limiters: Limiters,
-    **more: Any,
-) -> Model:
-    more.update(retries=config.retries, timeout=config.call_timeout)
-    if names_local_model(name, provider=provider, model_args=more["model_args"]):
-        return LocalModel(servers.of(name), client=config.client, **more)
-    return remote_model(name, provider, client=config.client, limiters=limiters, **more)

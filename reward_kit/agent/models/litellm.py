@@ -9,10 +9,11 @@ import functools
 import json
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import secrets_in
-from reward_kit.agent.models.calls import RemoteModel
+from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import (
     base_from_environment,
     check_address,
@@ -97,18 +98,13 @@ class LiteLLMModel(RemoteModel):
         if close is not None:
             await close()
 
-    def _place(self) -> tuple[str, str | None]:
-        provider = resolve(self.name, self.provider)[1]
-        given = self.model_args.get("api_base") or self.model_args.get("base_url")
-        return provider, given or base_from_environment(provider)
-
     def _request(
         self,
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         seed: int | None,
         parallel_tool_calls: bool,
-    ) -> dict[str, Any]:
+    ) -> Request:
         name, provider = resolve(self.name, self.provider)
         request: dict[str, Any] = {
             "model": name,
@@ -129,7 +125,10 @@ class LiteLLMModel(RemoteModel):
                 request["parallel_tool_calls"] = False
         if "api_key" not in request and needs_no_key(provider, request.get("api_base")):
             request["api_key"] = "none"
-        return {key: value for key, value in request.items() if value is not None}
+        request = {key: value for key, value in request.items() if value is not None}
+        address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
+        size = len(json.dumps([request["messages"], tools], default=str))
+        return Request(provider, address, size, partial(self._attempt, request))
 
     def _check_tools(self, name: str, provider: str) -> None:
         """Raise ``ModelSetupError`` if LiteLLM would drop the tools, or paste them into the prompt."""
@@ -142,9 +141,6 @@ class LiteLLMModel(RemoteModel):
             place=f"model {name} ({provider})",
             remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
         )
-
-    def _size(self, request: dict[str, Any]) -> int:
-        return len(json.dumps([request["messages"], request.get("tools")], default=str))
 
     async def _attempt(self, request: dict[str, Any], limiter: Limiter | None) -> Completion | ModelError:
         model, provider = request["model"], request["custom_llm_provider"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin
 
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from reward_kit.agent.base.redaction import label, secrets_in
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.models.calls import RemoteModel
+from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, base_from_environment, body_arguments
 from reward_kit.agent.models.errors import model_error
 from reward_kit.agent.models.litellm_library import (
@@ -81,16 +82,13 @@ class OpenAIModel(RemoteModel):
             await self._session.close()
             self._session = None
 
-    def _place(self) -> tuple[str, str | None]:
-        return PROVIDER, self._endpoint.base
-
     def _request(
         self,
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         seed: int | None,
         parallel_tool_calls: bool,
-    ) -> bytes:
+    ) -> Request:
         """The JSON of a request; arguments and tools are encoded once for all of them."""
         parts = [self._fixed, f'"messages": {_encoded([_sent(message) for message in messages])}']
         if seed is not None:
@@ -104,14 +102,12 @@ class OpenAIModel(RemoteModel):
             parts.append(f'"tools": {self._tools[key][1]}')
             if not parallel_tool_calls:
                 parts.append('"parallel_tool_calls": false')
-        return f"{{{', '.join(parts)}}}".encode()
+        body = f"{{{', '.join(parts)}}}".encode()
+        return Request(PROVIDER, self._endpoint.base, len(body), partial(self._attempt, body))
 
-    def _size(self, request: bytes) -> int:
-        return len(request)
-
-    async def _attempt(self, request: bytes, limiter: Limiter | None) -> Completion | ModelError:
+    async def _attempt(self, body: bytes, limiter: Limiter | None) -> Completion | ModelError:
         try:
-            return await read_answer(await self._post(request, limiter), self._endpoint.model, self._secrets)
+            return await read_answer(await self._post(body, limiter), self._endpoint.model, self._secrets)
         except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
             fault = model_error(
                 error,
