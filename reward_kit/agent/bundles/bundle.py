@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, placeholder_fault, read_user_prompts
-from reward_kit.agent.bundles.imports import BundleImports, absolute
+from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.seed import Seed, SeedSource, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
-from reward_kit.agent.bundles.task import Reward, Task, select_tasks
+from reward_kit.agent.bundles.task import Task, select_tasks
 from reward_kit.agent.bundles.task_row import RowFaults
-from reward_kit.agent.bundles.toolset import end_goal_reward, load_registry, load_reward, required_fields
+from reward_kit.agent.bundles.toolset import FoundReward, load_registry, load_reward
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -182,28 +182,10 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     return seeds
 
 
-class _FoundReward(NamedTuple):
-    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
-
-    function: Reward
-    required: frozenset[str]
-    missing: str | None = None
-
-
-def _found_reward(imports: BundleImports, toolset: str, reward: str | None) -> _FoundReward:
-    function = load_reward(imports, toolset, reward)
-    if function is not None:
-        return _FoundReward(function, frozenset(required_fields(function)))
-    module = absolute(imports.folder, toolset.partition(":")[0])
-    package = module.rpartition(".")[0] or imports.folder.name
-    missing = f"{package.replace('.', '/')}/reward.py"
-    return _FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
-
-
 def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
     registries: dict[tuple[str, bool], ToolRegistry | BundleError] = {}
-    rewards: dict[tuple[str, str | None], _FoundReward | BundleError] = {}
+    rewards: dict[tuple[str, str | None], FoundReward | BundleError] = {}
     tasks: list[Task] = []
     faults = RowFaults()
     for row, seed in zip(read.rows, read.seeds, strict=True):
@@ -216,7 +198,7 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
             continue
         named = (row.toolset, row.reward)
         if named not in rewards:
-            rewards[named] = _or_error(_found_reward, imports, *named)
+            rewards[named] = _or_error(load_reward, imports, *named)
         reward = rewards[named]
         if isinstance(reward, BundleError):
             faults.add(row, "reward", str(reward))

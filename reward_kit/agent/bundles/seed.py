@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import inspect
 import re
+import symtable
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -149,7 +150,8 @@ class SeedScript:
             self._tree = ast.parse(self.source)
         except SyntaxError as error:
             raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
-        if not any(ENTRY in _names(node) for node in self._tree.body):
+        names = symtable.symtable(self.source, str(path), "exec")
+        if ENTRY not in names.get_identifiers() or not _is_defined(names.lookup(ENTRY)):
             raise BundleError(f'has no "def {ENTRY}(db)"', place=str(path))
 
     def fingerprint(self) -> bytes:
@@ -164,10 +166,13 @@ class SeedScript:
 
     def _inputs(self) -> list[str]:
         for node in self._tree.body:
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or INPUTS not in _names(node):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if INPUTS not in map(ast.unparse, targets):
                 continue
             with suppress(ValueError):
-                value = ast.literal_eval(node.value) if node.value else None
+                value = ast.literal_eval(node.value)
                 if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
                     return list(value)
             fault = f'"{INPUTS}" must be a literal list of file names such as ["data/users.json"]'
@@ -204,15 +209,8 @@ class SeedScript:
             raise BundleError(fault, place=self.place, remedy='Write a plain "def".')
 
 
-def _names(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module defines."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return [node.name]
-    if isinstance(node, ast.ImportFrom):
-        return [alias.asname or alias.name for alias in node.names]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def _is_defined(name: symtable.Symbol) -> bool:
+    return name.is_assigned() or name.is_imported()
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
@@ -11,7 +12,6 @@ from reward_kit.agent.bundles.task_row import INJECTED
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from types import ModuleType
 
@@ -25,6 +25,7 @@ REWARD = "reward"
 EVALUATE = "evaluate"
 
 _MISSING = object()
+Reward = Callable[..., Any]
 
 
 def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True) -> ToolRegistry:
@@ -64,38 +65,47 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
 
 
-def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Callable[..., Any] | None:
+class FoundReward(NamedTuple):
+    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
+
+    function: Reward
+    required: frozenset[str]
+    missing: str | None = None
+
+
+def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> FoundReward:
     """The reward ``module:function``; without one, ``evaluate`` in the tools' sibling ``reward``.
 
-    None if there is no such module. Raises ``BundleError`` if it is not a reward.
+    If there is no such module, it is ``end_goal_reward``. Raises ``BundleError`` if it is not a reward.
     """
     if reward is None:
         package = absolute(imports.folder, toolset.partition(":")[0]).rpartition(".")[0]
         module_name, function_name = f"{package}.{REWARD}" if package else REWARD, EVALUATE
         if not imports.exists(module_name):
-            return None
+            missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"
+            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
     else:
         module_name, _, function_name = reward.partition(":")
     function = getattr(_import(imports, module_name, REWARD), function_name, None)
-    place = f"{module_name}:{function_name}"
+    place, remedy = f"{module_name}:{function_name}", 'Write "def evaluate(messages, *, db, **kwargs)".'
     if function is None:
         raise BundleError(f"module {module_name!r} has no {function_name!r}")
     if not callable(function):
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
-    remedy = 'Write "def evaluate(messages, *, db, **kwargs)".'
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:  # some functions written in C
         raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy) from None
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         fault = f"{place} does not take **kwargs, but a reward is called with all fields of its row"
         raise BundleError(fault, remedy=remedy)
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            fault = f"{place} takes {name!r} by position only, but is called by keywords"
+    needed = [one for one in parameters if one.default is one.empty]
+    for one in needed:
+        if one.kind is one.POSITIONAL_ONLY:
+            fault = f"{place} takes {one.name!r} by position only, but is called by keywords"
             raise BundleError(fault, remedy=remedy)
-    checked: Callable[..., Any] = function
-    return checked
+    by_name = {one.name for one in needed if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    return FoundReward(function, frozenset(by_name - INJECTED))
 
 
 def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any) -> EvaluateResult:  # noqa: ARG001 - the form of every reward
@@ -110,17 +120,6 @@ def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any)
     return EvaluateResult(
         score=score, reason=reason, metrics={"end_goal": MetricResult(score=score, reason=reason)}
     )
-
-
-def required_fields(reward: Callable[..., Any]) -> list[str]:
-    """The row fields without which ``reward`` cannot be called."""
-    return [
-        name
-        for name, parameter in inspect.signature(reward).parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in INJECTED
-    ]
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
