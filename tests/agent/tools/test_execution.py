@@ -1,3 +1,5 @@
+"""One call of a tool: what the model sees of its result, its faults, its time limit."""
+
 from __future__ import annotations
 
 import asyncio
@@ -6,16 +8,27 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from reward_kit.agent.tools.execution import ToolResult
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import ToolError
 
 
 class Stop(BaseException):
     """Stands for whatever ends a rollout from inside a tool."""
+
+
+async def call(
+    function: Callable[..., Any], arguments: Any = None, *, timeout: float = 60, **options: Any
+) -> ToolResult:
+    """The result of a tool named ``book``."""
+    registry = ToolRegistry("tools", tool_timeout=timeout)
+    registry.tool(name="book", terminal=options.pop("terminal", False))(function)
+    return await registry.call("book", arguments, **options)
 
 
 # What comes of a call
@@ -36,21 +49,17 @@ class Stop(BaseException):
         (asyncio.CancelledError(), "failed", "Error: CancelledError"),
     ],
 )
-@pytest.mark.parametrize("kind", ["async def", "def"])
+@pytest.mark.parametrize("is_async", [True, False])
 async def test_whatever_a_tool_raises_becomes_an_error_text(
-    error: BaseException, status: str, content: str | None, kind: str
+    error: BaseException, status: str, content: str | None, is_async: bool
 ) -> None:
-    registry = ToolRegistry("tools")
-
     def sync_tool():
         raise error
 
     async def async_tool():
         raise error
 
-    registry.tool(name="book")(async_tool if kind == "async def" else sync_tool)
-
-    result = await registry.call("book", {})
+    result = await call(async_tool if is_async else sync_tool)
 
     assert result.status == status
     assert result.content.startswith("Error: ")
@@ -58,52 +67,34 @@ async def test_whatever_a_tool_raises_becomes_an_error_text(
 
 
 async def test_the_traceback_is_for_logs_and_never_for_the_model(caplog: pytest.LogCaptureFixture) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def book():
+    async def fails():
         raise ValueError("boom")
 
-    @registry.tool
-    async def refuse():
+    async def refuses():
         raise ToolError("no")
 
     with caplog.at_level(logging.DEBUG, "reward_kit"):
-        result = await registry.call("book", {})
+        result = await call(fails)
 
     assert result.error is not None
     assert "test_execution.py" in result.error
     assert "Traceback" not in result.content
     assert "test_execution.py" in caplog.text
-    assert (await registry.call("refuse", {})).error is None
+    assert (await call(refuses)).error is None
 
 
-async def test_the_end_of_the_rollout_and_ctrl_c_pass_through() -> None:
-    registry = ToolRegistry("tools")
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+async def test_the_end_of_the_rollout_and_ctrl_c_pass_through(error: type[BaseException]) -> None:
+    def stop():
+        raise error
 
-    @registry.tool
-    async def stop():
-        raise Stop
-
-    @registry.tool
-    def interrupt():
-        raise KeyboardInterrupt
-
-    with pytest.raises(Stop):
-        await registry.call("stop", {})
-    with pytest.raises(KeyboardInterrupt):
-        await registry.call("interrupt", {})
+    with pytest.raises(error):
+        await call(stop)
 
 
 @pytest.mark.parametrize("arguments", [None, "", "  ", "null", "{}", {}, b"{}"])
 async def test_models_have_many_ways_to_write_no_arguments(arguments: Any) -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
-    async def ping():
-        return "pong"
-
-    assert await registry.execute_tool("ping", arguments) == "pong"
+    assert (await call(lambda: "pong", arguments)).content == "pong"
 
 
 @pytest.mark.parametrize(
@@ -124,65 +115,45 @@ async def test_models_have_many_ways_to_write_no_arguments(arguments: Any) -> No
     ],
 )
 async def test_what_is_no_json_object_is_refused_before_the_tool_runs(arguments: Any, fault: str) -> None:
-    registry = ToolRegistry("tools")
     ran = []
 
-    @registry.tool
     async def take(a: Any):
         ran.append(a)
 
-    result = await registry.call("take", arguments)
+    result = await call(take, arguments)
 
     assert result.status == "invalid_arguments"
-    assert result.content.startswith("Error: invalid arguments for tool 'take': ")
+    assert result.content.startswith("Error: invalid arguments for tool 'book': ")
     assert fault in result.content
     assert not ran
 
 
 async def test_a_terminal_tool_ends_the_rollout_only_when_it_ran() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool(terminal=True)
     async def transfer(summary: str):
         if not summary:
             raise ToolError("say why")
         return "done"
 
-    assert (await registry.call("transfer", {"summary": "angry"})).terminal
-    assert not (await registry.call("transfer", {"summary": ""})).terminal
-    assert not (await registry.call("transfer", {})).terminal
-
-
-# What is injected
+    assert (await call(transfer, {"summary": "angry"}, terminal=True)).terminal
+    assert not (await call(transfer, {"summary": ""}, terminal=True)).terminal
+    assert not (await call(transfer, {}, terminal=True)).terminal
 
 
 async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None:
-    registry = ToolRegistry("tools")
-
-    @registry.tool
     async def needs(db):
         return "ran"
 
-    @registry.tool
     async def copes(db=None):
         return f"got {db}"
 
-    assert (
-        await registry.execute_tool("needs", {}) == "Error: tool 'needs' needs a database and none was given"
-    )
-    assert await registry.execute_tool("copes", {}) == "got None"
-
-
-# Functions that block
+    assert (await call(needs)).content == "Error: tool 'book' needs a database and none was given"
+    assert (await call(copes)).content == "got None"
 
 
 async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
-    registry = ToolRegistry("tools")
-
     async def answer(n: int):
         return n
 
-    @registry.tool
     def wrapped(n: int):
         return answer(n)
 
@@ -190,37 +161,29 @@ async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
         async def __call__(self, n: int):
             return -n
 
-    registry.tool(name="object")(Negation())
-    registry.tool(name="partial")(functools.partial(Negation.__call__, Negation()))
-
-    assert await registry.execute_tool("wrapped", {"n": 1}) == "1"
-    assert await registry.execute_tool("object", {"n": 1}) == "-1"
-    assert await registry.execute_tool("partial", {"n": 1}) == "-1"
+    assert (await call(wrapped, {"n": 1})).content == "1"
+    assert (await call(Negation(), {"n": 1})).content == "-1"
+    assert (await call(functools.partial(Negation.__call__, Negation()), {"n": 1})).content == "-1"
 
 
 # Time limits and cancellation
 
 
-@pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_a_tool_that_hangs_is_a_failed_call(kind: str) -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.05)
-
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_that_hangs_is_a_failed_call(is_async: bool) -> None:
     async def async_tool():
         await asyncio.Event().wait()
 
     def sync_tool():
         time.sleep(5)
 
-    registry.tool(name="hang")(async_tool if kind == "async def" else sync_tool)
+    result = await call(async_tool if is_async else sync_tool, timeout=0.05)
 
-    result = await registry.call("hang", {})
-
-    assert (result.status, result.content) == ("failed", "Error: tool 'hang' did not finish within 0.05 s")
+    assert (result.status, result.content) == ("failed", "Error: tool 'book' did not finish within 0.05 s")
 
 
-@pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_cancelling_the_caller_cancels_the_call(kind: str) -> None:
-    registry = ToolRegistry("tools")
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_cancelling_the_caller_cancels_the_call(is_async: bool) -> None:
     started = threading.Event()
     release = threading.Event()
 
@@ -232,20 +195,21 @@ async def test_cancelling_the_caller_cancels_the_call(kind: str) -> None:
         started.set()
         release.wait(30)
 
-    registry.tool(name="hang")(async_tool if kind == "async def" else sync_tool)
-    call = asyncio.create_task(registry.call("hang", {}))
+    running = asyncio.create_task(call(async_tool if is_async else sync_tool))
     assert await asyncio.to_thread(started.wait, 30)
-    call.cancel()
+    running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await call
+        await running
     release.set()
 
 
-async def test_a_tool_that_cleans_up_when_out_of_time_may_take_a_moment_and_still_answer() -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.02)
+async def test_the_callers_own_time_limit_is_not_taken_for_the_tools() -> None:
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(call(asyncio.Event().wait), 0.02)
 
-    @registry.tool
+
+async def test_a_tool_that_cleans_up_when_out_of_time_may_take_a_moment_and_still_answer() -> None:
     async def stubborn():
         try:
             await asyncio.Event().wait()
@@ -253,33 +217,19 @@ async def test_a_tool_that_cleans_up_when_out_of_time_may_take_a_moment_and_stil
             await asyncio.sleep(0)
             return "late but whole"
 
-    result = await registry.call("stubborn", {})
+    result = await call(stubborn, timeout=0.02)
 
     assert (result.status, result.content) == ("ok", "late but whole")
-    await asyncio.sleep(0)
 
 
-# A tool that keeps the event loop to itself
-
-
-def block(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-async def test_a_tool_that_blocks_past_its_limit_is_told_as_one_that_held_up_all() -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.1)
-
-    @registry.tool
-    async def blocks():
-        block(0.4)
+async def test_a_tool_that_blocks_past_its_limit_is_named_as_one_that_held_up_all() -> None:
+    async def blocks(refuses: bool = False):
+        time.sleep(0.4)  # noqa: ASYNC251 - the very mistake that is tested
+        if refuses:
+            raise ToolError("no")
         return "done"
 
-    @registry.tool
-    async def refuses():
-        block(0.4)
-        raise ToolError("no")
-
-    result, refused = await registry.call("blocks", {}), await registry.call("refuses", {})
+    result, refused = await call(blocks, timeout=0.1), await call(blocks, {"refuses": True}, timeout=0.1)
 
     assert (result.status, result.content) == ("ok", "done")
     assert (refused.status, refused.content) == ("refused", "Error: no")
@@ -298,13 +248,11 @@ async def test_a_key_of_the_environment_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     monkeypatch.setenv("AIRLINE_API_KEY", "canary-4711-canary")
-    registry = ToolRegistry("tools")
 
-    @registry.tool
     async def asks():
         raise error("the airline refused canary-4711-canary")
 
-    result = await registry.call("asks", {})
+    result = await call(asks)
 
     assert result.content == "Error: the airline refused [hidden]"
     assert "canary" not in f"{result.error} {result.raised}"
