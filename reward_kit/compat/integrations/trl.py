@@ -35,26 +35,15 @@ def create_trl_adapter(
     prompt_text = user_message_fn or str
     reply_text = assistant_message_fn or completion_text
 
-    def adapter(prompts: list[Any], completions: list[Any] | None = None, **columns: Any) -> list[float]:
-        replies = [""] * len(prompts) if completions is None else completions
-        count = _common_length(prompts, replies)
-        mapped = {
-            argument: _column(columns, column, count)
-            for column, argument in dataset_to_reward_kwargs_map.items()
-        }
+    def score(prompt: Any, reply: Any, sample: dict[str, Any]) -> float:
+        messages = [
+            Message(role="user", content=prompt_text(prompt)),
+            Message(role="assistant", content=reply_text("" if reply is None else reply)),
+        ]
+        own = {argument: sample[column] for column, argument in dataset_to_reward_kwargs_map.items()}
+        return float(reward_fn(messages=messages, **{**(static_reward_kwargs or {}), **own})["score"])
 
-        def score(i: int) -> float:
-            messages = [
-                Message(role="user", content=prompt_text(prompts[i])),
-                Message(role="assistant", content=reply_text(replies[i])),
-            ]
-            own = {argument: values[i] for argument, values in mapped.items()}
-            result = reward_fn(messages=messages, **{**(static_reward_kwargs or {}), **own})
-            return float(result["score"])
-
-        return [_score_or_zero(score, i) for i in range(count)]
-
-    return adapter
+    return _adapter(score, list(dataset_to_reward_kwargs_map))
 
 
 def conversation_adapter(reward: Callable[..., EvaluateResult]) -> TrlReward:
@@ -64,18 +53,43 @@ def conversation_adapter(reward: Callable[..., EvaluateResult]) -> TrlReward:
     the prompts are whole conversations. The column ``solution`` is the ground truth.
     """
 
+    def score(prompt: Any, reply: Any, sample: dict[str, Any]) -> float:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        if reply is not None:
+            messages.append({"role": "assistant", "content": completion_text(reply)})
+        solution = sample["solution"]
+        if isinstance(solution, list):
+            solution = solution[0] if solution else None
+        truth = None if solution is None else str(solution)
+        return reward(messages=messages, ground_truth=truth).score
+
+    return _adapter(score, ["solution"], optional=True)
+
+
+def _adapter(
+    score: Callable[[Any, Any, dict[str, Any]], float], names: list[str], *, optional: bool = False
+) -> TrlReward:
+    """Make the adapter that scores each prompt with its completion and its values of the columns."""
+
     def adapter(prompts: list[Any], completions: list[Any] | None = None, **columns: Any) -> list[float]:
-        count = len(prompts) if completions is None else _common_length(prompts, completions)
-        solutions = _column(columns, "solution", count) if "solution" in columns else [None] * count
-
-        def score(i: int) -> float:
-            prompt = prompts[i]
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-            if completions is not None:
-                messages.append({"role": "assistant", "content": completion_text(completions[i])})
-            return reward(messages=messages, ground_truth=_solution_text(solutions[i])).score
-
-        return [_score_or_zero(score, i) for i in range(count)]
+        replies = [None] * len(prompts) if completions is None else completions
+        if len(prompts) != len(replies):
+            logger.warning("%d prompts but %d completions: using the fewer", len(prompts), len(replies))
+        count = min(len(prompts), len(replies))
+        for name in names:
+            values = columns.get(name)
+            if not isinstance(values, list) or len(values) < count:
+                if not optional or values is not None:
+                    logger.warning("The batch has no column %r of %d values: it is None", name, count)
+                columns[name] = [None] * count
+        scores = []
+        for i in range(count):
+            try:
+                scores.append(score(prompts[i], replies[i], {name: columns[name][i] for name in names}))
+            except Exception:  # border to the reward's code, see the module's docstring
+                logger.exception("The reward of sample %d failed; it scores 0.0", i)
+                scores.append(0.0)
+        return scores
 
     return adapter
 
@@ -87,32 +101,3 @@ def completion_text(completion: Any) -> str:
     if isinstance(completion, dict) and "content" in completion:
         completion = completion["content"] or ""
     return str(completion)
-
-
-def _score_or_zero(score: Callable[[int], float], index: int) -> float:
-    try:
-        return score(index)
-    except Exception:  # border to the reward's code, see the module's docstring
-        logger.exception("The reward of sample %d failed; it scores 0.0", index)
-        return 0.0
-
-
-def _common_length(prompts: list[Any], completions: list[Any]) -> int:
-    count = min(len(prompts), len(completions))
-    if len(prompts) != len(completions):
-        logger.warning("%d prompts but %d completions: using %d", len(prompts), len(completions), count)
-    return count
-
-
-def _column(columns: Mapping[str, Any], name: str, count: int) -> list[Any]:
-    values = columns.get(name)
-    if isinstance(values, list) and len(values) >= count:
-        return values
-    logger.warning("The batch has no column %r of %d values: None is passed for it", name, count)
-    return [None] * count
-
-
-def _solution_text(solution: Any) -> str | None:
-    if isinstance(solution, list):
-        solution = solution[0] if solution else None
-    return None if solution is None else str(solution)
