@@ -260,7 +260,7 @@ def test_a_faulty_reward_is_told_for_each_rollout(
     bundle: Bundle, finished: EvaluationResult, command: Command, reward: str, told: str
 ) -> None:
     bundle.write("reward.py", reward)
-    ran = command(finished.log_path, "--timeout", "0.1")
+    ran = command(finished.log_path, "--timeout", "0.1" if "sleep" in reward else "60")
     assert ran.code == 1
     assert "Traceback" not in ran.err
     assert "4 rollouts could not be judged:" in ran.out

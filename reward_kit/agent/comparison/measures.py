@@ -71,7 +71,7 @@ class Measure:
     """Mean over rows in A and in B of each row's mean over rollouts.
 
     ``difference`` is None if no row has a value on both sides; ``unpriced`` counts the calls without a known
-    price in A and B, which leave the cost unknown.
+    price in A and B, which make the cost unknown.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Export:
     layout: Format
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """A dict of the columns for each rollout; ``StorageError`` where a trajectory cannot be read."""
+        """A dict of the columns for each rollout; ``StorageError`` if a trajectory cannot be read."""
         rewards = {row.row_id: _rewards(row) for row in self.evaluation.rows}
         for outcome in self.outcomes:
             line = line_of(self.evaluation, outcome, rewards[outcome.row_id], self.layout)
@@ -48,7 +48,7 @@ class Export:
 
     @property
     def without_tools(self) -> int:
-        """How many of the rollouts have tools that are not known."""
+        """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
     def _has(self, line: Mapping[str, Any], column: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is kept of a rollout once it is over: its outcome, and the data that a player hands to the store."""
+"""The outcome of a rollout, and the data of a played one that the store takes."""
 
 from __future__ import annotations
 

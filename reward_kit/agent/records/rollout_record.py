@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.strict_json import as_json, compact_json
@@ -17,7 +17,6 @@ from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
@@ -89,7 +88,7 @@ class RolloutRecord:
 
     @property
     def lines(self) -> list[Line]:
-        """What agent and user have said aloud, in order."""
+        """The spoken lines of agent and user, in order."""
         return History(self.messages).lines
 
     @property
@@ -104,16 +103,12 @@ class RolloutRecord:
     @property
     def metric_scores(self) -> dict[str, float] | None:
         """The score of each of the reward's metrics; None for none."""
-        scores = {
-            name: metric.get("score") if isinstance(metric, Mapping) else metric
-            for name, metric in ((self.result or {}).get("metrics") or {}).items()
-        }
-        finite = {
-            name: float(score)
-            for name, score in scores.items()
-            if isinstance(score, int | float) and math.isfinite(score)
-        }
-        return finite or None
+        scores = {}
+        for name, metric in ((self.result or {}).get("metrics") or {}).items():
+            score = metric.get("score") if isinstance(metric, Mapping) else metric
+            if isinstance(score, int | float) and math.isfinite(score):
+                scores[name] = float(score)
+        return scores or None
 
     @property
     def waited(self) -> float:
@@ -166,12 +161,10 @@ class RolloutRecord:
         """Close the databases that ``reward_arguments`` opened."""
         self._opened.close()
 
-    def __enter__(self) -> RolloutRecord:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _view(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
 
 BESIDE = "../"
-"""What the names of modules begin with that lie outside the bundle's folder."""
+"""Start of the names of modules that lie outside the bundle's folder."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_FOLLOWED = sys.stdlib_module_names | {__name__.partition(".")[0]}
 MOST_FOLLOWED = 200
@@ -31,7 +31,7 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
 
     Those that were imported from there, that of an agent or user of one's own and the file of few-shot
     displays (by their names alone), and what all these import, at their beginning or when a function is
-    called (``../shared.py`` where it lies elsewhere), but no installed packages.
+    called (``../shared.py`` if it lies elsewhere), but no installed packages.
     """
     displays = Path(config.few_shot_displays) if config.few_shot_displays is not None else None
     found = {} if displays is None or not displays.is_file() else {displays.name: _fingerprint(displays)}
@@ -106,7 +106,7 @@ def _imported(folder: Path) -> Iterator[tuple[str, Path]]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or folder.name not in file:
-            continue  # most modules, told from their names alone
+            continue  # most modules: their names are enough
         path = Path(file)
         if (
             folder in path.parents
@@ -130,7 +130,7 @@ def _names_in(file: Path, name: str) -> Iterator[str]:
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python tells of them when it imports the module
+            warnings.simplefilter("ignore")  # Python shows them when it imports the module
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # a helper that no rollout can import either
@@ -174,5 +174,5 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 
 def _files(module: Path) -> tuple[Path, Path]:
-    """Where a module may be: a folder hides a file of its name."""
+    """The files that a module may be, in the order of imports: a folder hides a file of the same name."""
     return module / "__init__.py", module.with_name(f"{module.name}.py")

@@ -108,15 +108,20 @@ def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, in
 def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``--resume``: those that the evaluation was started with, replaced by those given now.
 
-    Raises ``UsageError`` where its dataset or bundle was moved and nothing given says to where.
+    Raises ``UsageError`` if its dataset or bundle was moved and no option names the new place.
     """
     evals = Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals"
     check_eval_id(given["resume"], "--resume")
     path = find_file(evals, given["resume"])
-    stored = _configuration(path)
+    with reading(path) as connection:
+        query = "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
+        found = connection.execute(query).fetchone()
+    if found is None:
+        raise StorageError("holds no run, so nothing can be continued", place=str(path))
+    stored = json.loads(found[0])
     _check_not_moved(path.stem, stored, given)
     kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
-    kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list where none were given
+    kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
     merged = {
         name: {**stored.get(name, {}), **key_values(given.get(name), flag_of(name))}
         for name in ("model_args", "user_model_args")
@@ -141,22 +146,15 @@ _OF_ONE_RUN = frozenset(
 )
 
 
-def _configuration(path: Path) -> dict[str, Any]:
-    """The options of the last run of an evaluation."""
-    with reading(path) as connection:
-        found = connection.execute(
-            "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
-        ).fetchone()
-    if found is None:
-        raise StorageError("holds no run, so nothing can be continued", place=str(path))
-    stored: dict[str, Any] = json.loads(found[0])
-    return stored
-
-
 def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` if a path of the evaluation is gone and no option names its new place."""
     paths = {name: str(stored[name]) for name in ("dataset", "task_dir") if stored.get(name)}
-    gone = [name for name, path in paths.items() if name not in given and _is_gone(path)]
+    # a path that is not absolute is an installed bundle, or lies within another path
+    gone = [
+        name
+        for name, path in paths.items()
+        if name not in given and Path(path).is_absolute() and not Path(path).exists()
+    ]
     if not gone:
         return
     # all of them: rescore takes both from the command line, or none
@@ -171,11 +169,6 @@ def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str
     )
 
 
-def _is_gone(path: str) -> bool:
-    """True for an absolute path where nothing is; others are installed bundles, or within another path."""
-    return Path(path).is_absolute() and not Path(path).exists()
-
-
 def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """The fields of a row that the result of a rollout may depend on.
 
@@ -188,14 +181,10 @@ def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return kept
 
 
+canonical = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).encode
+"""The same text for equal JSON values."""
+
+
 def fingerprint(value: Any) -> str:
     """A short hash of a JSON value."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
-
-
-def canonical(value: Any) -> str:
-    """The same text for equal JSON values."""
-    return _encode(value)
-
-
-_encode = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).encode
+    return hashlib.sha256(canonical(value).encode(errors="surrogatepass")).hexdigest()[:16]

@@ -33,7 +33,6 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from reward_kit.agent.records.outcome import BrokenOff, PlayedRollout
     from reward_kit.agent.storage.resume import Run
@@ -243,9 +242,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
