@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from reward_kit.agent.scoring.rows import RowResult
 
 BOOTSTRAP_DRAWS = 1000
 LEADERBOARD_KS = (1, 2, 3, 4)
@@ -48,17 +50,6 @@ class Estimate:
         """Plain JSON values; ``low`` and ``high`` are null if there is no interval."""
         low, high = self.interval or (None, None)
         return {"value": self.value, "low": low, "high": high, "tasks": self.tasks, "left_out": self.left_out}
-
-
-class Counted(Protocol):
-    """A task: its judged rollouts (n), the successful ones (c), and their mean reward."""
-
-    @property
-    def judged(self) -> int: ...
-    @property
-    def passed(self) -> int: ...
-    @property
-    def reward(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +132,12 @@ def pass_table(counts: Sequence[tuple[int, int]], *, seed: int = 0) -> PassTable
     return PassTable(pass_power, pass_at)
 
 
-def passes_of(rows: Sequence[Counted], *, seed: int) -> PassTable:
+def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:
     """Pass^k and Pass@k over rows."""
     return pass_table([(row.judged, row.passed) for row in rows], seed=seed)
 
 
-def reward_of(rows: Sequence[Counted], *, seed: int) -> Estimate | None:
+def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
     """The mean over rows of their mean reward; None if nothing is judged."""
     rewards = [(row.reward,) for row in rows if row.reward is not None]
     return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)

@@ -127,8 +127,7 @@ def test_rows_can_be_chosen_by_result_without_a_script(bundle: Bundle, site: Sit
 
 
 def test_without_a_judged_rollout_there_is_no_table_of_scores(bundle: Bundle, site: Site) -> None:
-    bundle.write("reward.py", "def evaluate(messages, **_):\n    raise ValueError('no')\n")
-    evaluate(bundle, "first", {"a": [1]})
+    change_log(evaluate(bundle, "first", {"a": [1]}), "a", reward=None, error="boom")
     words = read(site).words
     assert "Pass^k" not in words.replace("left out of Pass^k", "")
     assert "reward_error 1" in words
@@ -320,14 +319,10 @@ def test_pretty_json_is_the_same_json(value: object, ascii_only: bool) -> None:
     assert json.loads(pretty(text)) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_text_that_would_change_stays_as_it_is() -> None:
+    for text in (
         '{"price": 1.10,  ' + " " * 100 + '"n": 1}',
         '{"a": 1, "a": 2' + " " * 90 + "}",
         "[" * 100_000,
-        "x" * 200,
-    ],
-)
-def test_text_that_would_change_stays_as_it_is(text: str) -> None:
-    assert pretty(text) == text
+    ):
+        assert pretty(text) == text

@@ -207,20 +207,10 @@ def test_tools_with_faults_are_named_with_the_first_rollout() -> None:
 
 
 def test_explanations_are_counted_with_their_cost() -> None:
-    def explained(index: int, author: str | None, fault: str | None) -> Explanation:
-        return Explanation(
-            rollout=f"a{index}",
-            row_id="a",
-            index=index,
-            model="openai/judge",
-            prompt="v1",
-            author=author,  # type: ignore[arg-type]  # a text in tests
-            fault=fault,
-            sentence="It did [bold]this[/bold]." if author else None,
-            problem=None if author else "no JSON",
-            usage=Usage(calls=1, cost=0.01),
-            seconds=1.0,
-        )
+    def explained(index: int, author: Any, fault: str | None) -> Explanation:
+        said = ("It did [bold]this[/bold].", None) if author else (None, "no JSON")
+        usage = Usage(calls=1, cost=0.01)
+        return Explanation(f"a{index}", "a", index, "openai/judge", "v1", author, fault, *said, usage, 1.0)
 
     made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
     rows = row(4, *(failed("a", number) for number in range(4)))
@@ -310,12 +300,11 @@ def test_money_says_what_is_unpriced() -> None:
     assert money(half) == "$0.5000 + 1 unpriced call"
 
 
-def test_tokens_and_durations() -> None:
-    numbers = [0, 999, 1000, 12_345, 999_949, 999_950, 4_500_000]
-    assert list(map(tokens, numbers)) == ["0", "999", "1.0k", "12.3k", "999.9k", "1.0M", "4.5M"]
-    assert [duration(seconds) for seconds in (None, 0.004, 9.994, 12.34, 245, 3723)] == [
-        *("-", "0.00 s", "9.99 s", "12.3 s", "4:05", "1:02:03")
-    ]
+def test_tokens_and_durations_are_short() -> None:
+    numbers = [999, 1000, 12_345, 999_949, 999_950, 4_500_000]
+    assert list(map(tokens, numbers)) == ["999", "1.0k", "12.3k", "999.9k", "1.0M", "4.5M"]
+    seconds = (None, 9.994, 12.34, 245, 3723)
+    assert list(map(duration, seconds)) == ["-", "9.99 s", "12.3 s", "4:05", "1:02:03"]
 
 
 @pytest.fixture

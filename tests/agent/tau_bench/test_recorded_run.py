@@ -112,13 +112,6 @@ def test_a_reward_that_the_bundle_does_not_give_is_reported(
     assert stored["agreement"]["disagreements"][0]["row_id"] == "retail.classic.000"
 
 
-def test_a_handover_ends_the_rollout(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
-) -> None:
-    (only,) = judge([entry(12, native(row_of(12), observations[12], last=""), 1.0)]).outcomes
-    assert (only.reward, only.stop_reason) == (1.0, "terminal_tool")
-
-
 def test_a_trajectory_without_a_reward_was_cut_off(judge: Callable[..., EvaluationResult]) -> None:
     row = row_of(0)
     looking = {"actions": [row["actions"][0]] * 45}
