@@ -141,7 +141,9 @@ class Block:
         if self.parent is not None and self.parent.try_take():
             self.entered = True
             self.parent.child = self
-            return True
+            if not self.over:
+                return True
+            self.leave()
         self.lock.release()
         return False
 
@@ -154,18 +156,18 @@ class Block:
     def note_entered(self) -> None:
         """The lock of the parent was taken."""
         assert self.parent is not None
-        if self.over:
-            self.parent.lock.release()
-            raise block_has_ended()
         self.entered = True
         self.parent.child = self
+        if self.over:  # it ended in the meantime
+            self.leave()
+            raise block_has_ended()
 
     def leave(self) -> None:
-        """Give the lock of the parent back."""
-        assert self.parent is not None
-        self.entered = False
-        self.parent.child = None
-        self.parent.lock.release()
+        """Give the lock of the parent back, if it was taken."""
+        if self.entered and self.parent is not None:
+            self.entered = False
+            self.parent.child = None
+            self.parent.lock.release()
 
 
 class Transaction:
@@ -188,9 +190,14 @@ class Transaction:
         # a call waits with its first statement: parallel calls wait only if they use the database
         if not self.is_call or block.depth > 1 or turns.store.is_shared:
             await turns.take(block)
-            block.lock.release()
-            if self.is_call:
-                turns.note_call(block)
+            try:
+                if self.is_call:
+                    turns.note_call(block)
+            except BaseException:
+                block.leave()
+                raise
+            finally:
+                block.lock.release()
         self._block = block
         current_block.set(block)
         return self

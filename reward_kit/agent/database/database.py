@@ -18,7 +18,15 @@ from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.database.block import Block, ToolCall, Transaction, block_has_ended, current_block
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import read_moment
-from reward_kit.agent.database.statement import ExecuteResult, Limits, Parameters, Row, Statement
+from reward_kit.agent.database.statement import (
+    ExecuteResult,
+    Limits,
+    Parameters,
+    Row,
+    Statement,
+    SyncStatements,
+    plain,
+)
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.agent.database.turns import Turns
 from reward_kit.errors import DatabaseError
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from reward_kit.agent.database.result import StatementResult
     from reward_kit.agent.database.turns import Store
 
 Mode = Literal["overlay", "file"]
@@ -70,7 +77,8 @@ class _View:
             hint = ": gold_db is None where the row has no actions" if other is None else ""
             raise TypeError(f"equals() takes a database, got {type(other).__name__}{hint}")
         ours, theirs = self._turns, other._turns
-        if ours.store.base_path.samefile(theirs.store.base_path):
+        base, other_base = ours.store.base_path, theirs.store.base_path
+        if base == other_base or base.samefile(other_base):
             return self.changes().equals(other.changes(), ignore)
         difference = theirs.with_store(
             lambda old: ours.with_store(lambda new: Changes(diff_databases(old.query, new.query)))
@@ -78,11 +86,8 @@ class _View:
         return not difference.ignoring(ignore)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
-        if not isinstance(sql, str):
-            from reward_kit.agent.database.result import plain_sql
-
-            sql, params = plain_sql(sql, params)
-        return Statement(sql, params, self._refusal, first=first, call=self._call)
+        text, values = plain(sql, params)
+        return Statement(text, values, self._refusal, first=first, call=self._call)
 
 
 class AsyncView(_View):
@@ -135,29 +140,11 @@ class AsyncView(_View):
         return Transaction(self._turns, self._call)
 
 
-class SyncView(_View):
+class SyncView(_View, SyncStatements):
     """Statements for ``def`` functions, from any thread; parameters and errors are those of ``AsyncView``."""
 
-    def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
-        """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
-        from reward_kit.agent.database.result import result_of
-
-        result: StatementResult = result_of(self._turns.run_blocking(self._statement(sql, params)))
-        return result
-
-    def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
-        """All rows."""
-        return self._turns.run_blocking(self._statement(sql, params)).rows
-
-    def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
-        """The first row, or None."""
-        rows = self._turns.run_blocking(self._statement(sql, params, first=True)).rows
-        return rows[0] if rows else None
-
-    def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
-        """The first column of the first row, or None."""
-        values = self._turns.run_blocking(self._statement(sql, params, first=True)).values
-        return values[0][0] if values else None
+    def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> ExecuteResult:
+        return self._turns.run_blocking(self._statement(sql, params, first=first))
 
     def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         """Run a statement for each set of parameters, all or none; returns the number of changed rows."""

@@ -42,7 +42,7 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_rows, storable_parameters
+from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_answer, storable_parameters
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -208,7 +208,7 @@ class FileStore:
                 self._writes += statement.writes
                 cursor = self._execute(statement)
                 names = cursor.description
-                values = self._fetch(cursor, first=statement.first, reads=text.reads) if names else []
+                values = fetch_answer(cursor, statement, self.limits, reads=text.reads) if names else []
                 changed = cursor.rowcount if text.changes_rows else -1
                 last = cursor.lastrowid
                 cursor.close()
@@ -232,15 +232,6 @@ class FileStore:
             if isinstance(error, sqlite3.Error):
                 raise
             raise DatabaseError(str(error)) from error
-
-    def _fetch(self, cursor: sqlite3.Cursor, *, first: bool, reads: bool) -> list[tuple[Any, ...]]:
-        if not reads:
-            # what a statement wrote stays written, so its RETURNING is answered in full
-            return cursor.fetchall()
-        if first:
-            row = cursor.fetchone()
-            return [] if row is None else [row]
-        return fetch_rows(cursor, self.limits)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

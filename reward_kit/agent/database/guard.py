@@ -24,6 +24,8 @@ _PRAGMA, _ATTACH, _DETACH, _CREATE_VTABLE, _FUNCTION = 19, 24, 25, 29, 31
 _WATCHED = frozenset({_PRAGMA, _ATTACH, _DETACH, _CREATE_VTABLE, _FUNCTION})
 _SCHEMA = frozenset({1, 2, 7, 8, 10, 11, 16, 17, *range(26, 31)})
 """CREATE and DROP of tables, virtual ones too, indexes, triggers and views; ALTER, REINDEX, ANALYZE."""
+_TEMPORARY = frozenset({*range(3, 7), *range(12, 16)})
+"""CREATE and DROP of what is temporary."""
 
 # identifiers of sqlite3_limit
 _LIMIT_LENGTH, _LIMIT_SQL_LENGTH, _LIMIT_ATTACHED, _LIMIT_LIKE_PATTERN_LENGTH = 0, 1, 7, 8
@@ -139,12 +141,15 @@ def numeric_limits(limits: Limits) -> tuple[tuple[int, int], ...]:
 class Guard:
     """Decides for one SQLite connection which statements may run, in which thread, and for how long.
 
-    ``schema_changed`` becomes true with the first statement that would change the schema.
+    ``schema_changed`` becomes true with the first statement that would change the schema, ``can_cache`` false
+    also with one that makes something temporary: a statement that was prepared before reports the columns
+    that there were.
     """
 
     def __init__(self, limits: Limits, base_size: int) -> None:
         self.limits = limits
         self.schema_changed = False
+        self.can_cache = True
         self.stopped: Literal["budget", "timeout", "over"] | None = None
         self._large = base_size > _LARGE_BASE
         self._refused: str | None = None
@@ -201,6 +206,9 @@ class Guard:
         """
         if action in _SCHEMA:
             self.schema_changed = True
+            self.can_cache = False
+        elif action in _TEMPORARY:
+            self.can_cache = False
         refusal = _refusal(action, name or "", argument) if action in _WATCHED else None
         if refusal is None:
             return _OK

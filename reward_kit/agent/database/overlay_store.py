@@ -26,7 +26,7 @@ from reward_kit.agent.database.statement import (
     ExecuteResult,
     Limits,
     Statement,
-    fetch_rows,
+    fetch_answer,
     storable_parameters,
 )
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
@@ -195,7 +195,7 @@ class OverlayStore:
     def _run_once(self, connection: apsw.Connection, statement: Statement) -> ExecuteResult:
         cursor = self._execute(connection, statement, statement.parameters)
         columns = self._columns
-        values = self._fetch(cursor, first=statement.first) if columns else []
+        values = fetch_answer(cursor, statement, self.limits, reads=self._reads) if columns else []
         changed = -1
         if not self._reads:
             text = describe_statement(statement.sql)
@@ -223,8 +223,7 @@ class OverlayStore:
         self._columns = None
         if isinstance(parameters, str | bytes):
             storable_parameters(parameters)  # else each character would be taken for a value
-        # a statement prepared before the schema was changed reports the columns that there were
-        can_cache = not self.guard.schema_changed
+        can_cache = self.guard.can_cache
         cursor = connection.cursor()
         cursor.exec_trace = self._before_first_step
         try:
@@ -253,16 +252,6 @@ class OverlayStore:
         if not statement.writes:  # the first of several runs is let in for all of them
             self.guard.admit(statement, reads=self._reads)
         return True
-
-    def _fetch(self, cursor: apsw.Cursor, *, first: bool) -> list[tuple[Any, ...]]:
-        if not self._reads:
-            # what a statement wrote stays written, so its RETURNING is answered in full
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-            return rows
-        if first:
-            row = cursor.fetchone()
-            return [] if row is None else [row]
-        return fetch_rows(cursor, self.limits)
 
     # --- changes ---
 

@@ -20,7 +20,7 @@ from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS
-from reward_kit.agent.database.statement import ExecuteResult, storable_parameters
+from reward_kit.agent.database.statement import ExecuteResult, SyncStatements, plain, storable_parameters
 from reward_kit.agent.database.vfs import create_file, freeze_clock, install_random
 from reward_kit.errors import (
     BundleError,
@@ -32,8 +32,9 @@ from reward_kit.errors import (
 )
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.result import StatementResult
-    from reward_kit.agent.database.statement import Parameters, Row
+    from sqlalchemy import TextClause
+
+    from reward_kit.agent.database.statement import Parameters
 
 STATEMENT_SECONDS = 600.0
 """Limit of one statement of a seed: far above any real one, so that one without an end has one."""
@@ -77,7 +78,7 @@ _STOP = re.compile(
 _WORD = re.compile(r"\w*")
 
 
-class SeedConnection:
+class SeedConnection(SyncStatements):
     """A writable connection to the database that is being seeded: ``db`` of ``def seed(db)``.
 
     Refused, because bundles are shared between people: reading or writing other files (ATTACH, VACUUM INTO,
@@ -98,30 +99,11 @@ class SeedConnection:
         # Python looks at Ctrl-C only while it runs itself
         connection.set_progress_handler(self._is_out_of_time, _STEPS_BETWEEN_LOOKS)
 
-    def execute(self, sql: object, parameters: Parameters = None) -> StatementResult:
-        """Run one statement (a ``str``, or SQLAlchemy's ``text()``) and give SQLAlchemy's ``Result``.
-
-        ``DatabaseError`` with SQLite's message.
-        """
-        from reward_kit.agent.database.result import plain_sql, result_of
-
-        if not isinstance(sql, str):
-            sql, parameters = plain_sql(sql, parameters)
-        result: StatementResult = result_of(self.run(sql, parameters))
+    def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> ExecuteResult:
+        result = self.run(*plain(sql, params))
+        if first:
+            del result.values[1:]
         return result
-
-    def fetch_all(self, sql: str, parameters: Parameters = None) -> list[Row]:
-        """All rows of a query."""
-        return self.run(sql, parameters).rows
-
-    def fetch_one(self, sql: str, parameters: Parameters = None) -> Row | None:
-        """The first row of a query, or None."""
-        return next(iter(self.fetch_all(sql, parameters)), None)
-
-    def fetch_val(self, sql: str, parameters: Parameters = None) -> Any:
-        """The first column of the first row of a query, or None."""
-        row = self.fetch_one(sql, parameters)
-        return None if row is None else row[0]
 
     def executemany(self, sql: str, rows: Iterable[Parameters]) -> int:
         """Run one statement once for each of ``rows``; the number of rows changed."""

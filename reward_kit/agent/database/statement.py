@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import DatabaseError, TooManyRowsError
 
 if TYPE_CHECKING:
+    from sqlalchemy import TextClause
+
     from reward_kit.agent.database.block import Block
+    from reward_kit.agent.database.result import StatementResult
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
@@ -188,6 +191,54 @@ class ExecuteResult:
 
             self._result = result_of(self)
         return getattr(self._result, name)
+
+
+def plain(sql: str | TextClause, parameters: Parameters) -> tuple[str, Parameters]:
+    """SQL and parameters as SQLite takes them, also of SQLAlchemy's ``text()``."""
+    if isinstance(sql, str):
+        return sql, parameters
+    from reward_kit.agent.database.result import plain_sql
+
+    return plain_sql(sql, parameters)
+
+
+class SyncStatements:
+    """Statements for ``def`` functions, run by ``_run`` of a subclass."""
+
+    def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> ExecuteResult:
+        raise NotImplementedError
+
+    def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
+        """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
+        from reward_kit.agent.database.result import result_of
+
+        result: StatementResult = result_of(self._run(sql, params))
+        return result
+
+    def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
+        """All rows."""
+        return self._run(sql, params).rows
+
+    def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
+        """The first row, or None."""
+        return next(iter(self._run(sql, params, first=True).rows), None)
+
+    def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
+        """The first column of the first row, or None."""
+        values = self._run(sql, params, first=True).values
+        return values[0][0] if values else None
+
+
+def fetch_answer(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
+    """The rows of a statement: the first one, or all within ``limits`` if it ``reads``."""
+    if not reads:
+        # what a statement wrote stays written, so its RETURNING is answered in full
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+    if statement.first:
+        row = cursor.fetchone()
+        return [] if row is None else [row]
+    return fetch_rows(cursor, limits)
 
 
 def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:

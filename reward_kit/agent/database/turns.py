@@ -345,7 +345,8 @@ class Turns:
             else:
                 store.control(f"ROLLBACK TO {_savepoint(block)}")
                 store.control(f"RELEASE {_savepoint(block)}")
-        store.restore(block.mark)
+        if block.mark is not None:
+            store.restore(block.mark)
 
 
 def _savepoint(block: Block) -> str:

@@ -224,3 +224,13 @@ async def test_a_failing_call_undoes_what_db_wrote_and_leaves_what_the_engine_co
     async with db.tool_call() as call:
         await add_with_engine(db, "Emil")
     assert [change.after["name"] for change in call.changes] == ["Emil"]
+
+
+async def test_a_call_that_cannot_start_does_not_keep_the_next_one_waiting(
+    db: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "base.db").unlink()
+    for _ in range(2):
+        with pytest.raises(DatabaseError, match="cannot open the database"):
+            async with asyncio.timeout(5), db.tool_call():
+                pass
