@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, ROW, SEED, Bundle
+from flight_bundle import GOLD, ROW, Bundle
 from hostile import GOLD_RUN, Ran, indented, trajectories
 
-from reward_kit.agent.bundles import seed
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.database import Database
 from reward_kit.errors import BundleError
 
 Command = Callable[..., Ran]
@@ -118,17 +115,3 @@ def test_a_module_of_the_bundle_imported_by_its_own_name_alone_is_told_how(
     tools(before="import prices_of_seats")
     with pytest.raises(BundleError, match=r'"from flight_task import prices_of_seats"\.$'):
         TaskBundle.load(bundle.dataset)
-
-
-def test_a_command_of_the_program_sqlite3_in_a_seed_is_told_to_be_none_of_sql(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"seed.sql:5: .*: leave them out\.$"):
-        Database.seed(tmp_path / "b.db", f"{SEED}.import flights.csv flights\n", origin="seed.sql")
-
-
-@pytest.mark.parametrize(
-    "sql",
-    ["date('now')", "DATE('NOW')", "DEFAULT CURRENT_TIMESTAMP", "datetime ( )", "unixepoch()", "now (1)"],
-)
-def test_every_way_to_the_clock_is_seen_in_a_seed(sql: str) -> None:
-    assert seed.SeedSource.of(f"SELECT {sql};").reads_clock
-    assert not seed.SeedSource.of("SELECT count(), date(day), 'snow', updated_at FROM t;").reads_clock

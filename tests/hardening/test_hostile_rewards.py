@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from flight_bundle import GOLD, Bundle
-from hostile import GOLD_RUN, Ran, indented, row_for_each_reward
+from flight_bundle import GOLD, ROW, Bundle
+from hostile import GOLD_RUN, Ran, indented, row_for_each_reward, trajectories
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
@@ -70,14 +70,7 @@ def test_what_a_reward_does_to_its_arguments_stays_with_it(
     ran = agent_eval(*GOLD_RUN, "--max-concurrency", "1")
     ran.tidy()
     assert ran.result["score"] == 1.0, "a later rollout saw what an earlier reward had done"
-    for path in bundle.folder.glob("runs/flight.booking.001/roll_*.json"):
-        assert "forged" not in path.read_text().replace('"forged"]', ""), path
-        record = json.loads(path.read_text())
-        assert record["fields"]["own"] == {"deep": []}
-
-
-def test_a_reward_of_huge_or_odd_values_is_kept_as_text(agent_eval: Command, reward: Writer) -> None:
-    reward("return {'score': 1.0, 'reason': '\\ud800' + 'x' * 5_000_000, 'extra': object()}")
-    ran = agent_eval(*GOLD_RUN)
-    ran.tidy()
-    assert (ran.code, ran.result["score"]) == (0, 1.0)
+    records = trajectories(bundle, ROW["id"])
+    assert len(records) == 3
+    for record in records:
+        assert "forged" not in json.dumps([record["messages"], record["fields"]])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, Ran, indented, trajectories
-
-from reward_kit.agent.tools.registry import ToolRegistry
 
 Command = Callable[..., Ran]
 Writer = Callable[..., None]
@@ -60,23 +56,6 @@ def test_each_costs_its_own_call_and_changes_nothing(
         assert part in call["content"], (name, call["content"])
         assert (call["status"] == "ok") == (part == "fine"), name
         assert bool(call["changes"]) == (part == "fine"), name
-
-
-@pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_a_value_without_an_end_is_cut(kind: str) -> None:
-    registry = ToolRegistry("endless")
-
-    def counts() -> Any:
-        return itertools.count()
-
-    async def counts_too() -> Any:
-        return itertools.count()
-
-    registry.tool(name="counts", parameters={})(counts if kind == "def" else counts_too)
-    result = await registry.call("counts", {})
-    assert result.status == "ok"
-    assert result.content.startswith("[0, 1, 2")
-    assert "[cut: the first 1,000,000 of" in result.content
 
 
 DEAF = """\

@@ -9,7 +9,7 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 from small_task import InProcessModel, ScriptedUser
 
-from reward_kit.agent import RolloutLimits, RolloutStopped, TaskBundle, judge, judge_sync, load_user
+from reward_kit.agent import RolloutStopped, TaskBundle, judge, judge_sync, load_user
 from reward_kit.errors import AgentError, RewardError, UsageError
 
 
@@ -77,15 +77,6 @@ async def test_a_models_user_gets_the_rows_prompt(bundle: Bundle) -> None:
         assert await episode.say("Hello") == "Seat, please"
         assert await episode.say("Here it is") is None
     assert "You are Alice" in user_model.seen[0][0]["content"]
-
-
-async def test_steps_are_limited(bundle: Bundle) -> None:
-    limits = RolloutLimits(max_steps=1)
-    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, limits=limits) as episode:
-        await episode.call("create_booking", {"flight_id": 1, "passenger": "A"})
-        with pytest.raises(RolloutStopped):
-            await episode.call("create_booking", {"flight_id": 1, "passenger": "A"})
-        assert episode.stop_detail == "its only step is used up"
 
 
 def test_the_same_without_an_event_loop(bundle: Bundle) -> None:

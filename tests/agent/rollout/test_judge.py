@@ -272,34 +272,6 @@ async def test_a_reward_counts_the_models_that_it_asks_as_the_judges(tmp_path: P
     assert (budget.spent, budget.tokens) == (0.75, 200)
 
 
-@pytest.mark.parametrize(
-    ("usage", "fault"),
-    [
-        ({"input_tokens": 3}, "count_usage() takes a Usage, not a dict"),
-        (Usage(cost="1"), "Usage.cost is '1', not a number"),  # type: ignore[arg-type]
-        (Usage(cost=float("nan")), "Usage.cost is nan"),
-        (Usage(output_tokens=-1), "Usage.output_tokens is -1"),
-        (Usage(unpriced_calls=True), "Usage.unpriced_calls is True"),
-    ],
-)
-async def test_a_usage_that_would_spoil_the_sums_is_the_rewards_fault(
-    tmp_path: Path, usage: Any, fault: str
-) -> None:
-    finished = await judged(tmp_path, lambda rollout, **_: rollout.count_usage(usage, model="judge/one"))
-    assert fault in finished.error
-    assert "judge" not in finished.rollout.usage
-
-
-async def test_a_reward_that_asks_the_agents_model_is_told_how_it_goes(tmp_path: Path) -> None:
-    async def evaluate(rollout: Any, **_: Any) -> Any:
-        return await rollout.complete([{"role": "user", "content": "Was it polite?"}])
-
-    finished = await judged(tmp_path, evaluate)
-    assert (
-        "asks models with a client of its own, and counts that with rollout.count_usage()" in finished.error
-    )
-
-
 def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,16 +32,6 @@ async def describing(rollout):
 async def hiding(rollout):
     rollout.tools = []
     return "Sorry."
-
-
-async def odd(rollout):
-    rollout.tools = [{"type": "web_search"}, {"function": {"name": "sea\\udcffrch"}}, {"function": 1}, {}, 5]
-    return "Sorry."
-
-
-async def odder(rollout):
-    rollout.tools = 7
-    return "Sorry."
 """
 ALL = ["search_flights", "create_booking", "pay_booking"]
 
@@ -66,8 +56,6 @@ def played(bundle: Bundle, agent: str) -> RolloutRecord:
         ("narrowing", ALL[1:]),
         ("describing", ALL),
         ("hiding", []),
-        ("odd", ["web_search", "sea?rch", "?", "?", "?"]),
-        ("odder", None),
     ],
 )
 def test_the_trajectory_names_them(bundle: Bundle, agent: str, names: list[str] | None) -> None:

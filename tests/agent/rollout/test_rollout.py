@@ -51,13 +51,6 @@ async def test_the_user_speaks_first_where_nothing_was_said(tmp_path: Path) -> N
     assert contents(finished.rollout)[:2] == [("user", "Hello"), ("assistant", "Bye")]
 
 
-async def test_the_stop_token_may_stand_anywhere_in_the_line(tmp_path: Path) -> None:
-    user = ScriptedUser(["Thanks, ###STOP### bye"])
-    finished = await play(small_task(tmp_path), Agent("Done"), user=user)
-    assert finished.rollout.stop_reason == "user_stop"
-    assert finished.rollout.messages[-1]["content"] == "Thanks, ###STOP### bye"
-
-
 async def test_calls_are_recorded_with_the_rows_they_changed(tmp_path: Path) -> None:
     async def book(rollout: Any) -> str:
         assert (
@@ -103,27 +96,6 @@ async def test_a_turn_without_a_model_counts_each_call_and_the_reply(tmp_path: P
         return "pong"
 
     assert (await play(small_task(tmp_path), Agent(twice))).rollout.steps == 3
-
-
-async def test_an_agent_may_count_its_own_steps(tmp_path: Path) -> None:
-    async def counted(rollout: Any) -> str:
-        rollout.step()
-        await rollout.call_tool("ping", {})
-        await rollout.call_tool("ping", {})
-        return "pong"
-
-    assert (await play(small_task(tmp_path), Agent(counted))).rollout.steps == 1
-
-
-async def test_the_steps_of_the_row_end_it(tmp_path: Path) -> None:
-    async def for_ever(rollout: Any) -> str:
-        while True:
-            await rollout.call_tool("ping", {})
-
-    finished = await play(small_task(tmp_path, max_steps=4), Agent(for_ever))
-    rollout = finished.rollout
-    assert (rollout.stop_reason, rollout.steps, len(rollout.tool_calls)) == ("max_steps", 4, 4)
-    assert finished.reward == 0.0
 
 
 async def test_a_terminal_tool_ends_it_at_once(tmp_path: Path) -> None:

@@ -128,33 +128,6 @@ async def test_other_names_are_refused_with_the_way_to_go(tmp_path: Path, name: 
     assert remedy in str(finished.rollout.stop_detail)
 
 
-async def test_what_an_agent_does_to_messages_changes_no_history(tmp_path: Path) -> None:
-    class Forging:
-        async def respond(self, rollout: Rollout) -> str:
-            rollout.messages[0]["content"] = "forged"
-            rollout.messages.clear()
-            rollout.metadata["level"] = "forged"
-            rollout.lines.clear()
-            return "Done"
-
-    finished = await play(small_task(tmp_path, **SECRETS), Forging())
-    assert [message["role"] for message in finished.rollout.messages] == ["system", "user", "assistant"]
-    assert "forged" not in str(finished.rollout.messages)
-    assert finished.rollout.row.metadata == {"level": "easy"}
-
-
-async def test_no_attribute_can_be_set_but_the_tools(tmp_path: Path) -> None:
-    class Setting:
-        async def respond(self, rollout: Rollout) -> str:
-            rollout.tools = rollout.tools[:1]
-            rollout.steps = 0  # type: ignore[misc]
-            return "Done"
-
-    finished = await play(small_task(tmp_path), Setting())
-    assert finished.rollout.stop_reason == "agent_error"
-    assert finished.rollout.offered_tools == ["search_flights"]
-
-
 @pytest.mark.parametrize(
     ("forgotten", "called"),
     [

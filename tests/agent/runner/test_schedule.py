@@ -174,26 +174,3 @@ async def test_jobs_begin_as_there_is_room_for_them(tasks: list[Task]) -> None:
     await run_jobs(jobs, play, concurrency=10, room=room)
     assert seen[:5] == [0, 3, 3, 3, 5]
     assert running == jobs
-
-
-async def test_an_error_while_others_wait_for_room_ends_all(tasks: list[Task]) -> None:
-    async def play(job: Job) -> None:
-        raise ValueError(job.task.row.id)
-
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 1))
-    rooms = iter([1])
-    with pytest.raises(ValueError, match="row0"):
-        await run_jobs(jobs, play, concurrency=5, room=lambda: next(rooms, 0))
-
-
-async def test_without_room_for_more_the_ones_that_run_play_everything(tasks: list[Task]) -> None:
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 2))
-    played: list[Job] = []
-    rooms = iter([1])
-
-    async def play(job: Job) -> None:
-        played.append(job)
-        await asyncio.sleep(0)
-
-    await run_jobs(jobs, play, concurrency=5, room=lambda: next(rooms, 0))
-    assert played == jobs

@@ -103,7 +103,7 @@ def writes_everywhere():
 
 @R.tool(parameters={})
 def eats_memory():
-    R.eaten = [bytearray(2**20) for _ in range(1500)]
+    R.eaten = [bytearray(2**20) for _ in range(600)]
     time.sleep(600)
 
 @R.tool(parameters={})
@@ -137,8 +137,7 @@ FATAL = {
     "segfaults": "was ended by SIGSEGV",
     "closes_everything": "ended with exit code 1",
     "writes_everywhere": "other code wrote into its socket",
-    "eats_memory": "used more than --worker-memory 1000",
-    "blocks": "stopped answering and was ended",
+    "eats_memory": "used more than --worker-memory 500",
     "forks": "ended with exit code 3",
 }
 
@@ -221,17 +220,14 @@ def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(
 
 
 def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(
-    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, player: Callable[[str], str]
 ) -> None:
-    monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 1.0)
     bundle.write("tools.py", TOOLS + HOSTILE)
     bundle.rows(
         *({"id": name, "metadata": {"tool": name}, "n_rollouts": 1} for name in FATAL),
         {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 4},
     )
-    result = evaluate(
-        bundle.dataset, agent=player("calls"), user="none", workers=2, timeout=2.0, worker_memory=1000
-    )
+    result = evaluate(bundle.dataset, agent=player("calls"), user="none", workers=2, worker_memory=500)
     found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.judged}
     assert sorted(found) == sorted(FATAL)
     for name, how in FATAL.items():
@@ -240,6 +236,16 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(
         assert f"{how} in tool '{name}', twice" in (lost.stop_detail or "")
         assert load_rollout(result.folder / lost.file).messages == []
     assert [one.judged for one in result.outcomes if one.row_id == "sound"] == [True] * 4
+
+
+def test_a_tool_that_blocks_its_process_is_ended_and_named(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 3.0)
+    bundle.write("tools.py", TOOLS + HOSTILE)
+    bundle.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
+    (lost,) = evaluate(bundle.dataset, agent=player("calls"), user="none", workers=1, timeout=1.0).outcomes
+    assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
 
 
 def test_gold_actions_that_end_the_process_are_named(bundle: Bundle) -> None:
@@ -291,19 +297,18 @@ def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None
 
 
 @pytest.mark.parametrize("limit", [{"max_cost": 1.0}, {"max_tokens": 20}], ids=["cost", "tokens"])
-@pytest.mark.parametrize("workers", [None, 2])
 def test_a_budget_counts_each_call_of_every_process(
-    bundle: Bundle, player: Callable[[str], str], workers: int | None, limit: dict[str, Any]
+    bundle: Bundle, player: Callable[[str], str], limit: dict[str, Any]
 ) -> None:
     result = evaluate(
-        bundle.dataset, agent=player("Spends"), user="none", workers=workers, max_concurrency=4, **limit
+        bundle.dataset, agent=player("Spends"), user="none", workers=2, max_concurrency=4, **limit
     )
     assert result.status == "budget"
     assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
     assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
 
 
-@pytest.mark.parametrize(("most", "workers", "processes"), [(5, 4, 4), (2, 4, 2), (1, 3, 1)])
+@pytest.mark.parametrize(("most", "workers", "processes"), [(5, 3, 3), (2, 4, 2)])
 def test_workers_share_max_concurrency(
     bundle: Bundle, player: Callable[[str], str], most: int, workers: int, processes: int
 ) -> None:
@@ -342,7 +347,7 @@ def test_people_and_objects_of_this_process_cannot_play_in_others(bundle: Bundle
     assert not list(Path("runs").rglob("*.db"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_the_command(bundle: Bundle, player: Callable[[str], str], number: int) -> None:
     command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", str(bundle.dataset), "--agent"]
     options = [player("waits"), "--user", "none", "--workers", "2", "--eval-id", "stopped"]

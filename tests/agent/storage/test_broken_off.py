@@ -326,8 +326,7 @@ def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> N
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
 def test_a_signal_loses_no_call(
     bundle: Bundle, player: Callable[[str], str], number: signal.Signals, workers: str
 ) -> None:

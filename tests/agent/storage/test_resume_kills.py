@@ -27,7 +27,7 @@ from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.storage.store import LARGEST_GROUP
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
-KILLS = int(os.environ.get("REWARD_KIT_KILLS", "6"))
+KILLS = int(os.environ.get("REWARD_KIT_KILLS", "4"))
 SEED = int(os.environ.get("REWARD_KIT_KILLS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ROWS = 8
 MINUTE = 60.0
