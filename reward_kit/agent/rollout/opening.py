@@ -60,25 +60,22 @@ def _task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
     raise UsageError(f"the bundle has no row {row!r}", place=str(bundle.dataset))
 
 
-class _Bases:
+class _Bases(ExitStack):
     """The bases of a bundle in a temporary folder, by the key of their seed."""
 
     def __init__(self) -> None:
-        self._closing = ExitStack()
-        self._folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="reward-kit-")))
+        super().__init__()
+        self._folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="reward-kit-")))
         self._open: dict[tuple[str, str], Database] = {}
 
     def of(self, task: Task) -> Database:
         seed, mode = task.seed, task.registry.database
         if (seed.key, mode) not in self._open:
             path = self._folder / f"{len(self._open)}.db"
-            self._open[seed.key, mode] = self._closing.enter_context(
+            self._open[seed.key, mode] = self.enter_context(
                 Database.seed(path, seed.sql, script=seed.script, origin=seed.origin, now=seed.now, mode=mode)
             )
         return self._open[seed.key, mode]
-
-    def close(self) -> None:
-        self._closing.close()
 
 
 _bases: WeakKeyDictionary[TaskBundle, _Bases] = WeakKeyDictionary()

@@ -49,6 +49,11 @@ def _log_of(rollout: Rollout) -> PendingLog | None:
     return episode_of(rollout).pending_log
 
 
+def _of_episode(name: str) -> Any:
+    """An attribute of the episode, which can only be read."""
+    return property(lambda rollout: getattr(episode_of(rollout), name))
+
+
 _ELSEWHERE = {
     "row": "Use rollout.row_id, rollout.metadata.",
     "task": "Use rollout.system_prompt, rollout.tools.",
@@ -65,6 +70,23 @@ class Rollout:
         self._id = episode.id
         _episodes[self._id] = episode
 
+    index: int = _of_episode("index")
+    """The number of this rollout among those of its row, from 0."""
+    seed: int = _of_episode("seed")
+    """The seed for the agent's random choices; another one in each rollout."""
+    steps: int = _of_episode("steps")
+    """Steps (model calls) of the agent so far."""
+    max_steps: int = _of_episode("max_steps")
+    """Steps that the agent may take."""
+    turns: int = _of_episode("turns")
+    """The number of the agent's turn, from 1."""
+    stop_reason: StopReason | None = _of_episode("stop_reason")
+    """None until the rollout is over."""
+    parallel_tool_calls: bool = _of_episode("parallel_tool_calls")
+    """False if a model should make one tool call at a time."""
+    stop_detail: str | None = _of_episode("stop_detail")
+    """A sentence on ``stop_reason``, if there is more to say."""
+
     @property
     def id(self) -> str:
         """Unique among all rollouts, 32 hexadecimal digits."""
@@ -74,16 +96,6 @@ class Rollout:
     def row_id(self) -> str:
         """The id of the row that is played."""
         return episode_of(self).task.row.id
-
-    @property
-    def index(self) -> int:
-        """The number of this rollout among those of its row, from 0."""
-        return episode_of(self).index
-
-    @property
-    def seed(self) -> int:
-        """The seed for the agent's random choices; another one in each rollout."""
-        return episode_of(self).seed
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -106,11 +118,6 @@ class Rollout:
         episode_of(self).tools = tools
 
     @property
-    def parallel_tool_calls(self) -> bool:
-        """False if a model should make one tool call at a time."""
-        return episode_of(self).parallel_tool_calls
-
-    @property
     def messages(self) -> list[Message]:
         """The history in the OpenAI format, always valid for strict providers; copied."""
         messages: list[Message] = copied(episode_of(self).messages)
@@ -120,31 +127,6 @@ class Rollout:
     def lines(self) -> list[Line]:
         """The lines that agent and user have said aloud, without the system prompt and tool calls."""
         return list(episode_of(self).history.lines)
-
-    @property
-    def steps(self) -> int:
-        """Steps (model calls) of the agent so far."""
-        return episode_of(self).steps
-
-    @property
-    def max_steps(self) -> int:
-        """Steps that the agent may take."""
-        return episode_of(self).max_steps
-
-    @property
-    def turns(self) -> int:
-        """The number of the agent's turn, from 1."""
-        return episode_of(self).turns
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """None until the rollout is over."""
-        return episode_of(self).stop_reason
-
-    @property
-    def stop_detail(self) -> str | None:
-        """A sentence on ``stop_reason``, if there is more to say."""
-        return episode_of(self).stop_detail
 
     @pending("rollout", log=_log_of)
     async def call_tool(

@@ -114,10 +114,6 @@ class EpisodeState:
             call.changes = changes.to_json()
         return self._tool_calls
 
-    @tool_calls.setter
-    def tool_calls(self, calls: list[ToolCall]) -> None:
-        self._tool_calls = calls
-
     @property
     def messages(self) -> list[Message]:
         """The history in the OpenAI format, always valid for strict providers; only to be read."""

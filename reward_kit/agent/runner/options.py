@@ -95,41 +95,37 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
 
     Raises ``UsageError`` for anything else, and for options that only the command line acts on.
     """
-    config = _of_config(what, options) if isinstance(what, EvaluationConfig) else _of_dataset(what, options)
-    _check_used(config)
+    if isinstance(what, EvaluationConfig):
+        config = _given(what, options)
+    elif what is None:
+        config = make_config(options)
+    elif isinstance(what, str | os.PathLike):
+        config = make_config({**options, "dataset": os.fspath(what)})
+    else:
+        remedy = "Give its entries as options: evaluate(**options)." if isinstance(what, dict) else _EITHER
+        raise UsageError(f"expected a dataset, got {cut(repr(what), LONGEST_SHOWN)}", remedy=remedy)
+    for name, instead in _FOR_THE_COMMAND.items():
+        if getattr(config, name) != DEFAULTS[name]:
+            raise UsageError(f"{name} is for the command line; from Python {instead}")
     return config
 
 
-def _of_config(config: EvaluationConfig, options: Mapping[str, Any]) -> EvaluationConfig:
+_FOR_THE_COMMAND = {
+    "validate_only": "call reward_kit.agent.validate(bundle)",
+    "json": "use to_json() of the result",
+    "fail_under": "use pass_power of the result",
+    "format": "use to_json() of the result, or agent-eval --resume ID --format tau-bench",
+}
+
+
+def _given(config: EvaluationConfig, options: Mapping[str, Any]) -> EvaluationConfig:
     if options:
         name = next(iter(options))
         raise UsageError(
             f"{name}= cannot be given beside an EvaluationConfig",
             remedy=f"Set it there: EvaluationConfig({name}=...).",
         )
-    if config.resume and not config.eval_id:
-        stated = {name: getattr(config, name) for name in DEFAULTS}
-        return make_config({name: value for name, value in stated.items() if value != DEFAULTS[name]})
-    return config
-
-
-def _of_dataset(dataset: object, options: Mapping[str, Any]) -> EvaluationConfig:
-    if isinstance(dataset, str | os.PathLike):
-        options = {**options, "dataset": os.fspath(dataset)}
-    elif dataset is not None:
-        remedy = "Give its entries as options: evaluate(**options)." if isinstance(dataset, dict) else None
-        raise UsageError(
-            f"expected a dataset, got {cut(repr(dataset), LONGEST_SHOWN)}", remedy=remedy or _EITHER
-        )
-    return make_config(options)
-
-
-def _check_used(config: EvaluationConfig) -> None:
-    for name, instead in (
-        ("validate_only", "call reward_kit.agent.validate(bundle)"),
-        ("json", "use to_json() of the result"),
-        ("fail_under", "use pass_power of the result"),
-        ("format", "use to_json() of the result, or agent-eval --resume ID --format tau-bench"),
-    ):
-        if getattr(config, name) != DEFAULTS[name]:
-            raise UsageError(f"{name} is for the command line; from Python {instead}")
+    if not config.resume or config.eval_id:
+        return config
+    stated = {name: getattr(config, name) for name in DEFAULTS}
+    return make_config({name: value for name, value in stated.items() if value != DEFAULTS[name]})

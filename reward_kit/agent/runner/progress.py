@@ -112,14 +112,10 @@ class Progress(Protocol):
         """No more rollouts will end."""
 
 
-def teller(progress: Progress) -> Callable[[str], None] | None:
-    """The ``noted`` method of ``progress``; None if it has none."""
-    return getattr(progress, "noted", None)
-
-
 def note(progress: Progress, text: str) -> None:
     """Pass a text to ``progress`` if it shows texts."""
-    if (show := teller(progress)) is not None:
+    show: Callable[[str], None] | None = getattr(progress, "noted", None)
+    if show is not None:
         show(text)
 
 

@@ -181,10 +181,11 @@ class Workers:
 
     def _played(self, plain: Mapping[str, Any]) -> PlayedRollout:
         """What was played; files that came with it from another machine are written."""
-        played = PlayedRollout.from_json(plain)
+        files = plain.get("files", {})
+        played = PlayedRollout.from_json({name: plain[name] for name in plain if name != "files"})
         outcome = played.outcome
         expected = {f"{outcome.row_id}/roll_{outcome.id}{ending}" for ending in (".db", ".log")}
-        for name, data in plain.get("files", {}).items():
+        for name, data in files.items():
             if name not in expected:
                 raise RewardKitError(f"a node of the cluster sent a file for another place: {name}")
             RunsFolder(self._root).row_folder(self._tasks[outcome.row_id])
