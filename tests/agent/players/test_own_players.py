@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 import threading
 from functools import partial
@@ -323,12 +323,11 @@ print(result.configuration["agent"], len(result.outcomes))
 """
 
 
-def test_the_class_of_a_script_is_of_that_script(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_class_of_a_script_is_of_that_script(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "evaluate.py").write_text(SCRIPT)
-
-    def ran(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-
-    dataset = str(bundle.dataset)
-    assert ran("evaluate.py", dataset).stdout == "__main__:Agent 2\n"
-    assert ran("evaluate.py", dataset, "again").stdout == "__main__:Agent 3\n"
+    for arguments in ([], ["again"]):
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", str(bundle.dataset), *arguments])
+        runpy.run_path("evaluate.py", run_name="__main__")
+    assert capsys.readouterr().out == "__main__:Agent 2\n__main__:Agent 3\n"
