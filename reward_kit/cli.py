@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.printing import say
+from reward_kit.agent.base.printing import say, warn
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 
@@ -173,17 +173,9 @@ def parse_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
 def _read_dotenv() -> None:
     file = Path(".env")
     if file.is_file():
-        import logging
-
         from dotenv import load_dotenv
 
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("Warning: .env: %(message)s"))
-        logger = logging.getLogger("dotenv.main")
-        logger.addHandler(handler)
         try:
             load_dotenv(file, override=False)
         except (OSError, UnicodeDecodeError) as error:
-            say(f"Warning: .env cannot be read: {error}", err=True)
-        finally:
-            logger.removeHandler(handler)
+            warn(f".env cannot be read: {error}")

@@ -1,4 +1,4 @@
-"""What ``reward-kit agent-eval`` says of failed rollouts, and of a model that explains them."""
+"""Failed rollouts in the report, and a model that explains them."""
 
 from __future__ import annotations
 

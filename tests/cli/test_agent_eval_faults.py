@@ -1,4 +1,4 @@
-"""What goes wrong, one thing at a time: one clear message, the right exit code, and never a traceback."""
+"""Each error is one clear message with the right exit code, and never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``reward-kit agent-eval`` prints where, and how it ends when a person wants it to."""
+"""The output of ``reward-kit agent-eval``, and its end by signals."""
 
 from __future__ import annotations
 

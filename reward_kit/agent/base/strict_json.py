@@ -66,10 +66,12 @@ def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def json_bytes(value: Any) -> bytes:
-    """``value`` as UTF-8 JSON; dataclasses become objects, unknown values their text."""
+    """``value`` as UTF-8 JSON without spaces; dataclasses become objects, unknown values their text."""
+    from pydantic_core import to_json
+
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, as models sometimes write
+        return to_json(value, inf_nan_mode="constants", fallback=str)
+    except ValueError:  # half of a surrogate pair, as models sometimes write, or nested too deep for it
         return json.dumps(value, default=_plain).encode()
 
 
@@ -77,16 +79,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     return str(value)
-
-
-def compact_json(value: Any) -> bytes:
-    """``value`` as ``json_bytes`` gives it, without spaces and in a quarter of the time."""
-    from pydantic_core import to_json
-
-    try:
-        return to_json(value, inf_nan_mode="constants", fallback=str)
-    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
-        return json_bytes(value)
 
 
 def readable_json(members: Mapping[str, Any]) -> bytes:
@@ -97,7 +89,7 @@ def readable_json(members: Mapping[str, Any]) -> bytes:
     parts = []
     for name, value in members.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = b"[\n  " + b",\n  ".join(map(compact_json, value)) + b"\n ]"
+            text = b"[\n  " + b",\n  ".join(map(json_bytes, value)) + b"\n ]"
         else:
             text = json_bytes(value)
         parts.append(json_bytes(name) + b": " + text)

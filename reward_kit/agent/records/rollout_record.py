@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.history import History, Line
-from reward_kit.agent.base.strict_json import as_json, compact_json
+from reward_kit.agent.base.strict_json import as_json, json_bytes
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
 from reward_kit.errors import StorageError
 
@@ -192,7 +192,7 @@ class RolloutRecord:
 
     def encoded(self) -> str:
         """The same as JSON text; the encoder takes the calls apart itself, which is quicker."""
-        return compact_json({name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}).decode()
+        return json_bytes({name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}).decode()
 
 
 _LISTS = ("usage", "messages", "tool_calls", "model_calls")

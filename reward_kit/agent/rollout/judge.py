@@ -19,7 +19,7 @@ from reward_kit.agent.base.deadline import bounded
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line, place_of
-from reward_kit.agent.base.strict_json import compact_json, copied
+from reward_kit.agent.base.strict_json import json_bytes, copied
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
@@ -210,7 +210,7 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         reason = f": {cut(why, LONGEST_REASON)}" if why else ""
         raise RewardError(f"says that its score is not valid{reason}", place=place)
     try:
-        compact_json(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
+        json_bytes(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"returned a result that cannot be written as JSON: {type(error).__name__}: {error}"
         raise RewardError(fault, place=place) from None

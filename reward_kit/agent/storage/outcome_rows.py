@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, hide_in_json
-from reward_kit.agent.base.strict_json import compact_json
+from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id
 from reward_kit.agent.records.outcome import RolloutOutcome, usage_from_json
 from reward_kit.errors import StorageError
@@ -91,4 +91,4 @@ def totals(usage: Mapping[str, Usage]) -> tuple[int, float]:
 
 def json_text(value: Any) -> str:
     """``value`` as JSON text."""
-    return compact_json(value).decode("utf-8")
+    return json_bytes(value).decode("utf-8")

@@ -1,4 +1,4 @@
-"""What counts as a secret: one answer for the log, the cache and every text that is shown."""
+"""Secrets: recognised alike for the log, the cache and every text that is shown."""
 
 from __future__ import annotations
 
