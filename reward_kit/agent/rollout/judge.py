@@ -19,7 +19,7 @@ from reward_kit.agent.base.deadline import bounded
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line, place_of
-from reward_kit.agent.base.strict_json import json_bytes, copied
+from reward_kit.agent.base.strict_json import copied, json_bytes
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
