@@ -73,10 +73,8 @@ def _single_faults(message: Any) -> Iterator[Fault]:
 def _part_faults(parts: list[Any]) -> Iterator[Fault]:
     for index, part in enumerate(parts):
         if not isinstance(part, dict) or not _is_name(part.get("type")):
-            yield (
-                ("content", index),
-                f'expected a part such as {{"type": "text", "text": "…"}}, got {show(part)}',
-            )
+            fault = f'expected a part such as {{"type": "text", "text": "…"}}, got {show(part)}'
+            yield ("content", index), fault
         elif part["type"] == "text" and not isinstance(part.get("text"), str):
             yield ("content", index, "text"), f"expected text, got {show(part.get('text'))}"
 
