@@ -93,11 +93,6 @@ class Concurrency:
             self._sent /= 2
             self._refused /= 2
 
-    def forget(self, call: Call) -> None:
-        """Take back ``sent`` for a call whose failure says nothing about the number."""
-        if call.generation == self.generation:
-            self._sent = max(0.0, self._sent - 1)
-
     def answered(self, call: Call, now: float, *, full: bool) -> None:
         """Count a good answer; ``full``: there was no room for more calls."""
         self.latency += (now - call.sent - self.latency) / (SMOOTHING if self.latency else 1)

@@ -85,7 +85,7 @@ def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str]
 
 def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
     where = address or "the provider"
-    if hung_up(error):
+    if _hung_up(error):
         fault = f"{where} closed the connection without a whole answer"
         remedy = "Its log may say why."
         if address and address.startswith("http://"):
@@ -189,7 +189,7 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL",
 """OpenSSL's names for an answer that is not TLS."""
 
 
-def hung_up(error: BaseException) -> bool:
+def _hung_up(error: BaseException) -> bool:
     """True if a connection was made and broke off."""
     return any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error))
 

@@ -181,7 +181,6 @@ class Limiter:
         by_chance = not refused and self._outage.is_chance(failures)
         delay = _backoff(failures)
         if own and not self._outage.down and fault.no_answer != "connection":
-            self._concurrency.forget(call)
             excused = (refused or asked > 0) and now - self._last_answer < NOTABLE
             if asked:
                 delay = min(LONGEST_DELAY, asked + _jitter(asked))

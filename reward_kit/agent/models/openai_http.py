@@ -134,7 +134,7 @@ class OpenAIModel(RemoteModel):
         if 300 <= response.status < 400 and "Location" in response.headers:
             raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
         if response.status >= 300:
-            raise HTTPStatusError(response.status, response.headers, answer)
+            raise _status_error(response.status, response.headers, answer)
         return answer
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -185,24 +185,6 @@ class UnreachableError(Exception):
     """No connection, or one that broke off before the answer was whole."""
 
 
-class HTTPStatusError(Exception):
-    """An answer with a status that is no success; ``body`` is its text."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        stated: Any = {}
-        try:
-            answer = json.loads(body)
-            stated = (answer[0] if isinstance(answer, list) else answer)["error"]  # Google sends a list
-        except (ValueError, LookupError, TypeError):
-            pass
-        stated = stated if isinstance(stated, dict) else {"message": str(stated)}
-        self.status_code = status
-        self.litellm_response_headers = headers
-        self.code = stated.get("code")
-        self.body = body.decode(errors="replace")
-        super().__init__(stated.get("message") or self.body)
-
-
 class RedirectError(Exception):
     """An answer that sends the conversation and the key elsewhere, which is not followed."""
 
@@ -211,16 +193,33 @@ class RedirectError(Exception):
 
 
 class StatedError(Exception):
-    """An answer with a status of success that holds an error, as aggregators of providers send them.
+    """An answer that states an ``error``, with the text of its ``body``.
 
-    ``status_code`` is the number that it names, if it does.
+    Aggregators of providers send them with a status of success; then ``status_code`` is the number that the
+    error names, if it does.
     """
 
-    def __init__(self, error: Any) -> None:
+    litellm_response_headers: Mapping[str, str] | None = None
+
+    def __init__(self, error: Any, body: str = "") -> None:
         stated = error if isinstance(error, dict) else {"message": error}
+        self.body = body
         self.code = stated.get("code")
-        self.status_code = self.code if type(self.code) is int else None
-        super().__init__(str(stated.get("message") or "it only says that there was an error"))
+        self.status_code: int | None = self.code if type(self.code) is int else None
+        super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
+
+
+def _status_error(status: int, headers: Mapping[str, str], body: bytes) -> StatedError:
+    """The error of an answer whose status is not a success."""
+    stated: Any = {}
+    try:
+        answer = json.loads(body)
+        stated = (answer[0] if isinstance(answer, list) else answer)["error"]  # Google sends a list
+    except (ValueError, LookupError, TypeError):
+        pass
+    error = StatedError(stated, body.decode(errors="replace"))
+    error.status_code, error.litellm_response_headers = status, headers
+    return error
 
 
 # -- answers

@@ -22,7 +22,7 @@ from virtual_provider import (
 )
 from virtual_time import simulate
 
-from reward_kit.agent.models import concurrency, limiter, outage
+from reward_kit.agent.models import calls, concurrency, limiter, outage
 from reward_kit.agent.models.calls import Call, Caller
 from reward_kit.agent.models.concurrency import START
 from reward_kit.agent.models.limiter import Limiter, Limiters
@@ -31,7 +31,7 @@ from reward_kit.errors import ModelError, ModelSetupError, ProviderDownError
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (concurrency, limiter, outage):
+    for module in (calls, concurrency, limiter, outage):
         monkeypatch.setattr(module, "_random", random.Random(1))
 
 
