@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,16 +44,6 @@ def test_a_token_budget_names_itself_in_the_command_that_goes_on(
     assert ran.code == 1
     assert "--max-tokens N" in ran.err
     assert "tokens are used" in ran.out + ran.err
-
-
-def test_a_quiet_run_says_which_budget_has_ended_it(
-    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer
-) -> None:
-    bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
-    stub_llm.script("gpt-4o-mini", ["Done."])
-    variables = {"OPENAI_API_BASE": stub_llm.url, "OPENAI_API_KEY": "sk-test-0123456789"}
-    ran = agent_eval(*MODEL_RUN, "--max-tokens", "150", "--quiet", **variables)
-    assert re.match(r"\d+ of 150 tokens are used \(--max-tokens\)\. \d of 8 rollouts are done", ran.err)
 
 
 @pytest.mark.parametrize("client", ["direct", "litellm"])

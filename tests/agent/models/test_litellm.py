@@ -61,13 +61,6 @@ async def test_an_answer_comes_with_its_tokens_and_its_cost(stub_llm: StubServer
     assert completion.seconds > 0.0
 
 
-async def test_a_model_without_a_known_price_counts_as_unpriced(stub_llm: StubServer) -> None:
-    stub_llm.script("home-made", ["Hi"])
-    completion = await LiteLLMModel("openai/home-made").complete(HELLO)
-    assert completion.usage.cost == 0.0
-    assert completion.usage.unpriced_calls == 1
-
-
 @pytest.mark.parametrize(
     ("name", "is_priced"),
     [
@@ -204,15 +197,6 @@ async def test_a_server_that_does_not_answer_is_given_up(stub_llm: StubServer) -
     error = await failure(stub_llm, Answer(delay=3.0), timeout=0.3, retries=0)
     assert error.retryable
     assert "no answer within 0.3 s" in str(error)
-
-
-async def test_the_other_name_of_the_address_counts_as_well(
-    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub_llm.script(NAME, ["Hi"])
-    monkeypatch.delenv("OPENAI_API_BASE")
-    monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
-    assert (await model().complete(HELLO)).message["content"] == "Hi"
 
 
 async def test_a_local_server_needs_no_key(stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,16 +72,6 @@ ANSWERS = {
     "no refusal": body(says(refusal=None, annotations=[])),
     "reasoning": body(says(reasoning_content="I think")),
     "thoughts in the text": body(says("<think>I am</think>Hi")),
-    "annotated": body(
-        says(
-            annotations=[
-                {
-                    "type": "url_citation",
-                    "url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1},
-                }
-            ]
-        )
-    ),
     "one call": body(wants(LOOK), reason="tool_calls"),
     "calls and text": body({**wants(LOOK, LOOK), "content": "Let me see"}, reason="tool_calls"),
     "calls, and stop": body(wants(LOOK)),
@@ -96,9 +86,6 @@ ANSWERS = {
     "another reason": body(says(), reason="eos"),
     "no reason": body(says(), reason=None),
     "fields of the answer": body(says(), service_tier="default", system_fingerprint="fp"),
-    "logprobs": body(
-        says(), choices=[{"index": 0, "message": says(), "finish_reason": "stop", "logprobs": None}]
-    ),
     "no role": body({"content": "Hi"}),
     "nothing but the text": Answer(body=b'{"choices": [{"message": {"content": "Hi"}}]}'),
     "two choices": body(

@@ -61,17 +61,6 @@ def test_any_window_stays_within_the_limit(limit: int, calls: list[tuple[float, 
         assert sum(inside) <= limit or len([cost for cost in inside if cost]) <= 1
 
 
-def test_what_a_call_takes_counts_until_it_is_settled() -> None:
-    bucket = Bucket(100)
-    bucket.take(80, 0.0)
-    assert bucket.delay(30, 500.0) == float("inf")
-    bucket.settle(80, 10, 500.0)
-    assert bucket.delay(30, 500.0) == 0.0
-    bucket.take(30, 500.0)
-    bucket.settle(30, 90, 501.0)
-    assert bucket.delay(30, 502.0) > 50.0
-
-
 @pytest.mark.parametrize("tpm", [5_000, 60_000])
 @pytest.mark.parametrize("constant", [True, False])
 def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwards(
