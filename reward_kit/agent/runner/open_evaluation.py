@@ -44,6 +44,7 @@ class OpenEvaluation:
         assert config.eval_id is not None
         self.folder = folder
         self._config = config
+        self._unchanged: StoredEvaluation | None = None
         path = folder.evaluation(config.eval_id)
         with ExitStack() as opened:
             self.store = opened.enter_context(Store(path))
@@ -69,11 +70,17 @@ class OpenEvaluation:
             self.warning = more_than_asked(asked, finished)
             self.seconds_before = before.seconds if before is not None else 0.0
             self.store.begin_run(run)
+            # ten thousand rollouts are not read twice if none is left to be played
+            is_same = before is not None and (
+                {row.row_id: row.planned for row in before.rows},
+                bool(before.configuration.get("errors_as_failures")),
+            ) == (planned, config.errors_as_failures)
+            self._unchanged = before if is_same and not left else None
             self._close = opened.pop_all()
 
     def read(self) -> StoredEvaluation:
         """The evaluation as it is stored now."""
-        return read_evaluation(self.store.path, running=True)
+        return self._unchanged or read_evaluation(self.store.path, running=True)
 
     def tally(self) -> Tally:
         """The running numbers, with what is done already counted in."""
