@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,19 +74,17 @@ async def replay_gold_calls(
     rollout. ``now`` is the clock for rows that have none (default: the system's). Raises ``StorageError`` if
     the disk does not hold what they write.
     """
-    database = base.fork(seed=seed, now=task.row.clock() or now)
     calls: list[GoldCall] = []
     fault = None
-    try:
+    with ExitStack() as opened:
+        database = opened.enter_context(base.fork(seed=seed, now=task.row.clock() or now))
         for number, action in enumerate(task.row.actions or ()):
             call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
             calls.append(call)
             if call.is_faulty and fault is None:
                 fault = f"action {number} ({action.name}): {call.raised or call.content}"
-    except BaseException:
-        database.close()
-        raise
+        opened.pop_all()
     return GoldReplay(database, calls, database.draws == 0, fault)
 
 

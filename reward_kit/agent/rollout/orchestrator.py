@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from time import time as unix_time
@@ -75,8 +76,8 @@ async def run_rollout(
     episode = Episode(task, index, base=base, user=user, models=models, limits=limits, seed=seed)
     if getattr(agent, "sees_answers", False):
         agent.episode = episode  # type: ignore[attr-defined]  # replays of what is known
-    own_gold: Database | None = None
-    try:
+    with ExitStack() as opened, ExitStack() as own:
+        opened.enter_context(episode)
         try:
             await _play(episode, agent)
         finally:
@@ -84,15 +85,10 @@ async def run_rollout(
             await _close(user)
         await episode.settle()
         if gold_database is None and task.row.actions is not None:
-            gold_database = own_gold = await replay_gold(task, base, seed=seed)
+            gold_database = own.enter_context(await replay_gold(task, base, seed=seed))
         result, error = await episode.judged(gold_database)
         gold = gold_database.changes() if gold_database is not None else None
-    except BaseException:
-        episode.close()
-        raise
-    finally:
-        if own_gold is not None:
-            own_gold.close()
+        opened.pop_all()
     return FinishedRollout(
         rollout=episode,
         reward=None if result is None else float(result.score),

@@ -7,7 +7,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,12 +104,10 @@ run_evaluation = evaluate_async
 
 def open_bundle(config: EvaluationConfig) -> TaskBundle:
     """Load the bundle that ``config`` names; see ``read_rows``."""
-    rows = read_rows(config)
-    try:
-        return rows.open()
-    except BaseException:
-        rows.close()
-        raise
+    with ExitStack() as opened:
+        bundle = opened.enter_context(read_rows(config)).open()
+        opened.pop_all()
+    return bundle
 
 
 def read_rows(config: EvaluationConfig) -> BundleRows:

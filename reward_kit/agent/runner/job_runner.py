@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from reward_kit.agent.scoring.record_keeping import outcome_of
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
@@ -82,27 +83,21 @@ class JobRunner:
 
     async def _attempt(self, job: Job, request: PlayRequest) -> RolloutOutcome:
         """Play and save one attempt."""
-        account = _Account(self)
-        try:
-            played = await self.executor.play(request, account)
-        except RolloutLostError as lost:
-            account.broken_off()
-            played = self._lost(job, request, str(lost))
-        except BaseException:
-            account.broken_off()
-            raise
-        outcome = played.outcome
-        if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
-            played = replace(played, outcome=replace(outcome, final=True))
-        return await self._save(played, account)
+        with self._account() as account:
+            try:
+                played = await self.executor.play(request, account)
+            except RolloutLostError as lost:
+                account.broken_off()
+                played = self._lost(job, request, str(lost))
+            outcome = played.outcome
+            if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
+                played = replace(played, outcome=replace(outcome, final=True))
+            return await self._save(played, account)
 
     async def _save(self, played: PlayedRollout, account: _Account) -> RolloutOutcome:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
-        try:
-            await completed(self.saver.save(played))
-        except BaseException:
-            account.broken_off()
-            raise
+        await completed(self.saver.save(played))
+        account.usage.clear()
         self.tally.add(played.outcome)
         self.progress.ended(played.outcome, self.tally)
         if is_cancelled():
@@ -123,19 +118,24 @@ class JobRunner:
 
     async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
         job, before = unjudged
+        with self._account() as account:
+            try:
+                played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
+            except (DatabaseError, RolloutLostError) as error:
+                note(self.progress, f"{before.file}: {error}")
+                self.tally.add(before)
+                return
+            outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+            await self._save(replace(played, outcome=outcome), account)
+
+    @contextmanager
+    def _account(self) -> Iterator[_Account]:
+        """The account of one attempt; calls that no stored outcome counts are those of a broken-off one."""
         account = _Account(self)
         try:
-            played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
-        except (DatabaseError, RolloutLostError) as error:
+            yield account
+        finally:
             account.broken_off()
-            note(self.progress, f"{before.file}: {error}")
-            self.tally.add(before)
-            return
-        except BaseException:
-            account.broken_off()
-            raise
-        outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
-        await self._save(replace(played, outcome=outcome), account)
 
     def _lost(self, job: Job, request: PlayRequest, why: str) -> PlayedRollout:
         """The record of a rollout that ended its process: nothing of it is left."""
@@ -177,14 +177,14 @@ class _Account:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
-        self._usage: dict[Role, Usage] = {}
+        self.usage: dict[Role, Usage] = {}
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
-        self._usage.setdefault(role, Usage()).add(usage)
+        self.usage.setdefault(role, Usage()).add(usage)
         self._runner.tally.spending.count(usage)
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.unpriced(model)
 
     def broken_off(self) -> None:
-        usage, self._usage = self._usage, {}
+        usage, self.usage = self.usage, {}
         self._runner.saver.add_usage("broken_off", broken_off(usage))
