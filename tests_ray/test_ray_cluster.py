@@ -138,7 +138,7 @@ def test_a_rollout_that_kills_its_actor_costs_itself_alone(
     assert dict(result.unjudged) == {"infrastructure_error": 1}
     lost = next(outcome for outcome in result.outcomes if not outcome.judged)
     assert (lost.row_id, lost.index) == ("row-1", 0)
-    assert lost.stop_detail == "its process ended with exit code 7, twice"
+    assert lost.stop_detail == "its process ended with exit code 7 in its agent or user, twice"
     assert sum(outcome.judged for outcome in result.outcomes) == 8
     assert load_rollout(result.folder / lost.file).messages == []
 

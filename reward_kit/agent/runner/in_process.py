@@ -174,6 +174,8 @@ class InProcess:
             place, place if only_row else request.row_id, index=request.index, attempt=request.attempt
         )
         watch = self.watch if request.watched else None
+        if watch is not None:
+            watch("its agent or user")
         finished = await run_rollout(
             task,
             request.index,
