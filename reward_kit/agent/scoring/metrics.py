@@ -71,22 +71,21 @@ def shown_ks(largest: int) -> list[int]:
 
 
 def pass_power_k(n: int, c: int, k: int) -> float:
-    """Pass^k of one task: the chance that k rollouts drawn from its n all succeeded, C(c, k) / C(n, k).
+    """Pass^k of one task: C(c, k) / C(n, k).
 
-    The unbiased estimate of the chance that k independent rollouts all succeed (Yao et al. 2024, tau-bench,
-    arXiv 2406.12045). Exact up to the final division. Raises ``ValueError`` unless 0 <= c <= n and 1 <= k <=
-    n.
+    The chance that k rollouts drawn from its n all succeeded, which is the unbiased estimate of the chance
+    that k independent rollouts all succeed (Yao et al. 2024, tau-bench, arXiv 2406.12045). Exact up to the
+    final division. Raises ``ValueError`` unless 0 <= c <= n and 1 <= k <= n.
     """
     _check_counts(n, c, k)
     return math.comb(c, k) / math.comb(n, k)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Pass@k of one task: the chance that at least one of k rollouts drawn from its n succeeded, 1 - C(n-c,
-    k) / C(n, k).
+    """Pass@k of one task: 1 - C(n-c, k) / C(n, k).
 
-    Chen et al. 2021 (arXiv 2107.03374). Exact up to the final division. Raises ``ValueError`` as
-    ``pass_power_k``.
+    The chance that at least one of k rollouts drawn from its n succeeded, by Chen et al. 2021 (arXiv
+    2107.03374). Exact up to the final division. Raises ``ValueError`` as ``pass_power_k``.
     """
     _check_counts(n, c, k)
     draws = math.comb(n, k)
@@ -144,12 +143,12 @@ def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
 
 
 def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
-    """The share of rollouts that had succeeded within k turns, for k from 1 to the latest turn of success.
+    """The share of rollouts that had succeeded within k turns, by k.
 
-    Each task is its number of judged rollouts n and the turns (from 1) in which its successful ones
-    succeeded. The share is taken per task and then averaged over tasks with n > 0, so that at the last k it
-    equals Pass^1. k counts turns of one rollout, not rollouts as in Pass^k. Empty if none
-    succeeded.
+    For k from 1 to the latest turn of success. Each task is its number of judged rollouts n and the turns
+    (from 1) in which its successful ones succeeded. The share is taken per task and then averaged over tasks
+    with n > 0, so that at the last k it equals Pass^1. k counts turns of one rollout, not rollouts as in
+    Pass^k. Empty if none succeeded.
     """
     counted = [(n, Counter(turns)) for n, turns in tasks if n > 0]
     successful = {turn for _, turns in counted for turn in turns}
