@@ -179,10 +179,10 @@ def mean_estimates(
     def interval(column: tuple[float, ...]) -> Interval | None:
         if tasks < 2:
             return None
-        if len(column) == 1:
+        if len(column) == 1 or set(column) in ({0.0}, {1.0}):
             return Interval(column[0], column[0])
         drawn = kept() if len(columns) > 1 else draw()
-        means = [sum(map(mul, column, counts)) / tasks for counts in drawn]
+        means = sorted(sum(map(mul, column, counts)) / tasks for counts in drawn)
         return Interval(percentile(means, 2.5), percentile(means, 97.5))
 
     return [
