@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -25,7 +24,7 @@ _FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file until one of the two is written to."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PROCESS = secrets.token_hex(4)
+_PROCESS = os.urandom(4).hex()
 """Distinguishes processes of several machines or containers with the same number."""
 _counter = itertools.count()
 

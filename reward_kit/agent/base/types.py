@@ -34,8 +34,6 @@ MOST_COUNTED = 2**53
 """The largest number that is counted: larger whole numbers are not exact in JSON elsewhere."""
 LATEST = 2.5e11
 """Unix seconds of the last times that a calendar can name, in the year 9892."""
-MOST_STEPS = 1_000_000
-"""No rollout has more steps or turns; reports have a number for each turn."""
 
 Message = dict[str, Any]
 """One chat message in the OpenAI format."""
