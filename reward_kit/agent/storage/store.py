@@ -67,7 +67,7 @@ class Store:
         self.run = 0
         self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._lock = take_lock(path)
+        self._lock: sqlite3.Connection | None = take_lock(path)
         try:
             with sqlite_faults(path):
                 self._connection = sqlite3.connect(
@@ -236,8 +236,11 @@ class Store:
     def close(self) -> None:
         """Close the file, and release the lock; may be called again."""
         if self._connection is not None:
-            self._connection.close()
-        release(self.path, self._lock)
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:  # a second time the lock file may be another process's
+            release(self.path, lock)
 
     def __enter__(self) -> Self:
         return self
