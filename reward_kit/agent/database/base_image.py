@@ -34,7 +34,7 @@ class BaseImage:
     """An immutable base.  Build one with :meth:`open`, which shares it between all users of the file.
 
     ``content`` are all bytes of the file, if it is small enough to be held. The file is never mapped into
-    memory: should somebody truncate it, reads raise ``DatabaseError`` instead of killing the process.
+    memory: if it is truncated, reads raise ``DatabaseError`` instead of killing the process.
     """
 
     _lock: ClassVar = threading.Lock()

@@ -129,7 +129,7 @@ class Block:
         """Raise ``DatabaseError`` if SQLite rolled the transaction back."""
         if self.lost is not None:
             raise DatabaseError(
-                f"the transaction was rolled back and can do no more, because of: {self.lost}"
+                f"the transaction was rolled back and takes no further statements, because of: {self.lost}"
             )
 
     def try_take(self) -> bool:

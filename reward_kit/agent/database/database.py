@@ -188,7 +188,7 @@ class SyncDatabase(SyncView):
 class Database(AsyncView):
     """One database state: a base, which is only read, or a fork of one, which is private and writable.
 
-    Outside of ``tool_call()`` and ``transaction()`` every statement is a transaction of its own.
+    Outside of ``tool_call()`` and ``transaction()`` every statement is its own transaction.
     """
 
     @classmethod
@@ -250,7 +250,7 @@ class Database(AsyncView):
         return Database(Turns(self._settled(lambda store: store.fork(seed, moment))), None)
 
     def reader(self) -> Database:
-        """The same state over a connection of its own, for reading; to be closed before this database.
+        """The same state over a separate connection, for reading; to be closed before this database.
 
         For a state that is no longer written to and read by many at once.
         """
@@ -312,7 +312,7 @@ class Database(AsyncView):
         return ReadOnlyDatabase(self._turns, _VIEW_REFUSAL)
 
     def read_only_async(self) -> ReadOnlyAsyncDatabase:
-        """The view of ``async def`` rewards, with a ``pending_log`` of its own."""
+        """The view of ``async def`` rewards, with its own ``pending_log``."""
         view = ReadOnlyAsyncDatabase(self._turns, _VIEW_REFUSAL)
         view.pending_log = PendingLog()
         return view

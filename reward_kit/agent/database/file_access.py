@@ -43,7 +43,7 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def open_unchanging(path: Path) -> sqlite3.Connection:
-    """A connection for reading a file that nobody writes to, hence without locks."""
+    """A connection for reading a file that is never written to, hence without locks."""
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
 
@@ -117,7 +117,7 @@ def disk_fault(error: BaseException, file: Path, growth: int) -> StorageError | 
     """The error to raise if ``error`` came of the disk of ``file``; None for all other errors.
 
     A file that may grow by ``growth`` bytes is full by itself only if the disk has so much room. Other
-    complaints of SQLite may come of what a tool did to the file, as long as another of so many bytes can be
+    complaints of SQLite may come of what a tool did to the file, as long as another file of that size can be
     written beside it.
     """
     code = _disk_code(error)

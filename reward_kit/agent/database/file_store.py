@@ -1,4 +1,4 @@
-"""Mode "file": each fork is a complete SQLite file of its own, run by ``sqlite3`` of the standard library.
+"""Mode "file": each fork is a complete, separate SQLite file, run by ``sqlite3`` of the standard library.
 
 Not by ``apsw``: its SQLite is another one than that of ``sqlite3``, and two of them in one process undo
 each other's locks on the same file.  ``db.engine`` and tools that open ``db.path`` use ``sqlite3``.

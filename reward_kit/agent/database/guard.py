@@ -242,7 +242,7 @@ class Guard:
                 remedy="Ask for less, or give the seed an index for it.",
             )
         if self.stopped == "over":
-            return DatabaseError("the statement was stopped because nobody waits for it any more")
+            return DatabaseError("the statement was stopped: its result is no longer wanted")
         refused, self._refused = self._refused, None
         if refused:
             return DatabaseError(f"{refused} is not allowed here")

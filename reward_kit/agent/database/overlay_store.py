@@ -99,7 +99,7 @@ class OverlayStore:
     def engine(self) -> NoReturn:
         """There is none."""
         raise DatabaseError(
-            "this database has no engine, because it is no file of its own",
+            "this database has no engine, because it has no file",
             remedy='Write `ToolRegistry(..., database="file")` to have one.',
         )
 

@@ -19,7 +19,7 @@ Execute = Callable[..., Iterable[Row]]
 """``execute(sql)`` gives rows as plain tuples, as the connections of ``sqlite3`` and ``apsw`` do."""
 
 _STORED, _VIRTUAL_COLUMN = 0, 2
-"""Kinds of columns in ``PRAGMA table_xinfo``: with a value of its own, computed when it is read."""
+"""Kinds of columns in ``PRAGMA table_xinfo``: with a stored value, computed when it is read."""
 _TEXTS = ("_content", "_docsize")
 """Endings of the tables in which a full-text table keeps its texts or, if another table has them, lengths."""
 _CHUNK = 256
@@ -29,7 +29,7 @@ _CHUNK = 256
 class Table:
     """One table whose rows count.
 
-    ``columns`` are those that hold values of their own: no generated and no hidden ones; ``positions`` are
+    ``columns`` are those that hold stored values: no generated and no hidden ones; ``positions`` are
     their places in a whole row, None for all in order.  ``key`` are the columns of the primary key.
     ``recordable``: SQLite's pre-update hook gives its rows in full.
     """

@@ -122,7 +122,7 @@ class PageFile(_QuietFile):
         self.settled = 0
 
     def copy(self) -> PageFile:
-        """The same content in a file of its own."""
+        """The same content in a separate file."""
         copy = PageFile(self.base)
         copy.pages, copy.size, copy.limit = dict(self.pages), self.size, self.limit
         return copy

@@ -63,7 +63,9 @@ async def test_a_write_stopped_at_its_time_limit_fails_the_whole_call(hurried: D
             with pytest.raises(QueryTimeoutError):
                 await hurried.execute(RUNAWAY_WRITE)
 
-    with pytest.raises(DatabaseError, match=r"rolled back and can do no more, because of: .*stopped after"):
+    with pytest.raises(
+        DatabaseError, match=r"rolled back and takes no further statements, because of: .*stopped after"
+    ):
         await tool()
 
     assert await count(hurried) == 3

@@ -199,7 +199,7 @@ async def test_a_rollback_by_the_schema_ends_the_call_even_if_the_tool_ignores_i
                 await insert(db, "Emil")
 
     with pytest.raises(
-        DatabaseError, match="was rolled back and can do no more, because of: orders are kept"
+        DatabaseError, match="was rolled back and takes no further statements, because of: orders are kept"
     ):
         await failing()
 
