@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from command import Finished
 from flight_bundle import GOLD, ROW, SEED, Bundle
-from stub_server import Answer, StubServer, call
+from stub_server import Answer, StubServer
 
 Command = Callable[..., Finished]
 Starter = Callable[..., "subprocess.Popen[str]"]
@@ -364,18 +364,6 @@ def test_a_budget_starts_no_more_rollouts_and_can_be_raised(
     assert results()["usage"]["agent"]["cost"] == pytest.approx(0.6)
 
 
-def test_unpriced_calls_are_called_so(
-    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
-) -> None:
-    stub_llm.script("my-own-model", ["No."])
-    run = ("-d", "task.jsonl", "--model", "openai/my-own-model", "--no-sim-user", "--n-rollouts", "1")
-    ran = agent_eval(*run, **server_of(stub_llm))
-    assert ran.code == 0, ran.err
-    assert "unpriced" in ran.out
-    assert "$0" not in ran.out
-    assert results()["usage"]["agent"]["unpriced_calls"] == 1
-
-
 def test_secrets_given_as_model_arguments_are_not_stored(
     agent_eval: Command, bundle: Bundle, stub_llm: StubServer
 ) -> None:
@@ -389,17 +377,3 @@ def test_secrets_given_as_model_arguments_are_not_stored(
     written = [path for path in bundle.folder.rglob("*") if path.is_file()]
     assert not [path for path in written if canary.encode() in path.read_bytes()]
     assert canary not in ran.out + ran.err
-
-
-def test_the_model_is_asked_with_the_rollouts_seed_and_the_tools(
-    agent_eval: Command, bundle: Bundle, stub_llm: StubServer
-) -> None:
-    stub_llm.script(
-        "gpt-4o-mini", [call("search_flights", origin="SFO", dest="JFK", date="2025-05-20"), "No."]
-    )
-    agent_eval(*MODEL_RUN, "--temperature", "0", "--seed", "3", **server_of(stub_llm))
-    first, second = stub_llm.requests
-    assert first["seed"] == second["seed"]
-    assert first["temperature"] == 0
-    assert first["tools"][0]["function"]["name"] == "search_flights"
-    assert json.loads(second["messages"][-1]["content"])[0]["seats_available"] == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -44,11 +43,6 @@ def test_faults_of_a_bundle_are_shown_without_control_characters(
     assert HARMLESS in text
 
 
-def test_faults_of_several_rows_keep_their_lines(bundle: Bundle, agent_eval: Callable[..., Finished]) -> None:
-    bundle.rows({"id": "a", "max_steps": 0}, {"id": "b", "max_steps": 0})
-    assert len(agent_eval(*VALIDATE).error.splitlines()) == 2
-
-
 @pytest.fixture
 def changed(bundle: Bundle, agent_eval: Callable[..., Finished]) -> Path:
     """A database in which a table of a foreign name has changed."""
@@ -79,14 +73,6 @@ def test_changes_of_a_database_are_shown_without_control_characters(changed: Pat
     text = changes(changed)
     assert RAW.search(text) is None
     assert rf"\u001b(0\u0007\u202e\u009b{HARMLESS} #1" in text
-
-
-def test_changes_as_json_say_the_same_without_control_characters(changed: Path) -> None:
-    text = changes(changed, "--json")
-    assert RAW.search(text) is None
-    row = next(row for row in json.loads(text) if HARMLESS in row["table"])
-    assert row["table"] == f"\x1b(0\x07\u202e\x9b{HARMLESS}"
-    assert row["after"]["v"] == "\x1b\x9b\u202e"
 
 
 def test_text_of_people_and_line_ends_stay() -> None:

@@ -62,8 +62,3 @@ def test_the_strategies_that_it_names_are_there() -> None:
     agents, users = named.values()
     assert agents <= set(AGENTS)
     assert users <= set(USERS)
-
-
-def test_the_datasets_that_it_names_are_there() -> None:
-    for name in re.findall(r"`(task\w*\.jsonl)`", TEXT):
-        assert (ROOT / "tau_retail_task" / name).is_file()

@@ -99,25 +99,6 @@ async def test_it_stops_when_the_steps_are_used_up(
     assert len(stub_llm.requests) == 13
 
 
-async def test_it_stops_when_the_time_is_up(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
-    stub_llm.script(MODEL, [call("hang")])
-    finished = await play(small_task(tmp_path), example(), timeout=2.0)
-    assert finished.rollout.stop_reason == "timeout"
-    (hanging,) = finished.rollout.tool_calls
-    assert (hanging.name, hanging.status, hanging.changes) == ("hang", "failed", [])
-
-
-async def test_arguments_that_are_no_json_are_answered_not_raised(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
-    stub_llm.script(MODEL, [call("ping", "{no"), "Sorry."])
-    finished = await play(small_task(tmp_path), example())
-    assert finished.rollout.stop_reason == "agent_done"
-    assert [found.status for found in finished.rollout.tool_calls] == ["invalid_arguments"]
-
-
 async def test_a_provider_that_is_down_is_no_fault_of_the_agent(
     example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
 ) -> None:

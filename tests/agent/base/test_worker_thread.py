@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 import time
 from threading import get_ident
@@ -42,16 +41,6 @@ async def test_calls_that_hang_do_not_delay_others() -> None:
     assert await asyncio.gather(*hanging[1:]) == [True] * 49
 
 
-async def test_the_event_loop_runs_meanwhile() -> None:
-    loop = asyncio.get_running_loop()
-
-    async def answer() -> str:
-        return "answer"
-
-    asked = in_thread(lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(timeout=10))
-    assert await asked == "answer"
-
-
 async def test_the_callers_context_is_seen_and_not_changed() -> None:
     VARIABLE.set("outside")
 
@@ -79,17 +68,3 @@ def test_threads_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
     while used & {thread.ident for thread in threading.enumerate()} and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not used & {thread.ident for thread in threading.enumerate()}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_makes_its_own_threads() -> None:
-    asyncio.run(in_thread(lambda: None))
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = asyncio.run(asyncio.wait_for(in_thread(lambda: 0), 20))
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
