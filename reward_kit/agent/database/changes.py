@@ -26,11 +26,8 @@ _VALUE_WIDTH, _ROW_WIDTH = 80, 400
 
 
 def typed(values: Sequence[SQLiteValue]) -> bytes:
-    """A hashable form of ``values`` that keeps 60 apart from 60.0, -0.0 from 0.0, 'a' from b'a'.
-
-    Version 2 of the format is the last one that does not depend on which objects are shared or interned.
-    """
-    return marshal.dumps(tuple(values), 2)
+    """A hashable form of ``values`` that keeps 60 apart from 60.0, -0.0 from 0.0, 'a' from b'a'."""
+    return marshal.dumps(tuple(values), 2)  # later versions depend on which objects are shared or interned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -347,9 +344,8 @@ def _keyed_faults(actual: Changes, expected: Changes) -> Iterator[str]:
             yield f"{name}: " + ("deleted, expected to stay" if in_base else f"missing row {missing}")
         elif exists:
             extra = _row_text(have.after) if have else ""
-            yield f"{name}: " + (
-                "expected to be deleted, still there" if in_base else f"unexpected row {extra}"
-            )
+            fault = "expected to be deleted, still there" if in_base else f"unexpected row {extra}"
+            yield f"{name}: {fault}"
 
 
 def _column_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
