@@ -106,9 +106,9 @@ class Broken(Policy):
     [
         (RuntimeError("GPU on fire"), r"test_own_models\.py:\d+: RuntimeError: GPU on fire"),
         ({"content": "Hi"}, "complete\\(\\) gave a dict, not a Completion"),
-        (Completion({"content": "Hi"}, None), "whose usage is a NoneType, not a Usage"),  # type: ignore[arg-type]
+        (Completion({"content": "Hi"}, None), "whose message is no dict, or whose usage no Usage"),  # type: ignore[arg-type]
         (Completion({"content": "Hi"}, Usage(1, cost=math.nan)), "Usage.cost is nan, not a number from 0"),
-        (Completion(None), "a Completion whose message is a NoneType, not a dict"),  # type: ignore[arg-type]
+        (Completion(None), "whose message is no dict, or whose usage no Usage"),  # type: ignore[arg-type]
     ],
 )
 def test_a_fault_of_the_model_is_not_the_agents(bundle: Bundle, answer: Any, told: str) -> None:
