@@ -160,8 +160,6 @@ class Workers:
                         f"worker processes end before they play: the last one {death}",
                         remedy="Run without --workers to see why.",
                     ) from None
-            finally:
-                self._changed.set()
         return await self._play_alone(request, account)
 
     async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
@@ -198,8 +196,8 @@ class Workers:
     async def _least_busy(self, row_id: str) -> Worker:
         """A process with the fewest rollouts; of several, the one that has played the row before.
 
-        None gets more than its share of ``--max-concurrency``. As long as all are busy more are started. A
-        rollout waits for that on this machine, but not on a cluster, which may have no processor to spare.
+        As long as all are busy more are started. A rollout waits for that on this machine, but not on a
+        cluster, which may have no processor to spare.
         """
         while True:
             self._workers = [worker for worker in self._workers if worker.died is None]
@@ -207,11 +205,9 @@ class Workers:
             missing = self._processes - len(self._workers) - len(self._starts)
             if missing > 0 and not is_free and (self._cluster is not None or not self._starts):
                 self._starts.add(asyncio.create_task(self._join()))
-            share = self._share(self._processes)
-            able = [worker for worker in self._workers if worker.load < share]
-            if able and (is_free or self._cluster is not None or not self._starts):
+            if self._workers and (is_free or self._cluster is not None or not self._starts):
                 home = self._homes.get(row_id)
-                chosen = min(able, key=lambda worker: (worker.load, worker is not home))
+                chosen = min(self._workers, key=lambda worker: (worker.load, worker is not home))
                 self._homes[row_id] = chosen
                 return chosen
             self._changed.clear()
@@ -247,16 +243,12 @@ class Workers:
         return worker
 
     def _setup(self, processes: int, *, alone: bool = False) -> dict[str, Any]:
-        concurrency = 1 if alone else self._share(processes)
+        concurrency = 1 if alone else -(-self._config.max_concurrency // processes)
         return {
             "config": worker_config(self._config, processes, concurrency=concurrency),
             "root": str(self._root),
             "eval_id": self._eval_id,
         }
-
-    def _share(self, processes: int) -> int:
-        """The most rollouts that one of these processes plays at a time."""
-        return -(-self._config.max_concurrency // processes)
 
     async def _look(self) -> None:
         """Kill processes that hang or use too much memory."""
