@@ -195,29 +195,3 @@ async def test_what_threads_of_a_def_tool_write_belongs_to_its_call(
     assert (result.status, await bookings(database)) == (("refused", 0) if fails else ("ok", 2))
     written = [change.table for change in result.changes or ()]
     assert written.count("bookings") == (0 if fails else 2)
-
-
-async def test_a_thread_that_an_async_tool_left_behind_cannot_write_after_the_call(
-    database: Database,
-) -> None:
-    registry = ToolRegistry("tools")
-    go, done, refused = threading.Event(), threading.Event(), []
-
-    def write_later(db: Any) -> None:
-        go.wait(10)
-        try:
-            db.sync.execute("INSERT INTO bookings(flight) VALUES (1)")
-        except DatabaseError as error:
-            refused.append(str(error))
-        done.set()
-
-    @registry.tool
-    async def book(db):
-        threading.Thread(target=write_later, args=[db]).start()
-        return "ok"
-
-    await registry.call("book", {}, db=database)
-    go.set()
-    assert await asyncio.to_thread(done.wait, 10)
-    assert "has ended" in refused[0]
-    assert await bookings(database) == 0

@@ -216,17 +216,3 @@ def test_a_copied_folder_does_not_run_the_originals_tools(folder: Path, tmp_path
     write(tmp_path / "copy", row(toolset_outside=True), tools="raise RuntimeError('the wrong one')\n")
     with TaskBundle.load(tmp_path / "copy") as bundle:
         assert list(bundle.tasks[0].registry.tools) == ["add"]
-
-
-@pytest.mark.parametrize("toolset", ["shop.one.tools", "shop.tools"])
-def test_a_neighbour_in_one_package_is_outside_and_the_package_above_is_not(
-    tmp_path: Path, toolset: str
-) -> None:
-    write(tmp_path / "shop")
-    write(tmp_path / "shop" / "one")
-    two = write(tmp_path / "shop" / "two", row(toolset=toolset))
-    if toolset == "shop.tools":
-        TaskBundle.load(two).close()
-        return
-    (fault,) = faults(two)
-    assert f"is {tmp_path / 'shop' / 'one' / 'tools.py'}, outside of the bundle's folder {two}" in fault

@@ -54,17 +54,6 @@ def test_the_folder_above_and_the_working_directory_are_importable_until_close(
     assert "neighbour_a" not in sys.modules
 
 
-def test_an_installed_module_is_not_hidden_by_a_file_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "colorsys.py").write_text("raise RuntimeError('the wrong one')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    imports = BundleImports(package(tmp_path))
-    assert imports.module("colorsys").rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)
-    imports.close()
-
-
 def test_two_open_bundles_of_one_folder_name_are_refused(tmp_path: Path) -> None:
     first = BundleImports(package(tmp_path / "1"))
     first.module("my_task.tools")
@@ -104,18 +93,6 @@ def test_a_foreign_module_of_the_same_name_is_told_and_left_alone(
     imports.close()
     assert sys.modules["my_task"] is my_task
     del sys.modules["my_task"]
-
-
-def test_a_folder_named_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "antigravity"
-    folder.mkdir()
-    (folder / "tools.py").write_text("")
-    imports = BundleImports(folder)
-    with pytest.raises(
-        BundleError, match=r"'antigravity' is a module of Python itself. Rename the bundle's folder"
-    ):
-        imports.module("antigravity.tools")
-    imports.close()
 
 
 def test_a_bundle_is_imported_anew_when_it_is_opened_again(tmp_path: Path) -> None:

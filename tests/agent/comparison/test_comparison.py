@@ -59,15 +59,6 @@ def test_a_failed_rollout_to_open_is_that_of_the_side_that_failed_more(bundle: B
     assert rows["d"].failed_rollout() is None
 
 
-def test_pass_k_is_that_of_the_two_reports(bundle: Bundle) -> None:
-    one, two = evaluate(bundle, "one", A), evaluate(bundle, "two", B)
-    found = compare("one", "two")
-    for k in range(1, 5):
-        both = measure(found, f"Pass^{k}")
-        assert (both.a, both.b) == (one.pass_power[k].value, two.pass_power[k].value)
-    assert measure(found, "reward").b == two.averages.reward.value  # type: ignore[union-attr]
-
-
 def test_cost_and_tokens_are_per_rollout_and_a_call_without_a_price_hides_the_cost(bundle: Bundle) -> None:
     priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
     evaluate(bundle, "one", A, usage=priced)
@@ -132,12 +123,6 @@ def test_other_options_and_code_are_told_and_hinder_nothing(bundle: Bundle) -> N
     ]
     assert "flight_task/reward.py" in found.code
     assert len(found.rows) == 4
-
-
-def test_tools_of_another_description_are_told(bundle: Bundle) -> None:
-    copied(evaluate(bundle, "one", A), "two", "b", tools="another")
-    found = compare("one", "two")
-    assert (found.tools, len(found.rows)) == (("b",), 4)
 
 
 def test_rollouts_without_a_reward_fail_only_if_both_evaluations_count_them_so(bundle: Bundle) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -87,32 +86,6 @@ def test_metrics_that_no_row_has_in_both_are_named_with_their_side(bundle: Bundl
         "Metrics of no row in both A and B: apart",
     ]
     assert not any(line.startswith(("  old", "  new", "  apart")) for line in lines)
-
-
-def test_a_metric_may_have_the_name_of_a_number_that_is_there_anyway(bundle: Bundle) -> None:
-    scored(bundle, "one", alike({"Pass^1": 0.25, "reward": 7}))
-    scored(bundle, "two", alike({"Pass^1": 0.5, "reward": 7}))
-    found = compare("one", "two")
-    assert [one.name for one in found.measures if one.unit == "share"] == ["Pass^1", "reward"]
-    assert found.success.value == 0
-    assert [(one.name, one.a) for one in found.metrics] == [("Pass^1", 0.25), ("reward", 7)]
-    table = [line.split()[:3] for line in comparison_lines(found) if "to" in line]
-    assert table[:4] == [
-        ["Pass^1", "1.000", "1.000"],
-        ["reward", "1.000", "1.000"],
-        ["Pass^1", "0.250", "0.500"],
-        ["reward", "7.000", "7.000"],
-    ]
-
-
-@pytest.mark.parametrize("size", [1e200, 1.7e308])
-def test_a_metric_too_large_to_reckon_with_hinders_nothing(bundle: Bundle, size: float) -> None:
-    scored(bundle, "one", {"a": [{"far": size}, {"far": size}], "b": [{"far": 1}]})
-    scored(bundle, "two", {"a": [{"far": -size}], "b": [{"far": size}]})
-    found = compare("one", "two")
-    assert (found.metrics[0].difference, found.success.value) == (None, 0)
-    assert "  far                  -         -" in [*comparison_lines(found)]
-    json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_large_numbers_and_long_names_fit_into_the_table(bundle: Bundle) -> None:

@@ -135,16 +135,3 @@ def test_the_other_way_round_all_signs_are_turned(values: list[float]) -> None:
         assert turned.interval is None
     else:
         assert turned.interval == Interval(-found.interval.high, -found.interval.low)
-
-
-def test_a_difference_is_the_clearer_the_farther_its_interval_is_from_zero() -> None:
-    apart, noisy = mean_difference([0.4, 0.5, 0.6]), mean_difference([-1.0, 0.5, 2.0])
-    assert apart.clearness > 1 > noisy.clearness > 0
-    assert mean_difference([0.5, 0.5]).clearness == math.inf
-    assert mean_difference([-0.5, 0.5]).clearness == mean_difference([0.5]).clearness == 0
-
-
-@pytest.mark.parametrize("numbers", [[1e200, 0.0], [math.inf, 0.0], [math.inf, -math.inf]])
-def test_differences_too_large_for_numbers_are_refused(numbers: list[float]) -> None:
-    with pytest.raises(OverflowError):
-        mean_difference(numbers)

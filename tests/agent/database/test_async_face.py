@@ -36,14 +36,6 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         row.nmae  # noqa: B018 - the access is the test
 
 
-async def test_named_parameters_come_from_a_dict_and_positional_ones_from_a_list(db: Database) -> None:
-    by_name = "SELECT name FROM customers WHERE id = :id AND credit > :least"
-    by_place = "SELECT name FROM customers WHERE id = ? AND credit > ?"
-
-    assert await db.fetch_val(by_name, {"id": 1, "least": 3}) == "Alice"
-    assert await db.fetch_val(by_place, [1, 3]) == await db.fetch_val(by_place, (1, 3)) == "Alice"
-
-
 @pytest.mark.parametrize(
     ("sql", "params", "message"),
     [
@@ -97,15 +89,6 @@ async def test_execute_tells_what_a_write_did(db: Database) -> None:
     assert sorted(returned.rows) == [("W1", 21.0), ("W2", 6.25)]
     assert created.rowcount == -1
     assert (read.rowcount, [row.id for row in read]) == (-1, [1, 2, 3, 4])
-
-
-async def test_each_statement_outside_a_call_is_kept_at_once(db: Database) -> None:
-    await db.execute("UPDATE customers SET credit = 1")
-    with pytest.raises(DatabaseError):
-        await db.execute("INSERT INTO customers(id, name) VALUES (4, 'Dora'), (5, 'Alice')")
-
-    assert await db.fetch_val("SELECT sum(credit) FROM customers") == 3
-    assert await db.fetch_val("SELECT count(*) FROM customers") == 3
 
 
 async def test_executemany_runs_for_each_set_of_parameters_from_any_iterable(db: Database) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,21 +96,3 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_thro
 
     assert order == ["a", "d"]
     assert await count(db) == 5
-
-
-def test_closing_from_another_thread_stops_a_running_statement(db: Database) -> None:
-    failures: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            db.sync.execute(RUNAWAY)
-        except DatabaseError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    time.sleep(0.1)
-    db.close()
-    thread.join(5)
-
-    assert len(failures) == 1

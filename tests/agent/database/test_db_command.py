@@ -129,19 +129,6 @@ def test_faults_are_one_line_and_exit_code_2(folder: Path) -> None:
     assert run("changes", folder / "none.db").exit_code == 2
 
 
-def test_help_lists_the_commands_without_loading_a_database_library() -> None:
-    program = (
-        "import sys; from click.testing import CliRunner; from reward_kit.cli_commands.db import db;"
-        "print(CliRunner().invoke(db, ['--help']).output);"
-        "print([name for name in ('apsw', 'sqlalchemy') if name in sys.modules])"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-    assert all(command in answer for command in ("open", "export", "changes"))
-    assert answer.strip().endswith("[]")
-
-
 def test_a_rollout_is_named_by_its_row_or_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     bundle = flight_bundle(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -110,20 +109,6 @@ async def test_an_orm_works_without_await_on_the_engine_of_def_tools(db: Databas
     assert db.sync.engine is db.sync.engine
 
 
-async def test_reading_here_and_writing_with_the_engine_in_one_call_do_not_block_each_other(
-    db: Database,
-) -> None:
-    async with db.tool_call():
-        assert await db.fetch_val("SELECT count(*) FROM customers") == 3
-        await add_with_engine(db, "Dora")
-        assert await db.fetch_val("SELECT count(*) FROM customers") == 4
-        await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
-        async with db.engine.connect() as connection:
-            assert (await connection.execute(text("SELECT count(*) FROM customers"))).scalar_one() == 4
-
-    assert names(db.path)[3:] == ["Dora", "Emil"]
-
-
 async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database) -> None:
     async with db.engine.begin() as connection:
         await connection.execute(text("INSERT INTO customers(name) VALUES ('Dora')"))
@@ -161,54 +146,6 @@ async def test_the_engine_has_the_random_numbers_the_clock_and_the_foreign_keys_
             blocking.execute(text("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)"))
 
 
-async def test_exporting_writes_a_complete_file(db: Database, tmp_path: Path) -> None:
-    await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-
-    saved = db.export(tmp_path / "roll_1.db")
-
-    assert saved == tmp_path / "roll_1.db"
-    assert names(saved)[3:] == ["Dora"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["base.db", "roll_1.db"]
-    for mode in ("file", "overlay"):
-        with Database.open(saved, mode=mode) as opened:
-            assert opened.changes() == db.changes()
-            assert opened.equals(db)
-            assert opened.read_only().execute("SELECT count(*) FROM customers").scalar_one() == 4
-
-
-async def test_both_modes_report_the_same_changes(tmp_path: Path) -> None:
-    reports = []
-    for mode in ("overlay", "file"):
-        with Database.seed(tmp_path / f"{mode}.db", SHOP, mode=mode) as base, base.fork(seed=1) as db:
-            async with db.tool_call() as call:
-                await db.execute("INSERT INTO customers(name) VALUES (hex(randomblob(4)))")
-                await db.execute("DELETE FROM orders WHERE id = 'W1'")
-                await db.execute("UPDATE orders SET note = x'01', total = -0.0 WHERE id = 'W2'")
-                await db.execute("CREATE TABLE t(a)")
-            reports.append((call.changes.to_json(), db.changes().to_json()))
-
-    assert reports[0] == reports[1]
-
-
-def test_a_reader_copies_no_file_and_leaves_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "private"))
-    (tmp_path / "private").mkdir()
-    with Database.seed(tmp_path / "base.db", SHOP, mode="file") as base, base.fork() as db:
-        asyncio.run(db.execute("DELETE FROM orders"))
-        copies = list((tmp_path / "private").iterdir())
-        reader = db.reader()
-        other = db.reader()
-        assert reader.changes() == db.changes()
-        assert reader.read_only().execute("SELECT count(*) FROM orders").scalar_one() == 0
-        assert list((tmp_path / "private").iterdir()) == copies
-        reader.close()
-        assert other.equals(db)
-        assert other.read_only().execute("SELECT count(*) FROM orders").scalar_one() == 0
-        other.close()
-        assert db.changes()
-    assert not list((tmp_path / "private").iterdir())
-
-
 async def test_a_failing_call_undoes_what_db_wrote_and_leaves_what_the_engine_committed(db: Database) -> None:
     async def failing() -> None:
         async with db.tool_call():
@@ -224,13 +161,3 @@ async def test_a_failing_call_undoes_what_db_wrote_and_leaves_what_the_engine_co
     async with db.tool_call() as call:
         await add_with_engine(db, "Emil")
     assert [change.after["name"] for change in call.changes] == ["Emil"]
-
-
-async def test_a_call_that_cannot_start_does_not_keep_the_next_one_waiting(
-    db: Database, tmp_path: Path
-) -> None:
-    (tmp_path / "base.db").unlink()
-    for _ in range(2):
-        with pytest.raises(DatabaseError, match="cannot open the database"):
-            async with asyncio.timeout(5), db.tool_call():
-                pass

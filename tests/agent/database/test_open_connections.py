@@ -41,15 +41,6 @@ def test_a_query_that_ran_before_has_the_columns_that_came_since(tmp_path: Path)
         assert fork.fetch_all("SELECT * FROM stock")[0]._mapping[f"extra{number}"] == number
 
 
-def test_a_query_on_a_temporary_table_has_the_columns_of_the_present_one(tmp_path: Path) -> None:
-    fork = Database.seed(tmp_path / "base.db", SHOP).fork().sync
-    for columns in ({"a": 1}, {"b": 2, "c": 3}):
-        fork.execute("DROP TABLE IF EXISTS temp.noted")
-        terms = ", ".join(f"{value} AS {name}" for name, value in columns.items())
-        fork.execute(f"CREATE TEMP TABLE noted AS SELECT {terms}")
-        assert fork.fetch_one("SELECT * FROM noted")._mapping == columns
-
-
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", code, str(folder / "base.db")]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
@@ -69,14 +60,3 @@ sys.exit(3)
 """
     done = run_python(code, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
-
-
-def test_importing_leaves_sqlite_as_it_was(tmp_path: Path) -> None:
-    code = """
-import sys, apsw
-apsw.shutdown = apsw.config = lambda *_: sys.exit("SQLite was configured")
-from reward_kit.agent.database import Database
-Database.seed(sys.argv[1], "CREATE TABLE t (a)").fork().sync.execute("INSERT INTO t VALUES (1)")
-"""
-    done = run_python(code, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 from pathlib import Path
@@ -37,41 +36,6 @@ def path(finished: Path, tmp_path: Path) -> Path:
 
 def rows(connection: apsw.Connection, sql: str) -> list[tuple]:
     return connection.execute(sql).fetchall()
-
-
-def descriptors() -> int:
-    listing = Path("/proc/self/fd")
-    if not listing.exists():
-        pytest.skip("this system does not list the descriptors of a process")
-    return len(list(listing.iterdir()))
-
-
-def test_a_large_base_takes_one_descriptor_for_all_its_forks(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)
-    gc.collect()
-    open_before = descriptors()
-    base = BaseImage.open(path)
-    connections = [Overlay(base).connect() for _ in range(50)]
-    assert {rows(connection, "SELECT count(*) FROM orders")[0] for connection in connections} == {(3000,)}
-    assert descriptors() == open_before + 1
-    del base, connections
-    gc.collect()
-    assert descriptors() == open_before
-
-
-def test_a_file_that_shrinks_and_grows_again_reads_zeros_not_old_content(path: Path) -> None:
-    base = BaseImage.open(path)
-    file = Overlay(base).file
-    page = base.page_size
-    file.xWrite(b"x" * page, 3 * page)
-    file.xTruncate(4 * page)
-    file.xTruncate(6 * page)
-    assert file.xRead(page, 2 * page) == base.read(2 * page, page)
-    assert file.xRead(page, 3 * page) == b"x" * page
-    assert file.xRead(page, 4 * page) == bytes(page)
-    assert file.xRead(page, 6 * page) == b""
 
 
 def test_a_truncated_base_gives_errors_and_never_kills_the_process(

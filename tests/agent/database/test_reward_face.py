@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,20 +111,6 @@ def test_results_behave_as_those_of_sqlalchemy(
     assert outcome(USES[use], ours.execute(sql)) == outcome(USES[use], theirs.execute(text(sql)))
 
 
-def test_writes_tell_their_rowcount_and_the_rowid_inserted(shop: Database, theirs: Connection) -> None:
-    sql = "INSERT INTO customers(name) VALUES ('Dora'), ('Emil')"
-    with shop.fork() as fork:
-        got = fork.sync.execute(sql)
-    expected = theirs.execute(text(sql))
-    theirs.rollback()
-
-    assert (got.rowcount, got.lastrowid, got.returns_rows) == (
-        expected.rowcount,
-        expected.lastrowid,
-        expected.returns_rows,
-    )
-
-
 @pytest.mark.parametrize(
     ("clause", "params"),
     [
@@ -156,22 +140,6 @@ def test_text_takes_its_parameters_as_with_sqlalchemy(
     assert got == expected
 
 
-async def test_a_reward_may_run_on_any_thread(base: Database) -> None:
-    with base.fork() as db:
-        await db.execute("UPDATE orders SET status = 'paid'")
-        view = db.read_only()
-
-        def reward() -> tuple[int, int]:
-            paid = view.execute("SELECT count(*) FROM orders WHERE status = 'paid'").scalar_one()
-            return paid, threading.get_ident()
-
-        here = reward()
-        there = await asyncio.gather(*(asyncio.to_thread(reward) for _ in range(20)))
-
-    assert {paid for paid, _ in [here, *there]} == {3}
-    assert {thread for _, thread in there} - {here[1]}
-
-
 async def test_views_tell_changes_and_equality_like_the_database(base: Database) -> None:
     with base.fork() as db, base.fork() as gold, base.fork() as untouched:
         for fork, credit in ((db, 1), (gold, 2)):
@@ -182,23 +150,6 @@ async def test_views_tell_changes_and_equality_like_the_database(base: Database)
             assert not view.equals(untouched)
             assert view.equals(gold, ignore={"customers.credit"})
             assert view.equals(untouched.read_only_async(), ignore={"*.credit"})
-
-
-async def test_async_rewards_await_the_same_answers(base: Database) -> None:
-    view = base.read_only_async()
-
-    assert await view.fetch_val("SELECT count(*) FROM orders") == 3
-    assert (await view.execute("SELECT name FROM customers ORDER BY id")).scalars().all() == [
-        "Alice",
-        "Bob",
-        "Çiğdem",
-    ]
-    assert [row.id async for row in rows_of(view)] == ["W1", "W2", "W3"]
-
-
-async def rows_of(view: Any) -> Any:
-    for row in await view.fetch_all("SELECT id FROM orders ORDER BY id"):
-        yield row
 
 
 def test_a_database_of_another_base_is_compared_row_by_row(tmp_path: Path, mode: str) -> None:

@@ -109,19 +109,6 @@ def test_a_dump_of_another_database_is_a_seed(tmp_path: Path) -> None:
     source.close()
 
 
-def test_a_full_text_index_over_another_table_survives_the_seeding(tmp_path: Path) -> None:
-    sql = """
-    CREATE TABLE docs (title TEXT, body TEXT);
-    INSERT INTO docs VALUES ('a', 'first'), ('b', 'second'), ('c', 'third');
-    DELETE FROM docs WHERE title = 'a';
-    CREATE VIRTUAL TABLE search USING fts5 (body, content = 'docs');
-    INSERT INTO search (search) VALUES ('rebuild');
-    """
-    connection = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", sql))).connect()
-    query = "SELECT title FROM docs WHERE rowid IN (SELECT rowid FROM search WHERE search MATCH 'third')"
-    assert connection.execute(query).fetchall() == [("c",)]
-
-
 # -- faults ------------------------------------------------------------------------------------------------
 
 
@@ -202,19 +189,6 @@ def test_a_script_is_refused_what_seed_sql_is_refused_and_told_what_cannot_be_st
     ):
         with pytest.raises(BundleError, match=words):
             seed_base(tmp_path / "base.db", script=call)
-
-
-@pytest.mark.parametrize("mode", ["overlay", "file"])
-def test_changes_count_from_what_was_seeded_whatever_is_beside_it(tmp_path: Path, mode: Any) -> None:
-    """A complete file beside a ``base.db`` may be a fork of that one; a seeded one is not."""
-    with (
-        Database.seed(tmp_path / "base.db", "CREATE TABLE a (x); INSERT INTO a VALUES (1);", mode=mode),
-        Database.seed(
-            tmp_path / "other.db", "CREATE TABLE b (y); INSERT INTO b VALUES (2);", mode=mode
-        ) as db,
-        db.fork() as fork,
-    ):
-        assert len(db.changes()) == len(fork.changes()) == 0
 
 
 def test_what_is_no_seed_is_an_error_before_anything_is_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from reward_kit.agent.database import Database
-from reward_kit.errors import DatabaseError, QueryTimeoutError
+from reward_kit.errors import DatabaseError
 
 
 async def count(db: Database, table: str = "customers") -> int:
@@ -97,28 +97,6 @@ async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -
         assert await count(db, "child") == 1
 
 
-async def test_transactions_nest(db: Database) -> None:
-    async with db.tool_call():
-        await insert(db, "kept")
-
-        async def failing() -> None:
-            async with db.transaction():
-                await insert(db, "undone")
-                async with db.transaction():
-                    await insert(db, "undone too")
-                raise ValueError("inner")
-
-        with pytest.raises(ValueError, match="inner"):
-            await failing()
-        async with db.transaction():
-            await insert(db, "kept too")
-
-    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == [
-        "kept",
-        "kept too",
-    ]
-
-
 async def test_a_call_inside_a_call_is_undone_by_itself(db: Database) -> None:
     async with db.tool_call() as outer:
         await insert(db, "Dora")
@@ -172,19 +150,6 @@ async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database)
     assert await count(db) == 4
 
 
-async def test_savepoints_typed_by_a_tool_work_within_its_call(db: Database) -> None:
-    with pytest.raises(DatabaseError, match="SAVEPOINT needs a transaction around it"):
-        await db.execute("SAVEPOINT here")
-    async with db.tool_call():
-        await db.execute("SAVEPOINT here")
-        await insert(db, "Dora")
-        await db.execute("ROLLBACK TO here")
-        await insert(db, "Emil")
-        await db.execute("RELEASE here")
-
-    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == ["Emil"]
-
-
 async def test_a_rollback_by_the_schema_ends_the_call_even_if_the_tool_ignores_it(db: Database) -> None:
     await db.execute(
         "CREATE TRIGGER guard BEFORE DELETE ON orders BEGIN SELECT raise(ROLLBACK, 'orders are kept'); END"
@@ -226,35 +191,3 @@ async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlo
     await running
 
     assert db.sync.execute("SELECT 1").scalar_one() == 1
-
-
-async def test_a_thread_outside_the_context_of_its_call_does_not_wait_for_ever(tmp_path, mode) -> None:
-    from reward_kit.agent.database import Limits
-
-    with (
-        Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=Limits(timeout=0.05)) as base,
-        base.fork() as db,
-    ):
-        async with db.tool_call():
-            await db.execute("INSERT INTO t VALUES (1)")
-            with pytest.raises(QueryTimeoutError, match=r"waited 0\.05 s for a tool call"):
-                # run_in_executor, unlike to_thread, leaves the context behind
-                await asyncio.get_running_loop().run_in_executor(None, db.sync.fetch_val, "SELECT 1")
-
-
-async def test_transactions_gathered_within_a_call_take_turns(db: Database) -> None:
-    async def part(name: str, fails: bool) -> None:
-        async with db.transaction():
-            await insert(db, name)
-            await asyncio.sleep(0.001)
-            await insert(db, f"{name} again")
-            if fails:
-                raise ValueError(name)
-
-    async with db.tool_call():
-        await asyncio.gather(part("a", True), part("b", False), part("c", True), return_exceptions=True)
-
-    assert [row.name for row in await db.fetch_all("SELECT name FROM customers WHERE id > 3")] == [
-        "b",
-        "b again",
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -98,23 +97,6 @@ class TestLines:
         with pytest.raises(UsageError, match="no column 'reward' in the format openai"):
             export("first", format="openai", columns=["reward"])
 
-    def test_one_conversation_is_in_memory_at_a_time(self, bundle: Bundle) -> None:
-        result = evaluate(bundle, "first", PLAN)
-        size = 4_000_000
-        for outcome in result.outcomes:
-            change_trajectory(
-                result.folder / outcome.file,
-                lambda plain: plain["messages"][-1].update(content="x" * size),
-            )
-        found = export("first")
-        tracemalloc.start()
-        written = write_lines(found, Path("lines.jsonl"))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert written == 6
-        assert Path("lines.jsonl").stat().st_size > 6 * size
-        assert peak < 5 * size
-
     @pytest.mark.parametrize("damage", [
         {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []}, {"fields": 3},
         {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
@@ -143,10 +125,6 @@ class TestLines:
             export("second")
         with pytest.raises(UsageError, match="no evaluation is named by 5"):
             export(5)  # type: ignore[arg-type]
-
-    def test_a_result_is_exported_as_it_was_returned(self, bundle: Bundle) -> None:
-        result = evaluate(bundle, "first", PLAN, output_dir="elsewhere")
-        assert list(export(result)) == list(export(result.log_path))
 
 
 class TestTools:

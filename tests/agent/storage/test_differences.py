@@ -62,16 +62,6 @@ def test_a_field_is_told_as_it_was_and_is(bundle: Bundle, finished: EvaluationRe
     )
 
 
-def test_fields_come_and_go(bundle: Bundle, finished: EvaluationResult) -> None:
-    rows(bundle, {"level": 3, "sim_user_prompt": None})
-    added, removed = refused(bundle)
-    assert added == "row a: its fields have changed: level was not given, is 3"
-    assert removed == (
-        'row a: its fields have changed: sim_user_prompt was "You are Alice, a traveller.", '
-        "is not given any more"
-    )
-
-
 def test_what_rows_have_in_common_is_told_once(bundle: Bundle, finished: EvaluationResult) -> None:
     rows(bundle, {"max_steps": 7, "level": 3}, {"level": 3}, {"level": 3})
     assert refused(bundle) == [
@@ -93,27 +83,6 @@ def test_a_changed_seed_is_named_and_how_to_see_it(bundle: Bundle, finished: Eva
     command = [sys.executable, "-m", "reward_kit", *shlex.split(found[1])]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert shown.startswith("flights #2: inserted")
-
-
-def test_a_seed_that_reads_the_clock_is_another_one_each_day(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from reward_kit.agent.bundles import seed
-
-    class Yesterday(seed.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return cls(2025, 5, 19, 12, tzinfo=tz)
-
-    bundle.write("seed.sql", f"{SEED}UPDATE flights SET depart = datetime('now');")
-    with monkeypatch.context() as then:
-        then.setattr(seed, "datetime", Yesterday)
-        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
-    (line,) = [line for line in refused(bundle) if "its seed has" in line]
-    assert line == (
-        "row a: its seed has changed (flight_task/seed.sql): it reads the clock; "
-        "a field `now` gives a row its time (also in 2 more rows)"
-    )
 
 
 def test_what_differs_in_the_tools_is_told_by_their_names(bundle: Bundle, finished: EvaluationResult) -> None:
@@ -144,15 +113,6 @@ def test_a_changed_prompt_of_the_user_is_told_as_a_file(bundle: Bundle, finished
     assert line == "row a: flight_task/prompts/user.txt has changed (also in 2 more rows)"
 
 
-def test_of_very_many_differences_the_first_are_told(bundle: Bundle) -> None:
-    names = [f"row{number}" for number in range(40)]
-    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1} for name in names))
-    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
-    bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1, "own": name} for name in names))
-    lines = refused(bundle)
-    assert (len(lines), lines[-1]) == (31, "and 10 more differences")
-
-
 # -- code
 
 
@@ -176,14 +136,6 @@ def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
     reward.write_text(text)
     with pytest.raises(UsageError, match=r"row a: there was no reward\.py, .* and is one now"):
         agent_eval(bundle.dataset, agent="gold", eval_id="other")
-
-
-@pytest.mark.parametrize("name", ["reward", "tools"])
-def test_a_module_that_is_hidden_by_another_is_told(bundle: Bundle, name: str) -> None:
-    played(bundle)
-    bundle.write(f"{name}/__init__.py", (bundle.folder / f"{name}.py").read_text() + "\n")
-    folder = bundle.folder.name
-    assert refused(bundle) == [f"{folder}/{name}/__init__.py has changed"]
 
 
 @pytest.mark.parametrize(
@@ -218,12 +170,3 @@ def test_what_modules_import_is_part_of_the_code(
     played(bundle)
     bundle.write(file, "X = 2\n")
     assert refused(bundle) == [f"{told.format(folder=folder)} has changed"]
-
-
-def test_a_module_that_cannot_be_read_as_python_is_no_reason_to_refuse(bundle: Bundle) -> None:
-    bundle.write("helper.py", "def (\n")
-    bundle.write("reward.py", REWARD.replace("):\n", "):\n    if not db:\n        from . import helper\n", 1))
-    played(bundle)
-    played(bundle)
-    bundle.write("helper.py", "X = 1\n")
-    assert refused(bundle) == [f"{bundle.folder.name}/helper.py has changed"]

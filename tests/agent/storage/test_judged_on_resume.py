@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from stored_rollouts import edit, query
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, run_evaluation
 from reward_kit.agent.reports.facts import facts_of
-from reward_kit.agent.runner.evaluation import Evaluation
 
 BROKEN = "the judge is out"
 REWARD = """
@@ -203,52 +201,6 @@ def rewards_on_resume(bundle: Bundle, reward: str) -> list[float | None]:
     resumed = agent_eval(resume="first")
     assert [one.id for one in resumed.outcomes] == [one.id for one in first.outcomes]
     return [one.reward for one in resumed.outcomes]
-
-
-async def test_what_a_reward_paid_counts_once_though_it_is_interrupted(bundle: Bundle) -> None:
-    bundle.write("reward.py", SLOW)
-    bundle.rows({"actions": GOLD, "n_rollouts": 1})
-    config = EvaluationConfig(dataset=str(bundle.dataset), agent="gold", eval_id="first")
-    break_judge("a", "0")
-    assert (await run_evaluation(config)).unjudged == {"reward_error": 1}
-    break_judge("slow")
-    running = Evaluation(config)
-    task = asyncio.ensure_future(running.run())
-    await asyncio.to_thread(wait_until_judging)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert running.result is not None
-    assert running.result.unjudged == {"reward_error": 1}
-    break_judge()
-    resumed = await run_evaluation(config)
-    assert [one.reward for one in resumed.outcomes] == [1.0]
-    calls = resumed.usage["judge"].calls + sum(one.calls for one in resumed.broken_off.usage.values())
-    assert (calls, resumed.broken_off.rollouts) == (3, 1)
-
-
-SLOW = """
-import asyncio
-from pathlib import Path
-
-from reward_kit.agent import Usage
-
-
-async def evaluate(messages, rollout, **kwargs):
-    rollout.count_usage(Usage(input_tokens=10, cost=0.5), model="judge/one")
-    Path("judged").write_text("begun")
-    told = Path("broken").read_text()
-    if told == "slow":
-        await asyncio.sleep(60)
-    if told:
-        raise RuntimeError("the judge is out")
-    return {"score": 1.0}
-"""
-
-
-def wait_until_judging() -> None:
-    while not Path("judged").read_text():
-        time.sleep(0.01)
 
 
 class Ended:

@@ -145,19 +145,6 @@ def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_pa
         assert copy.parent.name != "power0" or len(found) >= known_then
 
 
-def test_a_full_disk_leaves_what_is_there_and_what_comes_later(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
-    with begun(path) as store:
-        store.add([played(0)])
-        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(StorageError, match=r"the disk is full.*continue with --resume"):
-            store.add([played(number) for number in range(1, 50)])
-        store._connection.execute("PRAGMA max_page_count = 1000000")
-        store.add([played(1)])
-    assert [one.index for one in stored(path)] == [0, 1]
-
-
 def test_a_deleted_file_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     with begun(path) as store:
@@ -230,27 +217,6 @@ def test_hostile_ids_and_paths_are_refused(tmp_path: Path) -> None:
             stored(tmp_path / "e.db")
 
 
-def test_rollouts_that_end_together_are_stored_together(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
-    groups: list[int] = []
-
-    class Counted(Store):
-        def add(self, played: Any) -> None:
-            groups.append(len(played))
-            super().add(played)
-
-    async def save_all(store: Store) -> None:
-        saver = Saver(store)
-        await asyncio.gather(*(saver.save(played(number)) for number in range(100)))
-        saver.add_usage("broken_off", broken_off(outcome(0).usage))
-        assert await saver.close() is None
-
-    with Counted(path) as store:
-        asyncio.run(save_all(store))
-    assert len(stored(path)) == sum(groups) == 100
-    assert len(groups) <= 3
-
-
 def test_a_rollout_is_stored_though_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
 
@@ -264,21 +230,6 @@ def test_a_rollout_is_stored_though_nobody_waits_for_it_any_more(tmp_path: Path)
     with begun(path) as store:
         asyncio.run(cancelled(store))
     assert len(stored(path)) == 1
-
-
-def test_a_fault_reaches_each_rollout_of_its_group(tmp_path: Path) -> None:
-    class Full(Store):
-        def add(self, played: Any) -> None:
-            raise StorageError("the disk is full")
-
-    async def save(store: Store) -> list[Any]:
-        saver = Saver(store)
-        return await asyncio.gather(
-            *(saver.save(played(number)) for number in range(3)), return_exceptions=True
-        )
-
-    with Full(tmp_path / "e.db") as store:
-        assert [str(fault) for fault in asyncio.run(save(store))] == ["the disk is full"] * 3
 
 
 def test_no_secret_of_the_environment_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import enum
 import importlib.util
 import json
 import subprocess
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import Field
 
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
@@ -129,35 +127,6 @@ def test_generators_and_things_that_are_no_functions_are_refused() -> None:
         registry.tool(5)  # type: ignore[call-overload]  # the very mistake that is tested
     with pytest.raises(BundleError, match="is not a function"):
         registry.tool("text")(5)  # type: ignore[type-var]  # the very mistake that is tested
-
-
-class Unwritable(enum.Enum):
-    """One of its values is nothing that JSON has."""
-
-    A = 1
-    B = object()
-
-
-def takes_unwritable(a: Unwritable) -> None: ...
-
-
-def takes_an_alias(a: str = Field("x", alias="b")) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "fault"),
-    [
-        (dict, {}, "its parameters are not known"),
-        (lambda: 1, {"name": 3}, "models cannot call a tool of this name"),
-        (takes_unwritable, {}, "'a' cannot be expressed in JSON"),
-        (takes_an_alias, {}, "'a' has an alias"),
-    ],
-)
-def test_what_cannot_be_a_tool_is_refused_with_its_place(function: Any, options: Any, fault: str) -> None:
-    with pytest.raises(BundleError, match=fault) as caught:
-        ToolRegistry("tools").tool(**options)(function)
-    assert caught.value.place is not None
-    assert "test_registry.py:" in caught.value.place
 
 
 # Where the bundle is

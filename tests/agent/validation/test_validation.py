@@ -159,25 +159,6 @@ async def take(seat, name, db):
     assert told in "\n".join(map(str, report.errors))
 
 
-async def test_a_gold_action_whose_tool_needs_the_rollout_is_told_to_be_missing_in_gold_db(
-    tmp_path: Path,
-) -> None:
-    tools = f"""{TOOLS}
-
-@R.tool(description="Two seats", parameters={{}})
-async def pair(rollout):
-    for seat in (1, 2):
-        await rollout.call_tool("take", {{"seat": seat, "name": "Alice"}})
-"""
-    actions = [{"name": "pair", "arguments": {}}, TAKE_1]
-    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions}, tools=tools)
-    (missing,) = [finding.text for finding in report.errors]
-    assert missing.startswith("gold action 0 (pair) is missing in gold_db, which is made without a `rollout`")
-    assert any(
-        "1 of the gold actions refused by their tool, gold action 1 (take)" in one for one in report.lines()
-    )
-
-
 async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(
     tmp_path: Path,
 ) -> None:
@@ -232,14 +213,6 @@ async def test_a_reward_that_raises_is_an_error(tmp_path: Path) -> None:
     assert "the gold actions cannot be judged: " in texts
     assert "the reward fails when nothing was done: " in texts
     assert "reward.py:2: ZeroDivisionError" in texts
-
-
-async def test_nothing_is_left_in_the_output_directory(tmp_path: Path) -> None:
-    folder = write(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]})
-    with TaskBundle.load(folder) as bundle:
-        report = await validate(bundle, output_dir=tmp_path / "runs")
-    assert report.ok
-    assert list((tmp_path / "runs").iterdir()) == []
 
 
 async def test_findings_are_told_as_they_are_made_and_other_rows_left_alone(tmp_path: Path) -> None:
