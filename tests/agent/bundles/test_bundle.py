@@ -137,14 +137,8 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
     [
         ("x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
         ("import not_installed\n", "tools.py:1: ModuleNotFoundError: No module named 'not_installed'"),
-        (
-            "from my_task.absent import x\n",
-            "tools.py:1: ModuleNotFoundError: No module named 'my_task.absent'",
-        ),
         ("def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
-        ("import sys\nsys.exit(3)\n", "tools.py:2: SystemExit: 3"),
         ("x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
-        ("R = 3\n", "'R' in module 'my_task.tools' is int, expected a ToolRegistry"),
         (
             TOOLS.replace("R", "A").replace("ToolAegistry", "ToolRegistry") + "B = ToolRegistry('b')\n",
             'has several registries. Write which one: "my_task.tools:A", "my_task.tools:B".',
@@ -164,10 +158,8 @@ def test_a_tools_module_that_does_not_work_is_told_without_a_traceback(
     ("reward", "expected"),
     [
         ("x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
-        ("evaluate = 3\n", "my_task.reward:evaluate is int, expected a function"),
         ("1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
         ("def evaluate(messages, db):\n    pass\n", "my_task.reward:evaluate does not take **kwargs"),
-        ("def evaluate(messages, /, **kwargs):\n    pass\n", "takes 'messages' by position only"),
     ],
 )
 def test_a_reward_that_cannot_be_called_is_told(folder: Path, reward: str, expected: str) -> None:

@@ -39,10 +39,7 @@ def test_references_are_found_anywhere_inside_the_arguments() -> None:
     ("reference", "result"),
     [
         ([0, "booking_id"], "Error: this flight is full"),
-        ([0, "other"], BOOKED),
         ([0, "seats", 7], BOOKED),
-        ([0, "booking_id", 0], BOOKED),
-        ([0, "seats", "row"], BOOKED),
         ([0, "x"], "3"),
     ],
 )
@@ -56,13 +53,9 @@ def test_a_reference_to_nothing_says_what_the_action_answered(reference: list[An
     ("value", "expected"),
     [
         ({"$result": [1, "id"]}, "begins with an earlier action's position (0 to 0), got 1"),
-        ({"$result": [-1]}, "got -1"),
         ({"$result": ["id"]}, 'got "id"'),
-        ({"$result": [True]}, "got true"),
         ({"$result": []}, "to be a list"),
-        ({"$result": "0.id"}, "to be a list"),
         ({"$result": [0, 1.5]}, "object keys and array positions, got 1.5"),
-        ({"$result": [0, -1]}, "got -1"),
         ({"$result": [0], "more": 1}, "has no other keys"),
     ],
 )
@@ -78,10 +71,8 @@ def test_faulty_references_are_found_before_anything_runs(value: Any, expected: 
         ({"id": {"$result": [0]}}, {"id": "anything"}, True),
         ({"id": {"$result": [0]}}, {}, False),
         ({"ids": [1, {"$result": [0]}]}, {"ids": [1, 2]}, True),
-        ({"ids": [1, {"$result": [0]}]}, {"ids": [2, 2]}, False),
         ({"ids": [1]}, {"ids": [1, 2]}, False),
         ({"flag": True}, {"flag": 1}, False),
-        ({"n": 1}, {"n": 1.0}, True),
     ],
 )
 def test_gold_arguments_match_what_an_agent_gave(

@@ -40,9 +40,3 @@ def test_nothing_of_the_bundle_is_imported_nor_its_seed_run(tmp_path: Path) -> N
         with pytest.raises(BundleError, match=r"module 'unread\.tools' cannot be imported: .*imported"):
             read.open()
     assert str(tmp_path) not in sys.path
-
-
-def test_faults_of_rows_and_of_templates_are_found_without_imports(tmp_path: Path) -> None:
-    folder = bundle(tmp_path / "unread", {}, {"sim_user_template": "no place"})
-    with pytest.raises(BundleError, match=r"task\.jsonl:2: row 'row_1', field 'sim_user_template'"):
-        read_bundle(folder)

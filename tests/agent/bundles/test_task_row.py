@@ -78,26 +78,15 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
     ("fields", "expected"),
     [
         ({"id": 3}, "id: got 3 (a whole number), expected a string of letters"),
-        ({"toolset": 3}, "toolset: got 3 (a whole number), expected the import path of the tools module"),
         ({"toolset": "my_task/tools.py"}, "such as 'my_task.tools'"),
-        ({"toolset": "my_task.tools:"}, "is not an import path"),
         ({"reward": "evaluate"}, 'write "module:function"'),
-        ({"n_rollouts": "four"}, 'n_rollouts: got "four" (a string), expected a whole number >= 1'),
         ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),
-        ({"n_rollouts": True}, "n_rollouts: got true (a boolean), expected a whole number >= 1"),
         ({"n_rollouts": 2.0}, "n_rollouts: got 2.0 (a number), expected a whole number >= 1"),
-        ({"max_steps": -1}, "max_steps: got -1 (a whole number), expected a whole number >= 1"),
-        ({"seed_sql": ["x"]}, 'seed_sql: got ["x"] (a list), expected SQL text'),
         ({"end_goal_sql": "file:goal.sql"}, "end_goal_sql: is the SQL itself, not a file"),
         ({"end_goal_sql": "  "}, "end_goal_sql: is empty"),
-        ({"system_prompt": {}}, "system_prompt: got {} (an object), expected text"),
-        ({"sim_user_prompt": 1}, "sim_user_prompt: got 1 (a whole number), expected text"),
         ({"outputs": "x"}, 'outputs: got "x" (a string), expected a list of strings'),
         ({"outputs": ["x", 1]}, "outputs[1]: got 1 (a whole number), expected a string"),
-        ({"metadata": []}, "metadata: got [] (a list), expected an object"),
         ({"now": "tomorrow"}, "now: 'tomorrow' is not an ISO 8601 time"),
-        ({"now": "2025-02-30"}, "now: '2025-02-30' is not an ISO 8601 time"),
-        ({"now": 20250519}, "now: got 20250519 (a whole number), expected an ISO 8601 time"),
         ({"actions": {}}, 'actions: got {} (an object), expected a list of {"name", "arguments"} objects'),
         ({"actions": [3]}, "actions[0]: got 3 (a whole number), expected an object"),
         ({"actions": [{"arguments": {}}]}, "actions[0].name: is missing, expected the name of a tool"),
@@ -110,7 +99,6 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
             {"actions": [{"name": "f", "arguments": "{}"}]},
             'actions[0].arguments: got "{}" (a string), expected an object',
         ),
-        ({"actions": [{"name": "f", "arguments": {"x": {"$result": [0]}}}]}, "actions[0].arguments.x:"),
         ({"messages": []}, 'the start of the conversation is "initial_messages"'),
         ({"db": 1}, "db: is a name that the rollout gives to the reward; choose another"),
         ({"initial_messages": {}}, "initial_messages: got {} (an object), expected a list of messages"),
@@ -178,22 +166,12 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        ([3], "initial_messages[0]: expected a message such as"),
         (
             [{"content": "x"}],
             'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; there is none',
         ),
-        (
-            [{"role": "bot", "content": "x"}],
-            'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; got "bot"',
-        ),
         ([{"role": "user"}], "initial_messages[0].content: there is none"),
         ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
-        ([{"role": "user", "content": ["x"]}], "initial_messages[0].content[0]: expected a part"),
-        (
-            [{"role": "user", "content": [{"type": "text"}]}],
-            "initial_messages[0].content[0].text: expected text, got null",
-        ),
         (
             [{"role": "tool", "content": "x"}],
             "initial_messages[0].tool_call_id: a tool message names the call",
@@ -213,10 +191,6 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
         (
             [{"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}],
             "initial_messages[1]: the tool call 'c1' before it has no answer",
-        ),
-        (
-            [{"role": "assistant", "content": "x", "tool_calls": []}],
-            "expected a list of one or more tool calls",
         ),
         ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a tool call of the form"),
         (

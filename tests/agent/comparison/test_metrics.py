@@ -88,18 +88,6 @@ def test_metrics_that_no_row_has_in_both_are_named_with_their_side(bundle: Bundl
     assert not any(line.startswith(("  old", "  new", "  apart")) for line in lines)
 
 
-def test_large_numbers_and_long_names_fit_into_the_table(bundle: Bundle) -> None:
-    long = "how well the agent kept to the policy"
-    scored(bundle, "one", alike({long: 0.5, "words of answers": 1234.5, "distance\n\x1b[31m": 2e9}))
-    scored(bundle, "two", alike({long: 0.75, "words of answers": 234.56, "distance\n\x1b[31m": 5e8}))
-    lines = lines_between("one", "two")
-    assert "  words of answers    1234.5     234.6     -999.9  -999.9 to -999.9" in lines
-    assert "  distance          2.00e+09  5.00e+08  -1.50e+09  -1.50e+09 to -1.50e+09" in lines
-    assert lines[lines.index(f"  {long}") + 1].split()[:3] == ["0.500", "0.750", "+0.250"]
-    assert len({line.index("95 %") for line in lines if line.endswith("95 % interval")}) == 1
-    assert all(len(line) <= 80 for line in lines)
-
-
 def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle) -> None:
     names = [f"metric.{number:02}" for number in range(40)]
     differing = {"metric.33": 0.9, "metric.07": 0.1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -60,18 +59,6 @@ async def test_a_call_that_is_rolled_back_leaves_no_trace_in_the_numbers_to_come
         got.append(await book(bumpy))
 
     assert got == expected
-
-
-async def test_a_statement_that_fails_does_not_draw_the_same_numbers_again(base: Database) -> None:
-    # else a tool that tries again after a clash of ids would clash for ever
-    with base.fork(seed=7) as db:
-        await db.execute("CREATE TABLE t(id PRIMARY KEY DEFAULT (abs(random() % 3)), a)")
-        async with db.tool_call():
-            for number in range(30):
-                with contextlib.suppress(DatabaseError):
-                    await db.execute("INSERT INTO t(a) VALUES (?)", [number])
-
-        assert await db.fetch_val("SELECT count(*) FROM t") == 3
 
 
 async def test_how_fast_the_machine_is_does_not_show_in_the_numbers(tmp_path: Path, mode: str) -> None:
@@ -145,9 +132,7 @@ async def test_the_clock_stands_still_at_now(base: Database) -> None:
     ("now", "expected"),
     [
         ("2025-05-19", "2025-05-19 00:00:00"),
-        ("2025-05-19T09:30:15z", "2025-05-19 09:30:15"),
         ("2025-05-19T01:30:00+02:00", "2025-05-18 23:30:00"),
-        (datetime(2025, 5, 19, 9, 30), "2025-05-19 09:30:00"),  # noqa: DTZ001 - a naive one means UTC
         (datetime(2025, 5, 19, 9, 30, tzinfo=timezone(timedelta(hours=-7))), "2025-05-19 16:30:00"),
     ],
 )

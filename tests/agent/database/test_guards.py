@@ -17,11 +17,8 @@ from reward_kit.errors import DatabaseError, ReadOnlyError, TooManyRowsError
     [
         ("ATTACH ':memory:' AS other", "ATTACH is not allowed here"),
         ("COMMIT", "COMMIT is not allowed here: a tool call is one transaction"),
-        ("/* x */ end transaction", "END is not allowed here"),
-        ("VACUUM", "VACUUM is not allowed here"),
         ("VACUUM INTO '/tmp/stolen.db'", "VACUUM is not allowed here"),
         ("SELECT load_extension('x.so')", "load_extension"),
-        ("PRAGMA journal_mode = WAL", "PRAGMA journal_mode = WAL is not allowed here"),
         ("PRAGMA writable_schema = ON", "PRAGMA writable_schema = ON is not allowed here"),
         ("EXPLAIN PRAGMA writable_schema = ON", "PRAGMA writable_schema = ON is not allowed here"),
         ("PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = OFF is not allowed here"),

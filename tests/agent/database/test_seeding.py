@@ -88,27 +88,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len({row[0] for row in values} | {row[1] for row in values}) == 6
 
 
-def test_a_dump_of_another_database_is_a_seed(tmp_path: Path) -> None:
-    source = sqlite3.connect(":memory:")
-    source.executescript(
-        """
-        CREATE TABLE p (id INTEGER PRIMARY KEY AUTOINCREMENT, b BLOB, c REAL);
-        INSERT INTO p (b, c) VALUES (x'00ff', 1.5), (NULL, -2);
-        CREATE VIEW v AS SELECT c FROM p;
-        CREATE TRIGGER t AFTER INSERT ON p BEGIN UPDATE p SET c = 0 WHERE id = NEW.id; END;
-        """
-    )
-    path = seed_base(tmp_path / "base.db", "\n".join(source.iterdump()))
-    assert rows(path, "SELECT * FROM p") == source.execute("SELECT * FROM p").fetchall()
-    assert rows(path, "SELECT type FROM sqlite_master ORDER BY 1") == [
-        ("table",),
-        ("table",),
-        ("trigger",),
-        ("view",),
-    ]
-    source.close()
-
-
 # -- faults ------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import hashlib
 import threading
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -96,23 +95,3 @@ async def test_a_thousand_forks_work_side_by_side_without_threads_or_descriptors
         for db in forks:
             db.close()
     assert hashlib.sha256(base_path.read_bytes()).digest() == content
-
-
-async def test_forks_that_are_forgotten_are_freed_without_being_closed(base_path: Path) -> None:
-    with Database.open(base_path) as base:
-
-        async def use(number: int) -> None:
-            db = base.fork(seed=number)
-            await succeeding_call(db, number)
-
-        await use(0)
-        gc.collect()
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        for number in range(200):
-            await use(number)
-        gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-
-    assert grown < 300_000

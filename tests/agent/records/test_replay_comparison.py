@@ -118,16 +118,6 @@ def test_a_tool_that_writes_other_rows_and_says_the_same_is_found(bundle: Bundle
     assert "reward 1 -> 0; call 2, pay_booking: changed" in first.line()
 
 
-def test_a_changed_reward_shows_in_the_rewards_alone(bundle: Bundle) -> None:
-    recorded = record(bundle, agent="gold")
-    changed(bundle, "reward.py", "score=1.0 if ok", "score=0.5 if ok")
-    again = replay(bundle, recorded)
-    assert again.compared_with is not None
-    assert [one.line() for one in again.compared_with.differences] == [
-        "a #1: reward 1 -> 0.5", "a #2: reward 1 -> 0.5", "b #1: reward 1 -> 0.5", "b #2: reward 1 -> 0.5"
-    ]  # fmt: skip
-
-
 def test_the_command_says_it_at_the_end(bundle: Bundle) -> None:
     record(bundle, agent="gold")
     changed(bundle, "reward.py", "score=1.0 if ok", "score=0.5 if ok")

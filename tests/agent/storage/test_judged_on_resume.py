@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle, flight_bundle
 from planned_agent import Planned, evaluate
 from stored_rollouts import edit, query
 
@@ -168,39 +168,6 @@ async def test_an_interruption_loses_nothing(bundle: Bundle, monkeypatch: pytest
     assert 3 <= sum(judged().values()) <= 3 + done
     (stored,) = query(resumed.log_path, "SELECT count(*) AS n, count(judged) AS again FROM rollouts")
     assert stored == {"n": 4, "again": 3}
-
-
-READS_THE_FILE = """
-import sqlite3
-from pathlib import Path
-
-
-def evaluate(messages, db, gold_db, end_goal_sql, **kwargs):
-    if Path("broken").read_text():
-        raise RuntimeError("the judge is out")
-    with sqlite3.connect(db.path) as played, sqlite3.connect(gold_db.path) as gold:
-        paid = [one.execute(end_goal_sql).fetchone()[0] for one in (played, gold)]
-    return {"score": float(paid == [1, 1] and len(db.changes()) == 1)}
-"""
-
-
-def test_a_reward_has_the_file_of_its_database(bundle: Bundle) -> None:
-    bundle.write("tools.py", TOOLS.replace('"flight_tools"', '"flight_tools", database="file"'))
-    assert 'database="file"' in (bundle.folder / "tools.py").read_text()
-    assert rewards_on_resume(bundle, READS_THE_FILE) == [1.0, 1.0]
-
-
-def rewards_on_resume(bundle: Bundle, reward: str) -> list[float | None]:
-    """The rewards of an evaluation that goes on, whose reward has failed before."""
-    bundle.write("reward.py", reward)
-    bundle.rows({"actions": GOLD, "n_rollouts": 2})
-    break_judge("all")
-    first = agent_eval(bundle.dataset, agent="gold", eval_id="first")
-    assert first.unjudged == {"reward_error": 2}
-    break_judge()
-    resumed = agent_eval(resume="first")
-    assert [one.id for one in resumed.outcomes] == [one.id for one in first.outcomes]
-    return [one.reward for one in resumed.outcomes]
 
 
 class Ended:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -57,20 +57,11 @@ def refusal(signature: ToolSignature, arguments: Any) -> str:
         (int, 5.0, 5),
         (float, 5, 5.0),
         (list[int], [1, 2.0], [1, 2]),
-        (Union[int, str], 5.0, 5),  # noqa: UP007 - this spelling is tested
         (Cabin, "economy", Cabin.ECONOMY),
         (date, "2024-05-01", date(2024, 5, 1)),
-        (set[str], ["a", "b"], {"a", "b"}),
-        (tuple[int, str], [1, "a"], (1, "a")),
         (Passenger, {"name": "Alice"}, Passenger(name="Alice")),
-        (
-            list[Passenger],
-            [{"name": "Alice", "born": "1990-01-01"}],
-            [Passenger(name="Alice", born=date(1990, 1, 1))],
-        ),
         (Bag, {"weight": 20}, Bag(20.0)),
         (Seat, {"row": 12.0, "letter": "A"}, {"row": 12, "letter": "A"}),
-        (Any, {"a": [1.0]}, {"a": [1.0]}),
         ({"type": "integer"}, 5.0, 5),
     ],
 )
@@ -90,26 +81,12 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
         (int, "5", "'value' should be a valid integer, got \"5\" (string)"),
         (int, True, "'value' should be a valid integer, got true (boolean)"),
         (int, 5.5, "'value' should be a valid integer, got 5.5 (number)"),
-        (int, None, "'value' should be a valid integer, got null"),
-        (float, "5", "'value' should be a valid number, got \"5\" (string)"),
-        (float, True, "'value' should be a valid number, got true (boolean)"),
         (str, 5, "'value' should be a valid string, got 5 (number)"),
         (bool, 1, "'value' should be a valid boolean, got 1 (number)"),
         (Literal["a", "b"], "c", "'value' should be 'a' or 'b', got \"c\" (string)"),
         (Cabin, "first", "'value' should be 'economy' or 'business', got \"first\" (string)"),
-        (list[int], [1, "2"], "'value[1]' should be a valid integer, got \"2\" (string)"),
         (Passenger, {"title": "Dr"}, "'value.name' is missing"),
-        (
-            Bag,
-            {"weight": 1, "colour": "red"},
-            "'value.colour' is unknown (known: 'weight', 'labels')",
-        ),
         (Annotated[int, Field(ge=1)], 0, "'value' should be greater than or equal to 1, got 0 (number)"),
-        (
-            int | bool,
-            "x",
-            "'value' should be a valid integer or should be a valid boolean, got \"x\" (string)",
-        ),
         ({"type": "string", "pattern": "^#W"}, "W1", '\'value\' must have pattern "^#W", got "W1" (string)'),
         ({"enum": ["a", "b"]}, "c", '\'value\' must be one of ["a", "b"], got "c" (string)'),
         ({"type": "object", "required": ["id"]}, {}, "'value.id' is missing"),

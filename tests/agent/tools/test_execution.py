@@ -38,13 +38,10 @@ async def call(
     [
         (ToolError("seat taken"), "refused", "Error: seat taken"),
         (ToolError("seat taken", remedy="Take another."), "refused", "Error: seat taken. Take another."),
-        (ToolError("Error: seat taken"), "refused", "Error: seat taken"),
         (ValueError("no such flight"), "failed", "Error: no such flight"),
         (ValueError(), "failed", "Error: ValueError"),
         (KeyError("SFO"), "failed", "Error: KeyError: 'SFO'"),
-        (TimeoutError("the airline does not answer"), "failed", "Error: the airline does not answer"),
         (SystemExit(3), "failed", "Error: the tool tried to exit"),
-        (StopIteration(), "failed", None),
         (asyncio.CancelledError(), "failed", "Error: CancelledError"),
     ],
 )
@@ -100,17 +97,12 @@ async def test_models_have_many_ways_to_write_no_arguments(arguments: Any) -> No
     ("arguments", "fault"),
     [
         ('{"a": ', "the arguments are not valid JSON (Expecting value: line 1 column 7 (char 6))"),
-        ("call me", "the arguments are not valid JSON"),
         ('{"a": 1} and more', "the arguments are not valid JSON (Extra data"),
         ("[1]", "the arguments must be a JSON object, got [1] (array)"),
-        ('"{}"', 'the arguments must be a JSON object, got "{}" (string)'),
         (5, "the arguments must be a JSON object, got 5 (number)"),
         ('{"a": NaN}', "NaN is not a JSON number"),
-        ('{"a": Infinity}', "Infinity is not a JSON number"),
-        ({"a": float("nan")}, "cannot be written as JSON"),
         ('{"a": "\\ud83d"}', "the arguments are not valid JSON"),
         ("[" * 100_000, "the arguments are not valid JSON (nested too deeply)"),
-        (b"\xff\xfe\xfd", "the arguments are not valid JSON"),
     ],
 )
 async def test_what_is_no_json_object_is_refused_before_the_tool_runs(arguments: Any, fault: str) -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -53,10 +53,6 @@ class Seat(TypedDict):
     letter: Literal["A", "B"]
 
 
-class Meal(TypedDict, total=False):
-    name: str
-
-
 def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:
     return signature.check(json.dumps(arguments))
 
@@ -86,16 +82,11 @@ def property_of(annotation: Any) -> dict[str, Any]:
         (float, {"type": "number"}),
         (bool, {"type": "boolean"}),
         (list, {"type": "array", "items": {}}),
-        (dict, {"type": "object", "additionalProperties": True}),
         (Any, {}),
         (list[str], {"type": "array", "items": {"type": "string"}}),
-        (Sequence[int], {"type": "array", "items": {"type": "integer"}}),
         (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
-        (Literal["a"], {"type": "string", "enum": ["a"]}),
         (Cabin, {"type": "string", "enum": ["economy", "business"]}),
-        (Optional[str], {"anyOf": [{"type": "string"}, {"type": "null"}]}),  # noqa: UP045 - this spelling is tested
-        (Union[int, str], {"anyOf": [{"type": "integer"}, {"type": "string"}]}),  # noqa: UP007 - this spelling is tested
         (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         (
             Annotated[int, Field(ge=1, description="How many")],
@@ -122,17 +113,6 @@ def property_of(annotation: Any) -> dict[str, Any]:
                 "properties": {"row": {"type": "integer"}, "letter": {"type": "string", "enum": ["A", "B"]}},
                 "required": ["row", "letter"],
                 "additionalProperties": False,
-            },
-        ),
-        (
-            list[Meal],
-            {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {"name": {"type": "string"}},
-                    "additionalProperties": False,
-                },
             },
         ),
         ({"type": "integer", "minimum": 3}, {"type": "integer", "minimum": 3}),
@@ -293,12 +273,6 @@ def test_parameters_may_be_the_json_schema_of_an_object() -> None:
     "parameters",
     [
         {"row": int, "letter": str},
-        {"letter": {"type": "string"}},
-        {
-            "type": "object",
-            "properties": {"row": {"type": "integer"}, "letter": {"type": "string"}},
-            "additionalProperties": False,
-        },
     ],
 )
 def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name(parameters: dict[str, Any]) -> None:
@@ -321,10 +295,6 @@ class Odd:
 
 
 def positional(value, /):
-    pass
-
-
-def starred(*values):
     pass
 
 
@@ -352,21 +322,12 @@ def plain(origin, limit=10, db=None):
     ("function", "parameters", "fault"),
     [
         (positional, None, "parameter 'value' cannot be given by name"),
-        (starred, None, "parameter '*values' cannot be given by name"),
         (any_names, None, "nothing says which arguments '**others' takes"),
         (method, None, "it is a method"),
         (odd, None, "the type of parameter 'value' cannot be expressed in JSON"),
         (unknown, None, "the annotation 'Nowhere' of parameter 'value' cannot be read"),
-        (
-            plain,
-            {"orign": str},
-            "parameters lists 'orign', which the function does not take (it takes 'origin', 'limit')",
-        ),
         (plain, {"origin": str, "db": str}, "parameters lists 'db', which is injected"),
-        (plain, {"origin": "str"}, "parameters['origin'] is 'str'"),
-        (plain, {"origin": Callable}, "the type of parameter 'origin' cannot be expressed in JSON"),
         (plain, {"origin": {"type": "text"}}, "parameters['origin']: not a JSON schema"),
-        (plain, {"origin": {"type": str}}, "not a JSON schema"),
         (
             plain,
             {"origin": {"$ref": "https://example.com/x.json"}},
@@ -374,7 +335,6 @@ def plain(origin, limit=10, db=None):
         ),
         (plain, {"type": "object", "properties": {"limit": {}}}, "parameters has no property for 'origin'"),
         (plain, {"type": "object", "properties": {"orgin": {}}}, "parameters lists 'orgin'"),
-        (plain, ["origin"], "parameters is ['origin']"),
     ],
 )
 def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
