@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.task_row import Action, TaskRow
     from reward_kit.agent.base.types import Completion, Model, ToolCall, Usage
     from reward_kit.agent.bundles.bundle import Seed, Task
-    from reward_kit.agent.bundles.task_row import Action, TaskRow
     from reward_kit.agent.comparison.compare import compare, compare_with
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Changes, Database, ReadOnlyDatabase, Row, RowChange
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reward_kit.models import StepData
 
 _HOMES = {
-    "Action": "reward_kit.agent.bundles.task_row",
+    "Action": "reward_kit.agent.base.task_row",
     "Agent": "reward_kit.agent.agents",
     "Changes": "reward_kit.agent.database",
     "Completion": "reward_kit.agent.base.types",
@@ -66,7 +66,7 @@ _HOMES = {
     "StepData": "reward_kit.models",
     "Task": "reward_kit.agent.bundles.bundle",
     "TaskBundle": "reward_kit.agent.rollout.opening",
-    "TaskRow": "reward_kit.agent.bundles.task_row",
+    "TaskRow": "reward_kit.agent.base.task_row",
     "TaskView": "reward_kit.agent.rollout.rollout",
     "ToolCall": "reward_kit.agent.base.types",
     "ToolError": "reward_kit.errors",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.bundles.bundle import Seed, Task
-from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout

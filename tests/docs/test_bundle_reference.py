@@ -13,10 +13,10 @@ from pages import ROOT, blocks
 from stub_server import StubServer
 
 from reward_kit.agent import agent_eval
+from reward_kit.agent.base.task_row import KNOWN_FIELDS
 from reward_kit.agent.bundles import archive, dataset
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
-from reward_kit.agent.bundles.task_row import KNOWN_FIELDS
 from reward_kit.agent.bundles.toolset import end_goal_reward
 from reward_kit.agent.database import Database
 

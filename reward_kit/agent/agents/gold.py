@@ -8,9 +8,9 @@ from reward_kit.agent.bundles.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from reward_kit.agent.base.task_row import Action
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout
 

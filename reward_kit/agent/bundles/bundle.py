@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from reward_kit.agent.base.task_row import RowFaults
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, placeholder_fault, read_user_prompts
@@ -12,7 +13,6 @@ from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.seed import Seed, SeedSource, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, select_tasks
-from reward_kit.agent.bundles.task_row import RowFaults
 from reward_kit.agent.bundles.toolset import FoundReward, load_registry, load_reward
 from reward_kit.errors import BundleError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from reward_kit.agent.bundles.task_row import TaskRow
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.tools.registry import ToolRegistry
 

@@ -17,11 +17,7 @@ from pydantic_core import from_json
 
 from reward_kit.agent.base.option_values import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import MAX_DEPTH, finite, is_too_deep
-from reward_kit.agent.base.text import cut
-from reward_kit.agent.bundles.files import PREFIX, BundleFiles
-from reward_kit.agent.bundles.gold_reference import reference_faults
-from reward_kit.agent.bundles.message_check import Fault, message_faults, show
-from reward_kit.agent.bundles.task_row import (
+from reward_kit.agent.base.task_row import (
     INJECTED,
     KNOWN_FIELDS,
     FaultyBundleError,
@@ -29,6 +25,10 @@ from reward_kit.agent.bundles.task_row import (
     TaskRow,
     parse_time,
 )
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.bundles.files import PREFIX, BundleFiles
+from reward_kit.agent.bundles.gold_reference import reference_faults
+from reward_kit.agent.bundles.message_check import Fault, message_faults, show
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

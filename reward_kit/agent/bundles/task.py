@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

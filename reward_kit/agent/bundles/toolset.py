@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
+from reward_kit.agent.base.task_row import INJECTED
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
-from reward_kit.agent.bundles.task_row import INJECTED
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

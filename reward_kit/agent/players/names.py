@@ -15,7 +15,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reward_kit.agent.bundles.task_row import TaskRow
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.config import EvaluationConfig
 
 AGENTS = {

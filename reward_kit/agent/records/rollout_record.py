@@ -18,7 +18,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reward_kit.agent.bundles.task_row import Action, TaskRow
+    from reward_kit.agent.base.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
     from reward_kit.agent.database.database import Mode
     from reward_kit.agent.records.loading import Kind, StoredRollout
@@ -78,7 +78,7 @@ class RolloutRecord:
     @property
     def row(self) -> TaskRow:
         """The row; its ``file:`` references are already replaced by the texts."""
-        from reward_kit.agent.bundles.task_row import TaskRow
+        from reward_kit.agent.base.task_row import TaskRow
 
         return TaskRow.from_json(self.fields)
 

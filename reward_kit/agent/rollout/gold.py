@@ -13,8 +13,8 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from reward_kit.agent.base.task_row import Action
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.bundles.task_row import Action
     from reward_kit.agent.database import Database
 
 

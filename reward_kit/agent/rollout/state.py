@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.base.history import Line
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.base.types import StopReason
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.users import User

@@ -8,8 +8,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.bundles.task import select_tasks
-from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.agent.config import flag_of
 
 if TYPE_CHECKING:

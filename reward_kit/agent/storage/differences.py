@@ -6,9 +6,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.task_row import also_in_more_rows
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.bundles.seed import SeedScript, SeedSource
-from reward_kit.agent.bundles.task_row import also_in_more_rows
 from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.records.evaluation_file import reading
 from reward_kit.agent.storage.resume import canonical, result_fields

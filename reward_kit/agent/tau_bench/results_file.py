@@ -29,8 +29,8 @@ from reward_kit.errors import BundleError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.base.types import Message
-    from reward_kit.agent.bundles.task_row import TaskRow
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.results import EvaluationResult

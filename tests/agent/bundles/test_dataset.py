@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.base.task_row import FaultyBundleError
 from reward_kit.agent.bundles.dataset import Dataset, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
-from reward_kit.agent.bundles.task_row import FaultyBundleError
 
 
 def row(row_id: str = "a", **fields: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.base.task_row import Action, TaskRow
 from reward_kit.agent.bundles.dataset import row_faults
-from reward_kit.agent.bundles.task_row import Action, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
 

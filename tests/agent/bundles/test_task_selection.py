@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.bundles.task import select_tasks
-from reward_kit.agent.bundles.task_row import TaskRow
 from reward_kit.agent.bundles.toolset import end_goal_reward
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
