@@ -4,11 +4,8 @@ A method is marked with ``pending("db")``; calling it gives a ``Pending`` in pla
 are not awaited yet are in the ``PendingLog`` of the call, tool, reward or turn that made them::
 
     log = PendingLog()          # given to the object whose methods are marked
-    try:
+    with log:                   # explains an error that comes of an awaitable used as its result
         await tool(db)
-    except TypeError as error:
-        log.check(error)        # the error may come of an awaitable used as its result
-        raise
     log.check()                 # raises MissingAwaitError if one was forgotten
 """
 
@@ -52,6 +49,13 @@ class PendingLog(dict["Pending[Any]", None]):
     """The awaitables that one call has made and not awaited, in the order of making."""
 
     __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.check(error)
 
     def check(self, error: BaseException | None = None) -> None:
         """Raise ``MissingAwaitError`` for the first awaitable that was forgotten.

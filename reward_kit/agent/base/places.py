@@ -24,13 +24,9 @@ _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 def fault_line(error: BaseException) -> str:
     """``reward.py:12: KeyError: 'seat'``: the line of the foreign code, then the error, redacted.
 
-    Errors of this package already say what is wrong, and some say where. If the exception cannot be read,
-    because its own ``__str__`` fails, the line is the name of its class.
+    Errors of this package already say what is wrong, and some say where.
     """
-    try:
-        text = _message(error)
-    except (Exception, SystemExit):  # noqa: BLE001 - an exception's class is foreign code, too
-        return type(error).__name__
+    text = _message(error)
     if isinstance(error, RewardKitError) and error.place:
         return text
     line = _line_of(error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.task_row import INJECTED
+from reward_kit.agent.bundles.files import own_file
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
 from reward_kit.errors import BundleError
 
@@ -82,6 +83,7 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         package = absolute(imports.folder, toolset.partition(":")[0]).rpartition(".")[0]
         module_name, function_name = f"{package}.{REWARD}" if package else REWARD, EVALUATE
         if not imports.exists(module_name):
+            own_file(imports.folder, f"{REWARD}.py")  # a broken link is not taken for a missing reward
             missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"
             return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
     else:

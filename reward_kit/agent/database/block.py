@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections import deque
 from concurrent import futures
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database.changes import Changes
@@ -190,14 +191,13 @@ class Transaction:
         # a call waits with its first statement: parallel calls wait only if they use the database
         if not self.is_call or block.depth > 1 or turns.store.is_shared:
             await turns.take(block)
-            try:
+            with ExitStack() as failed:
+                failed.callback(block.lock.release)
                 if self.is_call:
+                    failed.callback(block.leave)
                     turns.note_call(block)
-            except BaseException:
-                block.leave()
-                raise
-            finally:
-                block.lock.release()
+                failed.pop_all()
+            block.lock.release()
         self._block = block
         current_block.set(block)
         return self

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent import futures
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.database.block import Block, Lock, block_has_ended, current_block
@@ -133,12 +133,11 @@ class Turns:
             if is_query:
                 return store.run(statement)
             alone = Block(self, self.root)
-            try:
+            with ExitStack() as failed:
+                failed.callback(self._roll_back, alone)
                 answer = self._perform_in(alone, store, statement, is_query=False)
                 store.control("COMMIT")
-            except BaseException:
-                self._roll_back(alone)
-                raise
+                failed.pop_all()
             return answer
 
     def _perform_in(
@@ -189,12 +188,11 @@ class Turns:
             await block.lock.acquire()
         if block.entered and not block.over:
             return
-        try:
+        with ExitStack() as failed:
+            failed.callback(block.lock.release)
             await self.take(block.enterable_parent())
             block.note_entered()
-        except BaseException:
-            block.lock.release()
-            raise
+            failed.pop_all()
 
     def take_blocking(self, block: Block) -> None:
         """``take`` in a thread; ``DatabaseError`` in that of an event loop, which would be blocked."""
@@ -204,12 +202,11 @@ class Turns:
             self._wait_blocking(block)
         if block.entered and not block.over:
             return
-        try:
+        with ExitStack() as failed:
+            failed.callback(block.lock.release)
             self.take_blocking(block.enterable_parent())
             block.note_entered()
-        except BaseException:
-            block.lock.release()
-            raise
+            failed.pop_all()
 
     def _wait_blocking(self, block: Block) -> None:
         try:

@@ -12,7 +12,7 @@ import logging
 import math
 import random
 from collections import deque
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -119,13 +119,12 @@ class Limiter:
         try:
             async with deadline:
                 await self._enter(call)
-                try:
+                with ExitStack() as failed:
+                    failed.callback(self._pump)
+                    failed.callback(self._count_out, call)
                     with call.unclocked() if call is self._trial else nullcontext():
                         yield
-                except BaseException:
-                    self._count_out(call)
-                    self._pump()
-                    raise
+                    failed.pop_all()
         except TimeoutError:
             if self._given_up is None:
                 raise

@@ -289,11 +289,8 @@ class Episode(EpisodeState):
 
     async def _hear(self, user: User) -> str | None:
         self.speaker = "user"
-        try:
+        with self.pending_log:
             line = await user.respond(self.user_rollout)
-        except Exception as error:
-            self.pending_log.check(error)
-            raise
         if self.stop_reason is not None:
             return None
         self.pending_log.check()

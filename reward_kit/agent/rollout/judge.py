@@ -142,13 +142,7 @@ async def _outcome(
         raise RewardError(
             fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(type(error).__name__)
         ) from error
-    try:
-        return checked_result(result, place)
-    except RewardError:
-        raise
-    except Exception as error:  # the result's class is the reward's code, too
-        fault = f"returned a result that cannot be read: {fault_line(error)}"
-        raise RewardError(fault, place=place) from error
+    return checked_result(result, place)
 
 
 @lru_cache(maxsize=256)

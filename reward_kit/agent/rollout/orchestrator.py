@@ -136,11 +136,8 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
         while episode.stop_reason is None:
             episode.begin_turn()
             episode.pending_log.clear()
-            try:
+            with episode.pending_log:
                 reply = await agent.respond(episode.rollout)
-            except Exception as error:
-                episode.pending_log.check(error)
-                raise
             if episode.stop_reason is not None:
                 return
             episode.pending_log.check()

@@ -20,7 +20,7 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.files import as_storage_error, sync_folder
@@ -68,16 +68,15 @@ class Store:
         self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._lock: sqlite3.Connection | None = take_lock(path)
-        try:
+        with ExitStack() as failed:
+            failed.callback(self.close)
             with sqlite_faults(path):
                 self._connection = sqlite3.connect(
                     path, timeout=COMMIT_PATIENCE, isolation_level=None, check_same_thread=False
                 )
                 self._prepare(self._connection)
             self._file = path.stat()
-        except BaseException:
-            self.close()
-            raise
+            failed.pop_all()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file."""
@@ -213,13 +212,8 @@ class Store:
                 yield connection
                 return
             connection.execute("BEGIN IMMEDIATE")
-            try:
+            with connection:
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
             self._check_file()
 
     def _check_file(self) -> None:

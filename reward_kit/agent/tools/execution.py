@@ -7,6 +7,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -170,12 +171,8 @@ async def _returned(
 
 
 async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
-    try:
+    with nullcontext() if pending is None else pending:
         value = _listed(await work)
-    except Exception as error:
-        if pending is not None:
-            pending.check(error)
-        raise
     if pending is not None:
         pending.check()
     if inspect.isawaitable(value):
@@ -288,10 +285,7 @@ def _error_text(error: BaseException) -> str:
     elif isinstance(error, SystemExit):
         text = "the tool tried to exit"
     else:
-        try:
-            text = str(error).strip()
-        except Exception:  # noqa: BLE001 - the exception's class is the tool's own code as well
-            text = ""
+        text = str(error).strip()
         if isinstance(error, KeyError | StopIteration) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

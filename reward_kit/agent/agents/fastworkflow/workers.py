@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import itertools
 import json
 import logging
 import os
 import signal
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,17 +110,16 @@ class Worker:
         assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: PT018
         self._fault = None
         self.run(self._listen(process, process.stdout, self.run(self._collect_errors(process.stderr))))
-        try:
-            async with asyncio.timeout(self._patience.start):
-                await self._answer_to(READY)
-        except (TimeoutError, WorkerLostError) as error:
-            late = isinstance(error, TimeoutError)
-            fault = f"not ready after {self._patience.start:g} s" if late else self._fault
-            await self.end("it did not start")
-            raise ModelSetupError(f"a worker does not start: {fault}", place="FastWorkflow") from error
-        except BaseException:
-            await self.end("no longer needed")
-            raise
+        async with AsyncExitStack() as failed:
+            failed.push_async_callback(self.end, "it did not start")
+            try:
+                async with asyncio.timeout(self._patience.start):
+                    await self._answer_to(READY)
+            except (TimeoutError, WorkerLostError) as error:
+                late = isinstance(error, TimeoutError)
+                fault = f"not ready after {self._patience.start:g} s" if late else self._fault
+                raise ModelSetupError(f"a worker does not start: {fault}", place="FastWorkflow") from error
+            failed.pop_all()
 
     async def ask(self, op: str, **fields: Any) -> Answer:
         """Send a request and return the answer. Raises ``WorkerLostError`` if the process is gone."""
@@ -135,7 +134,7 @@ class Worker:
         """Kill the process group; pending requests fail with ``fault``."""
         self._lose(fault)
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
         others = self._tasks - {asyncio.current_task()}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +121,10 @@ class ModelServer:
         if not self._users:
             self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
             self._link.symlink_to(self.file.path)
-            try:
+            async with AsyncExitStack() as failed:
+                failed.push_async_callback(self._stop)
                 await self._start()
-            except BaseException:
-                await self._stop()
-                raise
+                failed.pop_all()
         self._users += 1
         return self._users == 1
 
