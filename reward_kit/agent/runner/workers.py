@@ -139,7 +139,8 @@ class Workers:
         self._config = replace(self._config, **description.options)
         self._tasks = {task.row.id: task for task in planned_tasks(self._rows, description)}
         processors = await self._cluster.connect(self._config, self._tasks)
-        self._processes = max(1, min(self._config.workers or processors, self._config.max_concurrency))
+        self._config = replace(self._config, workers=self._config.workers or processors)
+        self._processes = processes_of(self._config)
         return description
 
     async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
@@ -160,6 +161,8 @@ class Workers:
                         f"worker processes end before they play: the last one {death}",
                         remedy="Run without --workers to see why.",
                     ) from None
+            finally:
+                self._changed.set()
         return await self._play_alone(request, account)
 
     async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
@@ -196,8 +199,8 @@ class Workers:
     async def _least_busy(self, row_id: str) -> Worker:
         """A process with the fewest rollouts; of several, the one that has played the row before.
 
-        As long as all are busy more are started. A rollout waits for that on this machine, but not on a
-        cluster, which may have no processor to spare.
+        None gets more than its share of ``--max-concurrency``. As long as all are busy more are started. A
+        rollout waits for that on this machine, but not on a cluster, which may have no processor to spare.
         """
         while True:
             self._workers = [worker for worker in self._workers if worker.died is None]
@@ -205,9 +208,11 @@ class Workers:
             missing = self._processes - len(self._workers) - len(self._starts)
             if missing > 0 and not is_free and (self._cluster is not None or not self._starts):
                 self._starts.add(asyncio.create_task(self._join()))
-            if self._workers and (is_free or self._cluster is not None or not self._starts):
+            share = self._share(self._processes)
+            able = [worker for worker in self._workers if worker.load < share]
+            if able and (is_free or self._cluster is not None or not self._starts):
                 home = self._homes.get(row_id)
-                chosen = min(self._workers, key=lambda worker: (worker.load, worker is not home))
+                chosen = min(able, key=lambda worker: (worker.load, worker is not home))
                 self._homes[row_id] = chosen
                 return chosen
             self._changed.clear()
@@ -218,7 +223,8 @@ class Workers:
     async def _join(self) -> None:
         """Start a process, and play in it from then on."""
         try:
-            self._workers.append(await self._launched(alone=False))
+            worker = await self._launched(alone=False)
+            self._workers.append(worker)  # the list may be another than before the start
             if self._cluster is not None:
                 self._failed_starts = 0
         except WorkerDiedError as death:
@@ -243,12 +249,16 @@ class Workers:
         return worker
 
     def _setup(self, processes: int, *, alone: bool = False) -> dict[str, Any]:
-        concurrency = 1 if alone else -(-self._config.max_concurrency // processes)
+        concurrency = 1 if alone else self._share(processes)
         return {
             "config": worker_config(self._config, processes, concurrency=concurrency),
             "root": str(self._root),
             "eval_id": self._eval_id,
         }
+
+    def _share(self, processes: int) -> int:
+        """The most rollouts that one of these processes plays at a time."""
+        return -(-self._config.max_concurrency // processes)
 
     async def _look(self) -> None:
         """Kill processes that hang or use too much memory."""

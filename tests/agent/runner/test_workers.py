@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
+from reward_kit.agent.runner.connection import WorkerProcess
 from reward_kit.agent.runner.workers import processes_of, worker_config
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
@@ -317,6 +319,23 @@ def test_workers_share_max_concurrency(
     assert len(ran) == 9
     assert max(sum(began <= moment < ended for _, began, ended in ran) for _, moment, _ in ran) <= most
     assert len({process for process, *_ in ran}) == processes
+
+
+def test_a_worker_that_starts_slowly_is_not_started_twice(
+    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[WorkerProcess] = []
+    start = WorkerProcess.start
+
+    async def slow(self: WorkerProcess, setup: Mapping[str, Any]) -> None:
+        starts.append(self)
+        await asyncio.sleep(1.5)  # rollouts end meanwhile
+        await start(self, setup)
+
+    monkeypatch.setattr(WorkerProcess, "start", slow)
+    evaluate(bundle.dataset, agent=player("sleeps"), user="none", workers=2, max_concurrency=4)
+    assert len(starts) == 2
+    assert len({path.name.split("_")[1] for path in Path().glob("ran_*")}) == 2
 
 
 def test_workers_share_the_limits_of_a_minute() -> None:
