@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import reward_kit.agent.users
 from reward_kit.agent import TaskBundle
-from reward_kit.agent.bundles.files import PLACEHOLDERS, placeholder_fault
 from reward_kit.agent.users.llm import filled, prompt
 from reward_kit.errors import BundleError
 
@@ -28,12 +27,6 @@ def bundle(tmp_path: Path) -> Bundle:
 def prompt_of(bundle: Bundle, name: str = "user", **parts: str) -> str:
     with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0) as episode:
         return prompt(episode.user_rollout, name, **parts)
-
-
-def test_the_built_in_prompts_are_those_that_a_bundle_may_replace() -> None:
-    assert sorted(path.stem for path in BUILT_IN.glob("*.txt")) == sorted(PLACEHOLDERS)
-    for name in PLACEHOLDERS:
-        assert placeholder_fault((BUILT_IN / f"{name}.txt").read_text(), name) is None
 
 
 def test_the_rows_own_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:

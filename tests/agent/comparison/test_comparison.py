@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate, rows_of
-from stored_rollouts import edit
 
-from reward_kit.agent import EvaluationResult, compare, compare_with
+from reward_kit.agent import compare, compare_with
 from reward_kit.agent.comparison.compare import EvaluationComparison
 from reward_kit.agent.comparison.measures import Measure
 from reward_kit.errors import UsageError
@@ -25,13 +22,6 @@ B = {"a": [0, 0, 0, 0], "b": [1, 1, 1, 0], "c": [1, 1, 1, 1], "d": [1, 1, 1, 1]}
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.chdir(tmp_path)
     return flight_bundle(tmp_path)
-
-
-def copied(result: EvaluationResult, name: str, row_id: str, **fingerprints: str) -> None:
-    """Copy the evaluation under another name, with other fingerprints of a row."""
-    copy = shutil.copy(result.log_path, result.log_path.with_stem(name))
-    query = "UPDATE rows SET fingerprints = json_patch(fingerprints, ?) WHERE row_id = ?"
-    edit(copy, query, json.dumps(fingerprints), row_id)
 
 
 def measure(found: EvaluationComparison, name: str) -> Measure:
@@ -103,12 +93,6 @@ def test_rows_that_changed_are_compared_if_asked_for_and_the_fields_are_named(bu
     found = compare("one", "two", changed_rows=True)
     assert len(found.rows) == 4
     assert (found.changed, found.changed_fields) == (("a", "b", "c", "d"), ("system_prompt",))
-
-
-def test_where_all_seeds_have_changed_it_is_said_what_may_be_the_reason(bundle: Bundle) -> None:
-    copied(evaluate(bundle, "one", {"a": [1, 0]}), "two", "a", seed="another")
-    with pytest.raises(UsageError, match=r"1 changed in between \(their seed; a seed that reads the clock"):
-        compare("one", "two")
 
 
 def test_other_options_and_code_are_told_and_hinder_nothing(bundle: Bundle) -> None:

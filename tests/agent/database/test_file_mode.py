@@ -94,21 +94,6 @@ async def test_an_orm_works_on_the_engine(db: Database) -> None:
     assert db.changes() == call.changes
 
 
-async def test_an_orm_works_without_await_on_the_engine_of_def_tools(db: Database) -> None:
-    def tool() -> None:
-        with Session(db.sync.engine) as session:
-            session.scalars(select(Customer).where(Customer.name == "Alice")).one().credit = 99
-            session.commit()
-        assert db.sync.fetch_val("SELECT credit FROM customers WHERE id = 1") == 99
-
-    async with db.tool_call() as call:
-        await asyncio.to_thread(tool)
-
-    assert [(change.op, change.after) for change in call.changes] == [("update", {"credit": 99.0})]
-    assert db.changes() == call.changes
-    assert db.sync.engine is db.sync.engine
-
-
 async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database) -> None:
     async with db.engine.begin() as connection:
         await connection.execute(text("INSERT INTO customers(name) VALUES ('Dora')"))

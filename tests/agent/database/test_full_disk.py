@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from command import run_command
 from flight_bundle import Bundle, flight_bundle
 
 from reward_kit.agent.database import Database, Limits
@@ -60,7 +61,8 @@ def evaluate(messages, *, db, **kwargs):
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
     made = flight_bundle(tmp_path)
     made.write("tools.py", TOOLS)
     made.write("reward.py", REWARD)
@@ -69,36 +71,33 @@ def bundle(tmp_path: Path) -> Bundle:
     return made
 
 
-def run(bundle: Bundle, *, limited: bool) -> subprocess.CompletedProcess[str]:
-    def limit() -> None:
-        if limited:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+def options(bundle: Bundle) -> list[str]:
+    agent = "--agent filler:Filler --no-sim-user --eval-id mine"
+    return ["agent-eval", *agent.split(), "-d", str(bundle.dataset)]
 
-    command = (
-        f"-m reward_kit agent-eval --agent filler:Filler --no-sim-user --eval-id mine -d {bundle.dataset}"
-    )
+
+def run_limited(bundle: Bundle) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command.split()],
-        cwd=bundle.folder.parent,
+        [sys.executable, "-m", "reward_kit", *options(bundle)],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=limit,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM)),
     )
 
 
 @pytest.mark.parametrize("tool", ["tells", "by_engine"])
 def test_it_ends_the_run_and_is_no_rollouts_fault(bundle: Bundle, tool: str) -> None:
     bundle.rows({"metadata": {"tool": tool}, "n_rollouts": 3})
-    full = run(bundle, limited=True)
+    full = run_limited(bundle)
     assert full.returncode == 2, full.stderr
     assert "the working copy of a database cannot be written: File too large. Make room there" in full.stderr
     with closing(sqlite3.connect(bundle.folder.parent / "runs" / "evals" / "mine.db")) as store:
         assert store.execute("SELECT count(*) FROM rollouts").fetchone() == (0,)
-    again = run(bundle, limited=False)
-    assert again.returncode == 0, again.stderr
-    assert "3 of 3 judged rollouts passed" in again.stdout
+    again = run_command(*options(bundle))
+    assert again.code == 0, again.err
+    assert "3 of 3 judged rollouts passed" in again.out
 
 
 async def test_a_database_that_is_full_by_its_own_limit_is_its_tools_fault(tmp_path: Path) -> None:

@@ -89,82 +89,60 @@ class Workload:
 
     def change(self) -> Statement:
         r = self.random
-        number, text = r.randrange(2000), r.choice("abcdef") * r.randint(1, 400)
-        return r.choice(
-            [
-                (
-                    "UPDATE orders SET status = ?, address = ? WHERE order_id = ?",
-                    (text, str(number), self.order()),
-                ),
-                (
-                    "INSERT INTO payments (order_id, kind, amount) VALUES (?, ?, ?)",
-                    (self.order(), text, number / 7),
-                ),
-                ("INSERT INTO payments (order_id, kind, amount) VALUES (?, 'final', 1)", (self.order(),)),
-                ("DELETE FROM items WHERE order_id = ?", (self.order(),)),
-                (
-                    "INSERT INTO items (order_id, content) VALUES (?, ?)",
-                    (self.order(), bytes(r.choice([9, 5000, 60_000]))),
-                ),
-                (
-                    "INSERT OR REPLACE INTO users VALUES (?, ?, ?)",
-                    (f"u{number % 500}", f"{number % 450}@x.org", number),
-                ),
-                ("INSERT INTO users VALUES (?, ?, 1)", (f"u{number % 500}", f"{number % 450}@x.org")),
-                (
-                    "INSERT INTO stock VALUES (?, 1, 1) ON CONFLICT DO UPDATE SET amount = amount + 1",
-                    (f"i{number % 600}",),
-                ),
-                ("INSERT INTO notes VALUES (?, ?)", (r.choice([1, 1.5, None, "x", b"\0x"]), number % 5)),
-                ("UPDATE notes SET b = b + 1 WHERE a = ?", (number % 30,)),
-                ("DELETE FROM stock WHERE item = ? RETURNING *", (f"i{number % 600}",)),
-            ]
-        )
+        number, text, order = r.randrange(2000), r.choice("abcdef") * r.randint(1, 400), self.order()
+        user, content = (f"u{number % 500}", f"{number % 450}@x.org"), bytes(r.choice([9, 5000, 60_000]))
+        note, item = r.choice([1, 1.5, None, "x", b"\0x"]), f"i{number % 600}"
+        counted = "INSERT INTO stock VALUES (?, 1, 1) ON CONFLICT DO UPDATE SET amount = amount + 1"
+        choices: list[Statement] = [
+            ("UPDATE orders SET status = ?, address = ? WHERE order_id = ?", (text, str(number), order)),
+            ("INSERT INTO payments (order_id, kind, amount) VALUES (?, ?, ?)", (order, text, number / 7)),
+            ("INSERT INTO payments (order_id, kind, amount) VALUES (?, 'final', 1)", (order,)),
+            ("DELETE FROM items WHERE order_id = ?", (order,)),
+            ("INSERT INTO items (order_id, content) VALUES (?, ?)", (order, content)),
+            ("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", (*user, number)),
+            ("INSERT INTO users VALUES (?, ?, 1)", user),
+            (counted, (item,)),
+            ("INSERT INTO notes VALUES (?, ?)", (note, number % 5)),
+            ("UPDATE notes SET b = b + 1 WHERE a = ?", (number % 30,)),
+            ("DELETE FROM stock WHERE item = ? RETURNING *", (item,)),
+        ]
+        return r.choice(choices)
 
     def bulk_change(self) -> Statement:
         r = self.random
         modulus = r.randint(5, 60)
-        return r.choice(
-            [
-                ("DELETE FROM payments WHERE id % ? = ?", (modulus, r.randrange(modulus))),
-                ("UPDATE users SET zip = zip + 1 WHERE user_id < ?", (f"u{r.randrange(400)}",)),
-                ("UPDATE orders SET address = address || ? WHERE length(address) < 300", ("y" * modulus,)),
-                (
-                    "INSERT INTO items (order_id, content) SELECT order_id, zeroblob(?) FROM orders",
-                    (modulus,),
-                ),
-                ("DELETE FROM items WHERE id > ?", (r.randrange(2500, 9000),)),
-            ]
-        )
+        choices: list[Statement] = [
+            ("DELETE FROM payments WHERE id % ? = ?", (modulus, r.randrange(modulus))),
+            ("UPDATE users SET zip = zip + 1 WHERE user_id < ?", (f"u{r.randrange(400)}",)),
+            ("UPDATE orders SET address = address || ? WHERE length(address) < 300", ("y" * modulus,)),
+            ("INSERT INTO items (order_id, content) SELECT order_id, zeroblob(?) FROM orders", (modulus,)),
+            ("DELETE FROM items WHERE id > ?", (r.randrange(2500, 9000),)),
+        ]
+        return r.choice(choices)
 
     def schema_change(self) -> Statement:
         r = self.random
         self.tables += 1
-        return r.choice(
-            [
-                (f"CREATE TABLE t{self.tables} (a INTEGER PRIMARY KEY, b TEXT UNIQUE, c)", ()),
-                (f"CREATE TABLE t{self.tables} AS SELECT * FROM orders LIMIT 700", ()),
-                (f"DROP TABLE IF EXISTS t{r.randint(1, self.tables)}", ()),
-                (f"ALTER TABLE t{r.randint(1, self.tables)} ADD COLUMN d DEFAULT 7", ()),
-                (f"CREATE INDEX IF NOT EXISTS x{r.randint(0, 5)} ON orders (status, address)", ()),
-                (f"DROP INDEX IF EXISTS x{r.randint(0, 5)}", ()),
-            ]
-        )
+        choices = [
+            f"CREATE TABLE t{self.tables} (a INTEGER PRIMARY KEY, b TEXT UNIQUE, c)",
+            f"CREATE TABLE t{self.tables} AS SELECT * FROM orders LIMIT 700",
+            f"DROP TABLE IF EXISTS t{r.randint(1, self.tables)}",
+            f"ALTER TABLE t{r.randint(1, self.tables)} ADD COLUMN d DEFAULT 7",
+            f"CREATE INDEX IF NOT EXISTS x{r.randint(0, 5)} ON orders (status, address)",
+            f"DROP INDEX IF EXISTS x{r.randint(0, 5)}",
+        ]
+        return r.choice(choices), ()
 
     def query(self) -> Statement:
-        r = self.random
-        return r.choice(
-            [
-                ("SELECT * FROM orders WHERE order_id = ?", (self.order(),)),
-                ("SELECT count(*), sum(length(content)) FROM items WHERE order_id < ?", (self.order(),)),
-                ("SELECT id, kind, amount FROM payments WHERE order_id = ? ORDER BY id", (self.order(),)),
-                (
-                    "SELECT status, count(*) FROM users JOIN orders USING (user_id) WHERE zip < ? GROUP BY 1",
-                    (r.randrange(100),),
-                ),
-                ("SELECT * FROM sqlite_sequence", ()),
-            ]
-        )
+        order, joined = self.order(), "SELECT status, count(*) FROM users JOIN orders USING (user_id)"
+        choices: list[Statement] = [
+            ("SELECT * FROM orders WHERE order_id = ?", (order,)),
+            ("SELECT count(*), sum(length(content)) FROM items WHERE order_id < ?", (order,)),
+            ("SELECT id, kind, amount FROM payments WHERE order_id = ? ORDER BY id", (order,)),
+            (f"{joined} WHERE zip < ? GROUP BY 1", (self.random.randrange(100),)),
+            ("SELECT * FROM sqlite_sequence", ()),
+        ]
+        return self.random.choice(choices)
 
 
 def outcome(connection: apsw.Connection, statement: Statement) -> object:

@@ -75,20 +75,6 @@ class TestLines:
         whole = list(export("first", unjudged=True, columns=["row_id", "reward", "error", "row_rewards"]))
         assert whole[3] == {"row_id": "a", "reward": None, "error": "raised RuntimeError", "row_rewards": []}
 
-    @pytest.mark.parametrize("layout", ["openai", "trl"])
-    def test_lines_to_train_on_leave_out_where_the_agent_said_nothing(
-        self, bundle: Bundle, layout: Any
-    ) -> None:
-        result = evaluate(bundle, "first", PLAN)
-        for outcome in result.outcomes:
-            if outcome.row_id == "a":
-                change_trajectory(
-                    result.folder / outcome.file,
-                    lambda plain: plain.update(messages=plain["messages"][:1]),
-                )
-        assert len(list(export("first", format=layout))) == 3
-        assert len(list(export("first"))) == 6
-
     def test_openai_gets_only_the_columns_that_it_takes(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
         assert [list(line) for line in export("first", format="openai", rows="b")] == [

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import GOLD, Bundle, flight_bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query
@@ -87,13 +88,6 @@ def test_more_rollouts_and_more_rows_join_and_fewer_lose_none(bundle: Bundle) ->
         ("b", 2, 2),
         ("c", 2, 2),
     ]
-
-
-def test_fewer_rollouts_than_are_there_are_reported(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    run(bundle)
-    assert "recorded already" not in caplog.text
-    run(bundle, n_rollouts=1)
-    assert "row a and 1 more: 3 rollouts are recorded already, 1 asked for; all" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["stop_reason = 'infrastructure_error'", "stop_reason = 'user_error'"])
@@ -314,8 +308,10 @@ def test_a_reader_that_stays_does_not_hold_up_the_evaluation(bundle: Bundle) -> 
 
 def test_a_changed_agent_of_a_persons_own_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     write_players(tmp_path)
-    options = ["--agent", AGENT, "--user", USER, "--n-rollouts", "1", "--quiet"]
-    first = start(bundle, *options)
-    assert (first.communicate(timeout=MINUTE)[1], first.returncode) == ("", 0)
+    command = ["agent-eval", "-d", str(bundle.dataset), "--eval-id", "mine", "--agent", AGENT, "--user", USER]
+    first = run_command(*command, "--n-rollouts", "1", "--quiet")
+    assert (first.err, first.code) == ("", 0)
     (tmp_path / "players.py").write_text(PLAYERS.replace("Shall I?", "May I?"))
-    assert "results would be mixed: players.py has changed" in refused(start(bundle, *options))
+    second = run_command(*command, "--n-rollouts", "1", "--quiet")
+    assert second.code == INPUT_FAULT
+    assert "results would be mixed: players.py has changed" in " ".join(second.err.split())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from reward_kit.agent.tools.docstring import parse_docstring
 
 GOOGLE = """List flights that have
@@ -43,33 +45,19 @@ REST = """List flights that have seats left.
     """
 
 
-def test_google_sections_give_the_first_paragraph_and_the_parameters() -> None:
-    summary, parameters = parse_docstring(GOOGLE)
+@pytest.mark.parametrize(
+    ("docstring", "more"),
+    [
+        (GOOGLE, {"dest": "Airport code.", "limits": "Ignored."}),
+        (NUMPY, {"dest": "Airport code, three letters: SFO.", "limit": "How many at most."}),
+        (REST, {"dest": "Airport code."}),
+    ],
+)
+def test_sections_give_the_first_paragraph_and_the_parameters(docstring: str, more: dict[str, str]) -> None:
+    summary, parameters = parse_docstring(docstring)
 
     assert summary == "List flights that have seats left."
-    assert parameters == {
-        "origin": "Airport code, three letters: SFO.",
-        "dest": "Airport code.",
-        "limits": "Ignored.",
-    }
-
-
-def test_numpy_sections_give_the_first_paragraph_and_the_parameters() -> None:
-    summary, parameters = parse_docstring(NUMPY)
-
-    assert summary == "List flights that have seats left."
-    assert parameters == {
-        "origin": "Airport code, three letters: SFO.",
-        "dest": "Airport code, three letters: SFO.",
-        "limit": "How many at most.",
-    }
-
-
-def test_rest_fields_give_the_first_paragraph_and_the_parameters() -> None:
-    summary, parameters = parse_docstring(REST)
-
-    assert summary == "List flights that have seats left."
-    assert parameters == {"origin": "Airport code, three letters: SFO.", "dest": "Airport code."}
+    assert parameters == {"origin": "Airport code, three letters: SFO.", **more}
 
 
 def test_a_docstring_of_sections_only_has_no_summary() -> None:
