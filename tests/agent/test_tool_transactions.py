@@ -137,21 +137,10 @@ async def write_in_a_pool(db: Any) -> None:
         await asyncio.gather(loop.run_in_executor(pool, write), loop.run_in_executor(pool, write))
 
 
-async def write_in_a_loop_of_its_own(db: Any) -> None:
-    async def write() -> None:
-        async with db.transaction():
-            await db.executemany("INSERT INTO bookings(flight) VALUES (?)", [[1], [1]])
-
-    thread = threading.Thread(target=lambda: asyncio.run(write()))
-    thread.start()
-    await asyncio.to_thread(thread.join)
-
-
-@pytest.mark.parametrize("write", [write_in_a_pool, write_in_a_loop_of_its_own])
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("begun", [False, True], ids=["", "the call has read something"])
 async def test_what_threads_of_an_async_tool_write_belongs_to_its_call(
-    database: Database, write: Any, fails: bool, begun: bool
+    database: Database, fails: bool, begun: bool
 ) -> None:
     registry = ToolRegistry("tools")
 
@@ -159,7 +148,7 @@ async def test_what_threads_of_an_async_tool_write_belongs_to_its_call(
     async def book(db):
         if begun:
             await bookings(db)
-        await write(db)
+        await write_in_a_pool(db)
         if fails:
             raise ToolError("refused after all")
 

@@ -40,10 +40,6 @@ def pack(folder: Path, target: Path, prefix: str) -> Path:
     return target
 
 
-def test_a_dataset_file_is_found(folder: Path) -> None:
-    assert find_bundle(folder / "task.jsonl") == BundleSource(folder / "task.jsonl", folder)
-
-
 def test_a_folder_stands_for_its_task_jsonl(folder: Path) -> None:
     assert find_bundle(str(folder)) == BundleSource(folder / "task.jsonl", folder)
 

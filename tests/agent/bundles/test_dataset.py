@@ -54,7 +54,6 @@ def test_a_row_may_be_wrapped_if_its_later_lines_are_indented(tmp_path: Path) ->
     [
         ('{"id": "a", "id": "b"}', "task.jsonl:1: not valid JSON: an object has the key 'id' twice"),
         ('{"id": "a", "x": NaN}', "task.jsonl:1: not valid JSON: NaN is not a JSON number"),
-        ('{"id": "a", "x": [-1e999]}', "task.jsonl:1: not valid JSON: -1e999 is not a JSON number"),
         ('{"id": "a", "x": "\\ud800"}', "task.jsonl:1: not valid JSON: half a character"),
         ("[" * 100_000, "task.jsonl:1: not valid JSON: nested more than 100 levels deep"),
         ("nonsense", "task.jsonl:1:1: not valid JSON: Expecting value"),

@@ -9,12 +9,9 @@ from flight_bundle import Bundle, flight_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reward_kit.agent.users
 from reward_kit.agent import TaskBundle
 from reward_kit.agent.users.llm import filled, prompt
 from reward_kit.errors import BundleError
-
-BUILT_IN = Path(reward_kit.agent.users.__file__).parent / "prompts"
 
 
 @pytest.fixture

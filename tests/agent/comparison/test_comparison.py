@@ -38,17 +38,6 @@ def test_rows_that_changed_come_with_their_counts_most_changed_first(bundle: Bun
     assert (found.success.rows, found.success.differing, found.success.verdict) == (4, 3, "no difference")
 
 
-def test_a_failed_rollout_to_open_is_that_of_the_side_that_failed_more(bundle: Bundle) -> None:
-    results = {"one": evaluate(bundle, "one", A), "two": evaluate(bundle, "two", B)}
-    rows = {row.row_id: row for row in compare("one", "two").rows}
-    for row_id, name in (("a", "two"), ("b", "one"), ("c", "one")):
-        failed = rows[row_id].failed_rollout()
-        assert failed is not None
-        record = results[name].record(failed)
-        assert (record.row_id, record.reward) == (row_id, 0.0)
-    assert rows["d"].failed_rollout() is None
-
-
 def test_cost_and_tokens_are_per_rollout_and_a_call_without_a_price_hides_the_cost(bundle: Bundle) -> None:
     priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
     evaluate(bundle, "one", A, usage=priced)

@@ -9,9 +9,9 @@ import pytest
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import evaluate
 
-from reward_kit.agent import compare, compare_with
+from reward_kit.agent import compare
 from reward_kit.agent.comparison.measures import Measure, mean_difference
-from reward_kit.agent.reports.comparison import baseline_lines, comparison_lines
+from reward_kit.agent.reports.comparison import comparison_lines
 
 Scores = Mapping[str, Sequence[Mapping[str, float]]]
 """The metrics of each rollout, by row."""
@@ -112,19 +112,3 @@ def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle
         "Of 40 metrics that are the same, about 2 would seem to differ by luck.",
     ]
     assert len(compare("one", "two").to_json()["metrics"]) == 40
-
-
-def test_several_are_each_compared_by_the_metrics_that_they_share(bundle: Bundle) -> None:
-    scored(bundle, "one", alike({"polite": 0.25, "short": 1}))
-    scored(bundle, "two", alike({"polite": 0.5}))
-    scored(bundle, "three", alike({"polite": 0.75, "short": 2, "new": 3}))
-    text = "\n".join(baseline_lines(compare_with("one", ["two", "three"])))
-    tables = {table.split()[0]: table.splitlines()[1:] for table in text.split("\n\n")[1:]}
-    order = [*tables]
-    assert order[order.index("reward") + 1 :][:3] == ["polite", "short", "steps"]
-    assert [line.split() for line in tables["polite"]] == [
-        ["B", "two", "0.250", "0.500", "+0.250", "+0.250", "to", "+0.250"],
-        ["C", "three", "0.250", "0.750", "+0.500", "+0.500", "to", "+0.500"],
-    ]
-    assert [line.split()[:2] for line in tables["short"]] == [["C", "three"]]
-    assert "\nMetrics in A, not in B: short\nMetrics in C, not in A: new\n" in text

@@ -136,17 +136,6 @@ async def test_several_statements_at_once_are_refused_before_any_of_them_runs(db
     assert await db.fetch_val("SELECT count(*) FROM orders") == 3
 
 
-async def test_semicolons_comments_and_triggers_are_no_second_statement(db: Database) -> None:
-    await db.execute(
-        "CREATE TRIGGER log AFTER UPDATE ON orders BEGIN"
-        " UPDATE customers SET credit = credit + 1; UPDATE customers SET credit = credit + 1; END;"
-    )
-
-    assert await db.fetch_val("SELECT ';' ; -- the end;\n /* ; */ ;") == ";"
-    await db.execute("UPDATE orders SET total = 0 WHERE id = 'W1'")
-    assert await db.fetch_val("SELECT credit FROM customers WHERE id = 1") == 12.5
-
-
 @pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
 async def test_sql_without_a_statement_is_an_error(db: Database, sql: str) -> None:
     with pytest.raises(DatabaseError, match="holds no statement"):

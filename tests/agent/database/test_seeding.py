@@ -101,11 +101,6 @@ def test_a_faulty_statement_is_told_with_file_line_and_text(tmp_path: Path) -> N
     ) == ("flight_task/seed.sql:4: UNIQUE constraint failed: t.a, in: INSERT INTO t VALUES (1);")
 
 
-def test_the_line_is_that_of_the_fault_where_sqlite_knows_it(tmp_path: Path) -> None:
-    message = fault(tmp_path, "CREATE TABLE t (a);\nSELECT a,\n 'ü', 'ü',\n nope\nFROM t;")
-    assert message.startswith("flight_task/seed.sql:4: no such column: nope, in: SELECT a,")
-
-
 def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
     assert fault(tmp_path, "BEGIN; CREATE TABLE t (a);") == (
         "flight_task/seed.sql: a transaction is begun and never ended. Add COMMIT."

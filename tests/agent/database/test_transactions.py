@@ -24,6 +24,7 @@ async def test_a_call_that_ends_well_is_kept_and_tells_the_rows_it_changed(db: D
         await db.execute("UPDATE orders SET status = 'cancelled' WHERE id = 'W1'")
         await db.execute("UPDATE orders SET total = 1 WHERE id = 'W2'")
         await db.execute("UPDATE orders SET total = 5.25 WHERE id = 'W2'")
+        await db.execute("DELETE FROM orders WHERE id = 'W3'")
 
     assert call.changes.to_json() == [
         {
@@ -38,6 +39,12 @@ async def test_a_call_that_ends_well_is_kept_and_tells_the_rows_it_changed(db: D
             "key": {"id": "W1"},
             "before": {"status": "pending"},
             "after": {"status": "cancelled"},
+        },
+        {
+            "table": "orders",
+            "op": "delete",
+            "key": {"id": "W3"},
+            "before": {"id": "W3", "customer_id": 2, "status": "pending", "total": 99.0, "note": "hi"},
         },
     ]
     assert db.changes() == call.changes
@@ -191,3 +198,8 @@ async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlo
     await running
 
     assert db.sync.execute("SELECT 1").scalar_one() == 1
+
+
+async def test_a_savepoint_outside_a_call_is_refused(db: Database) -> None:
+    with pytest.raises(DatabaseError, match="SAVEPOINT needs a transaction around it"):
+        await db.execute("SAVEPOINT here")

@@ -106,13 +106,6 @@ def test_a_changed_reward_is_no_reason_to_play_again(bundle: Bundle, finished: E
     assert "rescore" not in str(raised.value)
 
 
-def test_a_changed_prompt_of_the_user_is_told_as_a_file(bundle: Bundle, finished: EvaluationResult) -> None:
-    (bundle.folder / "prompts").mkdir()
-    bundle.write("prompts/user.txt", "You are {instruction}.")
-    (line,) = refused(bundle)
-    assert line == "row a: flight_task/prompts/user.txt has changed (also in 2 more rows)"
-
-
 # -- code
 
 

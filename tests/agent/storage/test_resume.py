@@ -160,13 +160,6 @@ def test_options_that_would_mix_results_are_refused(
     assert first.log_path.read_bytes() == before
 
 
-def test_model_arguments_are_compared_as_they_are_stored(bundle: Bundle) -> None:
-    run(bundle, model_args={"stop": ("a", "b"), "api_key": "one", "top_p": 1})
-    assert run(bundle, model_args={"top_p": 1, "stop": ["a", "b"], "api_key": "another"}).score == 1.0
-    with pytest.raises(UsageError, match=r'--model-arg was .*"top_p": 1}, is .*"top_p": 0.5}'):
-        run(bundle, model_args={"stop": ["a", "b"], "api_key": "one", "top_p": 0.5})
-
-
 def test_options_that_change_no_result_may_differ(bundle: Bundle) -> None:
     keep_first(run(bundle).log_path, 1)
     other = {"max_concurrency": 1, "keep_db": "none", "retries": 0, "max_cost": 5, "errors_as_failures": True}

@@ -115,20 +115,6 @@ def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path) -> None:
     )
 
 
-def test_generators_and_things_that_are_no_functions_are_refused() -> None:
-    registry = ToolRegistry("tools")
-
-    def numbers():
-        yield 1
-
-    with pytest.raises(BundleError, match="it is a generator"):
-        registry.tool(numbers)
-    with pytest.raises(BundleError, match="is not a function"):
-        registry.tool(5)  # type: ignore[call-overload]  # the very mistake that is tested
-    with pytest.raises(BundleError, match="is not a function"):
-        registry.tool("text")(5)  # type: ignore[type-var]  # the very mistake that is tested
-
-
 # Where the bundle is
 
 

@@ -235,7 +235,7 @@ def evaluate(messages, *, db, gold_db, **kwargs):
 BOOK = {"name": "book", "arguments": {"name": "Ann"}}
 
 
-async def test_a_reward_that_minds_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
+async def test_a_reward_that_depends_on_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
     """The check itself is quick enough for it to pass otherwise, and each agent that takes a second fails."""
     files = {"seed": TIMED, "tools": BOOKS}
     report = await check(tmp_path, {"actions": [BOOK]}, reward=COMPARED % ((),), **files)
@@ -259,15 +259,6 @@ async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
     report = await check(tmp_path, {"actions": [BOOK], **row}, **files)
     assert report.ok, report.lines()
     assert not [finding for finding in report.warnings if "gold actions write" in finding.text]
-
-
-async def test_a_reward_that_minds_the_day_is_warned_of(tmp_path: Path) -> None:
-    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (("bookings.made", "log.at"),)}
-    report = await check(tmp_path, {"actions": [BOOK]}, **files)
-    assert report.ok, report.lines()
-    (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
-    assert "write the day (bookings.day)" in text
-    assert "give the row a `now`" in text
 
 
 @pytest.mark.parametrize(("row", "warned"), [({}, True), ({"now": "2025-05-19"}, False)])
@@ -322,3 +313,12 @@ async def leave(db):
         )
     else:
         assert told == []
+
+
+async def test_a_reward_that_depends_on_the_day_is_warned_of(tmp_path: Path) -> None:
+    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (("bookings.made", "log.at"),)}
+    report = await check(tmp_path, {"actions": [BOOK]}, **files)
+    assert report.ok, report.lines()
+    (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
+    assert "write the day (bookings.day)" in text
+    assert "give the row a `now`" in text
