@@ -53,13 +53,6 @@ def test_every_sample_is_judged_by_the_folder_s_own_code(metric, samples):
     assert result.results[1].per_metric_evals == {"words": {"score": 0.5, "reason": "2 words"}}
 
 
-def test_several_metrics_have_their_mean(metric, samples):
-    one = metric("one", "def evaluate(messages, **kwargs):\n    return {'score': 1.0}\n")
-    result = preview_evaluation(metric_folders=[metric("words", WORDS), one], sample_file=samples)
-    assert [sample.score for sample in result.results] == [1.0, 0.75]
-    assert list(result.results[0].per_metric_evals) == ["words", "one"]
-
-
 @pytest.mark.parametrize(
     ("body", "error"),
     [

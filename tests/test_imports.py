@@ -51,8 +51,9 @@ class TestWeight:
         )
         assert loaded & HEAVY == {"pydantic"}
 
-    def test_help_imports_no_library_but_click(self):
-        code = "from reward_kit.cli import main; sys.argv = ['reward-kit', '--help']; main()"
+    @pytest.mark.parametrize("arguments", [["--help"], ["agent-eval", "--help"]])
+    def test_help_imports_no_library_but_click(self, arguments):
+        code = f"from reward_kit.cli import main; sys.argv = ['reward-kit', *{arguments}]; main()"
         assert not modules_after(code) & HEAVY
 
     def test_importing_configures_no_logging_and_no_warnings(self):

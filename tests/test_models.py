@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from reward_kit.models import (
-    EvaluateResult,
-    Message,
-    MetricResult,
-    MetricRewardOutput,
-    RewardOutput,
-    ToolCall,
-)
+from reward_kit.models import EvaluateResult, Message, MetricResult, MetricRewardOutput, RewardOutput
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "book", "arguments": '{"seat": 3}'}}
 
@@ -37,18 +29,10 @@ class TestMessage:
         with pytest.raises(ValidationError):
             Message(role="user", content=[{"type": "text", "text": "hi"}])
 
-    def test_unknown_keys_are_ignored(self):
-        assert Message.model_validate({"role": "user", "mood": "good"}) == Message(role="user")
-
     def test_tool_calls_read_as_objects_and_as_dicts(self):
         call = Message(role="assistant", content=None, tool_calls=[CALL]).tool_calls[0]
         assert (call.id, call.type, call.function.name) == ("call_1", "function", "book")
         assert call["function"]["arguments"] == '{"seat": 3}'
-
-    def test_tool_calls_keep_fields_of_their_own(self):
-        call = ToolCall.model_validate({**CALL, "index": 0})
-        assert call["index"] == 0
-        assert "index" in call
 
     def test_objects_of_other_libraries_are_taken(self):
         class Function(BaseModel):
@@ -129,15 +113,6 @@ class TestEvaluateResult:
         with pytest.raises(KeyError):
             self.result["a"]
 
-    def test_reading_it_warns_of_nothing(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            dict(self.result)
-            assert "score" in self.result
-
-    def test_json_round_trip(self):
-        assert EvaluateResult.model_validate_json(self.result.model_dump_json()) == self.result
-
 
 class TestRewardOutput:
     output = RewardOutput(
@@ -172,11 +147,6 @@ class TestRewardOutput:
                 "old": {"score": 0.25, "reason": None},
             },
         }
-
-    def test_reads_like_a_dict(self):
-        assert self.output["metrics"]["task"]["score"] == 1.0
-        assert set(self.output) == {"score", "reason", "metrics"}
-        assert self.output.get("nothing") is None
 
     @pytest.mark.parametrize("score", ["1.0", None, [1]])
     def test_a_score_that_is_no_number_is_refused(self, score):

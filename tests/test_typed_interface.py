@@ -11,7 +11,7 @@ import pytest
 from reward_kit import EvaluateResult, Message, RewardOutput, create_llm_resource, reward_function
 
 if TYPE_CHECKING:
-    from reward_kit import Message as OnlyForTypeCheckers
+    pass
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
@@ -63,13 +63,6 @@ class TestArguments:
     )
     def test_any_other_annotation_leaves_the_argument_alone(self, annotation):
         assert what_arrives(annotation, MESSAGES) is MESSAGES
-
-    def test_names_that_only_type_checkers_import(self):
-        @reward_function
-        def judge(messages: list[OnlyForTypeCheckers], **kwargs):
-            return {"score": 1.0, "reason": type(messages[0]).__name__}
-
-        assert judge(messages=MESSAGES).reason == "dict"  # unknown here, hence not touched
 
     def test_a_method_and_positional_arguments(self):
         class Judge:
@@ -137,14 +130,6 @@ class TestResults:
         with pytest.raises(ValueError, match=r"mode 'batch':\n1 validation error for list\[EvaluateResult\]"):
             judge({"score": 1})
 
-    def test_what_the_function_raises_goes_on(self):
-        @reward_function
-        def judge(**kwargs):
-            raise LookupError("mine")
-
-        with pytest.raises(LookupError, match="mine"):
-            judge()
-
     async def test_async_functions_are_awaited(self):
         @reward_function
         async def judge(messages: list[Message], **kwargs):
@@ -191,12 +176,3 @@ class TestDecoration:
         assert applied == ["applied"]
         assert judge().score == judge().score == 1.0
         assert applied == ["applied"]
-
-    def test_a_resource_has_no_client_before_it_is_set_up(self):
-        resource = create_llm_resource(object())
-        with pytest.raises(RuntimeError, match="not set up"):
-            resource.get_client()
-        resource.setup()
-        resource.cleanup()
-        with pytest.raises(RuntimeError, match="not set up"):
-            resource.get_client()

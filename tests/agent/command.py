@@ -65,10 +65,7 @@ class Finished:
 
 
 def run_command(
-    *arguments: str | Path,
-    cwd: Path | None = None,
-    env: Mapping[str, str] = os.environ,
-    timeout: float = 100,
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
 ) -> Finished:
     """Run ``reward-kit`` with these arguments to its end, with nothing on its standard input."""
     return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from command import Finished
-from flight_bundle import GOLD, ROW, SEED, Bundle
+from flight_bundle import GOLD, SEED, Bundle
 from stub_server import Answer, StubServer
 
 Command = Callable[..., Finished]
@@ -47,15 +47,6 @@ def test_no_dataset(agent_eval: Command) -> None:
     assert_fault(agent_eval("-d", "nothing.jsonl", "--agent", "gold"), "nothing.jsonl")
 
 
-def test_no_model_and_no_agent(agent_eval: Command) -> None:
-    assert_fault(agent_eval("-d", "task.jsonl"), "--model", "MODEL_AGENT", "--agent gold")
-
-
-def test_no_model_for_the_user(agent_eval: Command) -> None:
-    ran = agent_eval("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-test-0123456789")
-    assert_fault(ran, "--sim-model", "MODEL_SIM", "--no-sim-user")
-
-
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -79,18 +70,7 @@ def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], part
     assert_fault(agent_eval(*run, *arguments), *parts)
 
 
-def test_an_option_that_is_none(agent_eval: Command) -> None:
-    ran = agent_eval(*GOLD_RUN, "--max-setps", "3")
-    assert (ran.code, "--max-steps" in ran.error) == (2, True)
-
-
 # -- the bundle
-
-
-def test_bad_json_on_line_seven(agent_eval: Command, bundle: Bundle) -> None:
-    lines = [json.dumps({**ROW, "id": f"row{number}"}) for number in range(6)]
-    bundle.write("task.jsonl", "\n".join([*lines, '{"id": "row6",}', ""]))
-    assert_fault(agent_eval(*GOLD_RUN), "task.jsonl:7")
 
 
 @pytest.mark.parametrize(
@@ -144,16 +124,6 @@ def test_a_reward_that_fails_leaves_rollouts_unjudged(
     assert (results()["unjudged"], results()["score"]) == ({"reward_error": 2}, None)
 
 
-def test_errors_may_count_as_failures(
-    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
-) -> None:
-    bundle.rows({"actions": GOLD, "n_rollouts": 2})
-    bundle.write("reward.py", "def evaluate(messages, *, db, **kwargs):\n    raise ValueError\n")
-    ran = agent_eval(*GOLD_RUN, "--errors-as-failures")
-    assert (ran.code, results()["score"]) == (1, 0.0)
-    assert "counted as failures" in ran.out
-
-
 # -- the model
 
 
@@ -171,18 +141,6 @@ def test_a_key_in_a_dot_env_file_is_read(
     for name in ("OPENAI_API_KEY", "OPENAI_API_BASE"):
         monkeypatch.delenv(name)
     assert agent_eval(*MODEL_RUN, "--quiet").code == 0
-
-
-def test_an_unknown_model(agent_eval: Command) -> None:
-    assert_fault(
-        agent_eval("-d", "task.jsonl", "--model", "nonesuch/model", "--no-sim-user"), "nonesuch/model"
-    )
-
-
-def test_a_model_that_the_server_does_not_know(agent_eval: Command, stub_llm: StubServer) -> None:
-    ran = agent_eval(*MODEL_RUN, **server_of(stub_llm))
-    assert ran.code == 2
-    assert "HTTP 404" in ran.error
 
 
 def test_a_server_that_is_down(agent_eval: Command, results: Callable[[], Any]) -> None:
@@ -219,48 +177,7 @@ def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
     assert re.search(r"--resume [\d-]+\w{4}", ran.error)
 
 
-def test_a_storm_of_rate_limits_ends(
-    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
-) -> None:
-    stub_llm.script("gpt-4o-mini", [Answer(status=429, headers={"Retry-After": "0"}, error="slow down")])
-    ran = agent_eval(*MODEL_RUN, "--retries", "1", "--patience", "3", **server_of(stub_llm))
-    assert ran.code == 2
-    assert "HTTP 429: slow down" in ran.error
-    assert 2 <= len(stub_llm.requests) < 20
-    assert (results()["status"], results()["finished"]) == ("stopped", 0)
-
-
-def test_a_rollout_that_failed_through_no_fault_of_the_agent_is_run_again(
-    agent_eval: Command, stub_llm: StubServer, results: Callable[[], Any]
-) -> None:
-    stub_llm.script("gpt-4o-mini", ["No."])
-    stub_llm.fail("gpt-4o-mini", Answer(status=503, error="overloaded"), times=2)
-    ran = agent_eval(*MODEL_RUN, "--retries", "1", **server_of(stub_llm))
-    assert ran.code == 0, ran.err
-    assert "will be retried" in ran.err
-    (outcome,) = results()["rows"][0]["rollouts"]
-    assert (outcome["attempt"], outcome["reward"]) == (1, 0.0)
-    assert results()["usage"]["agent"]["calls"] == 1
-
-
 # -- the tools
-
-
-def test_a_tool_that_hangs_costs_its_call_only(
-    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
-) -> None:
-    bundle.write(
-        "tools.py",
-        "import time\nfrom reward_kit.agent import ToolRegistry\n"
-        'R = ToolRegistry("slow", tool_timeout=0.3)\n'
-        "@R.tool(parameters={})\ndef sleep(db):\n    time.sleep(60)\n",
-    )
-    bundle.rows({"actions": [{"name": "sleep", "arguments": {}}], "n_rollouts": 1})
-    begun = time.monotonic()
-    ran = agent_eval(*GOLD_RUN)
-    assert time.monotonic() - begun < 30
-    assert ran.code == 0, ran.err
-    assert results()["score"] == 0.0
 
 
 # -- the disk

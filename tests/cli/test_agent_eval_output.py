@@ -65,13 +65,7 @@ def test_json_on_the_output_is_whole_whatever_prints(agent_eval: Command, bundle
     ran = agent_eval(*ONE_BY_ONE, "--json", "-")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["finished"] == 2
-    for said in (
-        "tools imported",
-        "agent imported",
-        "agent speaks",
-        "a subprocess speaks",
-        "reward speaks",
-    ):
+    for said in ("tools imported", "agent imported", "agent speaks", "a subprocess speaks", "reward speaks"):
         assert said in ran.err, said
 
 
@@ -142,16 +136,6 @@ def test_an_output_that_is_full_is_told_in_a_line(bundle: Bundle, environment: N
     (line,) = [line for line in ran.stderr.splitlines() if "No space left" in line or "full" in line]
     assert "The evaluation is complete; its results are in runs/evals/" in line
     assert len(list((bundle.folder / "runs" / "evals").glob("*.json"))) == 1
-
-
-def test_a_misspelt_field_is_named_once_before_the_run(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows({"actions": GOLD, "n_rollouts": 2, "n_rolouts": 3})
-    ran = agent_eval(*GOLD_RUN)
-    assert ran.code == 0, ran.err
-    warnings = [line for line in ran.err.splitlines() if "n_rolouts" in line]
-    assert len(warnings) == 1
-    assert ran.err.splitlines()[0] == warnings[0]
-    assert warnings[0].startswith("warning: ")
 
 
 def test_quiet_says_in_a_line_what_was_not_judged(agent_eval: Command, bundle: Bundle) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from command import Finished
 from flight_bundle import Bundle
 from stub_server import Answer, StubServer
 
 MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--max-concurrency", "2")
-TIMES = ("--timeout", "--call-timeout", "--patience")
 
 
 def test_a_provider_that_stays_away_is_told_and_stops_the_run(
@@ -44,21 +42,3 @@ def test_a_token_budget_names_itself_in_the_command_that_goes_on(
     assert ran.code == 1
     assert "--max-tokens N" in ran.err
     assert "tokens are used" in ran.out + ran.err
-
-
-@pytest.mark.parametrize("client", ["direct", "litellm"])
-def test_infinite_times_are_no_limits(
-    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer, client: str
-) -> None:
-    bundle.rows({"n_rollouts": 1, "sim_user_prompt": None})
-    stub_llm.script("gpt-4o-mini", ["Done."])
-    variables = {"OPENAI_API_BASE": stub_llm.url, "OPENAI_API_KEY": "sk-test-0123456789"}
-    times = [part for flag in TIMES for part in (flag, "inf")]
-    assert agent_eval(*MODEL_RUN, *times, "--client", client, **variables).code == 0
-
-
-@pytest.mark.parametrize("flag", TIMES)
-def test_what_is_no_number_is_no_time(agent_eval: Callable[..., Finished], bundle: Bundle, flag: str) -> None:
-    ran = agent_eval(*MODEL_RUN, flag, "nan")
-    assert ran.code == 2
-    assert f"{flag} must be at least" in ran.error

@@ -86,27 +86,6 @@ def test_agent_and_user_on_one_model_share_its_server(
     assert all_gone(record)
 
 
-def test_quiet_says_nothing_of_servers(
-    agent_eval: Command, model: Path, installed: Callable[..., Path]
-) -> None:
-    installed(answers="flight")
-    ran = agent_eval("-d", "task.jsonl", "--model", model, "--sim-model", model, "--quiet")
-    assert (ran.code, ran.error) == (0, "")
-
-
-def test_a_server_that_dies_midway_leaves_rollouts_that_cannot_be_judged(
-    agent_eval: Command, model: Path, installed: Callable[..., Path], results: Callable[[], Any]
-) -> None:
-    record = installed(answers="flight", dies_after=4)
-    limits = ("--retries", "0", "--max-concurrency", "1")
-    ran = agent_eval("-d", "task.jsonl", "--model", model, "--no-sim-user", *limits)
-    assert ran.code == 1
-    outcomes = results()["rows"][0]["rollouts"]
-    assert {outcome["stop_reason"] for outcome in outcomes} == {"infrastructure_error"}
-    assert "its server has exited (exit code 3): CUDA error: out of memory" in ran.error
-    assert len(starts(record)) == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("moment", ["loading", "playing"])
 def test_no_server_outlives_the_command(

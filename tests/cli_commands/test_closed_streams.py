@@ -36,15 +36,10 @@ def shell(bundle: Bundle, arguments: str, rest: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize(
-    ("closed", "commands"), [(">&-", (EVALUATE, "show mine")), ("<&- >&- 2>&-", (EVALUATE,))]
-)
-def test_commands_do_their_work_without_the_streams(
-    bundle: Bundle, closed: str, commands: tuple[str, ...]
-) -> None:
+def test_commands_do_their_work_without_the_streams(bundle: Bundle) -> None:
     bundle.write("reward.py", f"print('from the bundle')\n{REWARD}")
     runs = bundle.folder.parent / "runs"
-    for arguments in commands:
+    for arguments, closed in ((EVALUATE, "<&- >&- 2>&-"), ("show mine", ">&-")):
         done = shell(bundle, arguments, closed)
         assert done.returncode == 0, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
@@ -61,9 +56,9 @@ def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle) 
         assert done.returncode in (141, 0), done.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--workers", "2"]])
-def test_a_caller_that_ignores_its_children_is_no_trouble(bundle: Bundle, options: list[str]) -> None:
-    command = [sys.executable, "-m", "reward_kit", *EVALUATE.split(), "--n-rollouts", "3", *options]
+def test_a_caller_that_ignores_its_children_is_no_trouble(bundle: Bundle) -> None:
+    options = ["--n-rollouts", "3", "--workers", "2"]
+    command = [sys.executable, "-m", "reward_kit", *EVALUATE.split(), *options]
     done = subprocess.run(
         command,
         cwd=bundle.folder.parent,

@@ -36,17 +36,6 @@ def test_a_script_with_an_error_goes_on_and_returns_1(base: Path, end: str) -> N
     assert done.stderr.count("no such table: nosuch") == 1
 
 
-def test_a_script_without_errors_returns_0(base: Path) -> None:
-    assert shell(base, script="SELECT x FROM t;\n").returncode == 0
-
-
-def test_a_script_that_is_not_there_is_one_error(base: Path) -> None:
-    done = shell(base, ".read nosuch.sql")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "nosuch.sql" in done.stderr
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 @pytest.mark.parametrize(
     "arguments", [("open", "pipe", "SELECT 1"), ("changes", "pipe"), ("export", "base.db", "pipe", "--force")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,11 +13,10 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
 from planned_agent import change_log, evaluate
-from stored_rollouts import edit, keep_first
+from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, load_rollout
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS
-from reward_kit.agent.storage.store import Store
 from reward_kit.cli_commands.export import export as export_command
 from reward_kit.errors import StorageError
 
@@ -70,17 +68,6 @@ def test_what_is_left_out_is_told_with_the_reason(finished: EvaluationResult, co
     assert command("first", "--rows", "b", "--unjudged").error == (
         "2 rollouts of 1 row exported; left out: 2 in other rows\n"
     )
-
-
-def test_an_evaluation_that_runs_is_exported_as_far_as_it_is(
-    finished: EvaluationResult, command: Command
-) -> None:
-    keep_first(finished.log_path, 3)
-    with Store(finished.log_path):
-        ran = command("first", "--columns", "reward")
-    assert (ran.code, len(ran.out.splitlines())) == (0, 3)
-    assert "; left out: 1 not run yet\n" in ran.error
-    assert f"evaluation first still runs, by process {os.getpid()}" in ran.error
 
 
 def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, command: Command) -> None:
@@ -136,15 +123,6 @@ def test_an_output_that_takes_no_more_is_told_in_one_line(finished: EvaluationRe
     assert done.returncode == 2
     assert done.stderr.endswith(b"No space left on device\n")
     assert done.stderr.count(b"\n") == 1
-
-
-def test_a_reader_that_leaves_is_no_error(bundle: Bundle) -> None:
-    evaluate(bundle, "first", PLAN, rows=[
-        {"id": row_id, "n_rollouts": 2, "actions": [], "system_prompt": "x" * 300_000} for row_id in PLAN
-    ])  # fmt: skip
-    script = f"{' '.join(LINE)} first | head -c 10; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert (done.stdout, done.stderr) == ('{"messages141\n', "")
 
 
 def table(page: str, section: str) -> list[list[str]]:

@@ -114,10 +114,10 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def over_http(url: str, mode: str = "auto", **headers: str):
+async def over_http(url: str, **headers: str):
     async with (
         httpx2.AsyncClient(headers=headers, trust_env=False) as http,
-        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        Client(streamable_http_client(url, http_client=http)) as client,
     ):
         yield client
 
@@ -128,12 +128,7 @@ async def count(client: Client) -> str:
 
 class TestStdio:
     @pytest.mark.parametrize(
-        ("cwd", "target", "mode"),
-        [
-            (".", "office_notes.tools:R", "auto"),
-            (".", "office_notes", "legacy"),
-            ("office_notes", ".", "auto"),
-        ],
+        ("cwd", "target", "mode"), [(".", "office_notes", "legacy"), ("office_notes", ".", "auto")]
     )
     async def test_tools_are_listed_and_called_and_print_to_stderr(self, folder, tmp_path, cwd, target, mode):
         with (tmp_path / "log.txt").open("w+") as log:
@@ -190,13 +185,12 @@ def ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
 
 
 class TestHttp:
-    @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_two_sessions_do_not_see_each_others_writes(self, folder, mode):
+    async def test_two_sessions_do_not_see_each_others_writes(self, folder):
         with serving(folder) as url:
-            async with over_http(url, mode) as one, over_http(url, mode) as other:
+            async with over_http(url) as one, over_http(url) as other:
                 assert (await one.call_tool("add", {"text": "mine"})).content[0].text == "2"
                 assert (await count(one), await count(other)) == ("2", "1")
-            async with over_http(url, mode) as later:
+            async with over_http(url) as later:
                 assert await count(later) == "1"
                 # longer than clients take as an event
                 answer = await later.call_tool("long", {"letters": 800_000})

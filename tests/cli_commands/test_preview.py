@@ -84,20 +84,3 @@ def test_deploy_says_that_it_is_gone(folder, capsys):
     assert done.err.startswith("Error: deploying an evaluator to the Fireworks platform is not part of this")
     assert deploy_command(parse_args(["deploy", "--id", "x"])[0]) == 1
     assert "not part of this package" in capsys.readouterr().err
-
-
-def test_an_evaluator_that_exits_is_an_error_with_its_line(folder):
-    (folder / "broken" / "main.py").write_text("def evaluate(messages, **kwargs):\n    raise SystemExit\n")
-    done = run(folder, "preview", "-m", "broken=broken", "-s", "samples.jsonl")
-    assert done.code == 2
-    assert done.err.startswith("Error: an evaluator raised main.py:2: ")
-    assert len(done.err.splitlines()) == 1
-
-
-def test_samples_that_cannot_be_read_are_one_error(folder):
-    (folder / "deep.jsonl").write_text('{"messages": ' + "[" * 100_000)
-    for samples, fault in (("deep.jsonl", "nested too deeply"), ("good", "Is a directory: 'good'")):
-        done = run(folder, "preview", "-m", "a=good", "-s", samples)
-        assert (done.code, done.out) == (2, "")
-        assert fault in done.error
-        assert done.err.splitlines()[-1].startswith("Error: ")

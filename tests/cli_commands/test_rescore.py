@@ -8,30 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from command import Finished, run_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
-from planned_agent import evaluate
-from stored_rollouts import change_trajectory, edit, query
+from stored_rollouts import query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.storage.store import Store
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
 Command = Callable[..., Finished]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
-ASYNC = """
-from reward_kit import EvaluateResult
-
-async def evaluate(messages, db, rollout, gold_db, actions, **kwargs):
-    paid = await db.fetch_val("SELECT count(*) FROM bookings WHERE status = 'paid'")
-    gold = await gold_db.fetch_val("SELECT count(*) FROM bookings WHERE status = 'paid'")
-    seen = [call.name for call in rollout.tool_calls]
-    as_expected = paid == gold == 1 and seen == ["create_booking", "pay_booking"] and len(actions) == 2
-    score = 0.5 if as_expected else 0.0
-    return EvaluateResult(score=score, reason="asked asynchronously", metrics={})
-"""
 
 
 TIMED = """
@@ -143,16 +129,6 @@ def test_the_new_evaluation_can_be_continued_rescored_and_replayed(
     assert (again.compared_with.compared, again.compared_with.differences) == (4, ())
 
 
-def test_an_evaluation_is_not_written_over(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    before = files(finished.folder)
-    ran = command(finished.log_path, "--eval-id", "first")
-    assert ran.code == 2
-    assert "there is an evaluation first already" in ran.error
-    assert files(finished.folder) == before
-
-
 def test_json_holds_both_rewards_of_every_rollout(
     bundle: Bundle, finished: EvaluationResult, command: Command, tmp_path: Path
 ) -> None:
@@ -168,15 +144,6 @@ def test_json_holds_both_rewards_of_every_rollout(
     to_output = command(finished.log_path, "--json", "-")
     assert json.loads(to_output.out)["changed"] == 4
     assert "4 rewards changed" in to_output.err
-
-
-def test_an_async_reward_gets_the_same_things(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    bundle.write("reward.py", ASYNC)
-    ran = command(finished.log_path)
-    assert ran.code == 0, ran.err
-    assert "  b #2: 1 -> 0.5  asked asynchronously" in ran.out
 
 
 @pytest.mark.parametrize("keep", ["full", "delta"])
@@ -212,14 +179,6 @@ def test_rows_are_as_they_are_now(bundle: Bundle, finished: EvaluationResult, co
     assert "2 rewards changed:\n  a #1: 1 -> 0  Task incomplete\n  a #2: 1 -> 0" in ran.out
 
 
-def test_a_row_that_is_gone_is_judged_as_it_was_recorded(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    bundle.rows({"id": "b", "actions": GOLD})
-    bundle.write("reward.py", STRICT)
-    assert "4 rewards changed" in command(finished.log_path).out
-
-
 def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, command: Command) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1})
     agent_eval(bundle.dataset, agent="gold", eval_id="first", keep_db="none")
@@ -231,18 +190,6 @@ def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, co
     assert "1 reward changed:\n  a #2: 1 -> 0.25" in ran.out
     assert "1 rollout could not be judged:\n  a #1: 1 -> none" in ran.out
     assert "the final database was not kept" in ran.out
-
-
-def test_both_scores_are_those_of_the_rollouts_that_can_be_judged(bundle: Bundle, command: Command) -> None:
-    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1}, {"id": "b", "actions": [], "n_rollouts": 1})
-    result = agent_eval(bundle.dataset, agent="gold", eval_id="first")
-    (lost,) = (outcome for outcome in result.outcomes if outcome.row_id == "a")
-    (result.folder / str(lost.database)).unlink()
-    ran = command(result.log_path)
-    assert ran.out.startswith("first: 1 of 2 rollouts judged again\n")
-    assert "Pass^1     0.000   0.000" in ran.out
-    assert "reward     0.000   0.000" in ran.out
-    assert "0 rewards changed" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -281,43 +228,6 @@ def test_changed_gold_actions_are_refused_where_the_reward_looks_at_them(
     assert "its gold actions have changed" in ran.out
 
 
-def test_a_changed_seed_is_warned_of(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
-    seed = (bundle.folder / "seed.sql").read_text()
-    bundle.write("seed.sql", f"{seed}\nINSERT INTO flights VALUES (2, 'A', 'B', '', '', 1);\n")
-    ran = command(finished.log_path)
-    assert ran.code == 0
-    assert ran.err.count("its seed has changed since") == 2
-
-
-def test_rollouts_that_nobody_could_judge_stay_so(bundle: Bundle, finished: EvaluationResult) -> None:
-    edit(
-        finished.log_path,
-        "UPDATE rollouts SET reward = NULL, stop_reason = 'infrastructure_error' WHERE seq = 1",
-    )
-    done = asyncio.run(rescore(finished.log_path))
-    (left,) = [rollout for rollout in done.rollouts if not rollout.now.judged]
-    assert (left.changed, done.failed) == (False, [])
-
-
-LOOKUP = """
-@R.tool(parameters={})
-def lookup():
-    return {}
-"""
-
-
-def test_it_says_whose_rollouts_they_are_and_with_which_tools(bundle: Bundle) -> None:
-    before = evaluate(bundle, "first", {"a": [1]})
-    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + LOOKUP)
-    asyncio.run(rescore(before.log_path, eval_id="second"))
-    first, second = load_evaluation("first"), load_evaluation("second")
-    assert "planned_agent" in str(first.code)
-    assert first.code.keys() == second.code.keys()
-    assert second.tools_of("a") == first.tools_of("a")
-    assert "lookup" not in json.dumps(second.tools_of("a"))
-    assert first.code != second.code  # the tools' own module, as it was when the reward was asked
-
-
 def test_a_new_evaluation_is_there_when_it_is_whole(
     bundle: Bundle, finished: EvaluationResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,28 +249,6 @@ def test_a_new_evaluation_is_there_when_it_is_whole(
         "second.db",
         "second.json",
     }
-
-
-@pytest.mark.parametrize("changed", [{"fields": 5}, {"user_faults": [5]}])
-def test_a_trajectory_whose_fields_are_of_other_kinds_costs_its_rollout(
-    finished: EvaluationResult, changed: dict[str, Any]
-) -> None:
-    path = finished.folder / finished.outcomes[0].file
-    change_trajectory(path, lambda plain: plain.update(changed))
-    done = asyncio.run(rescore(finished.log_path))
-    assert [rejudged.now.judged for rejudged in done.rollouts] == [False, True, True, True]
-    assert finished.outcomes[0].file in done.rollouts[0].reason
-
-
-def test_the_documentation_lists_every_option() -> None:
-    from reward_kit.cli_commands.rescore import rescore as command
-
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    section = page.split("## reward-kit rescore")[1].split("\n## ")[0]
-    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `-")]
-    listed = {row[0].strip("| `"): (row[1].strip("`"), row[2].removesuffix(" |")) for row in rows}
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    assert listed == {", ".join(one.opts): (one.metavar, one.help) for one in options}
 
 
 @pytest.mark.parametrize(

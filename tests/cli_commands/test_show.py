@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle, flight_bundle
-from planned_agent import change_log, evaluate
+from planned_agent import evaluate
 from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.records.evaluation_file import rollout_at
-from reward_kit.agent.reports.listings import evaluation_lines
 from reward_kit.agent.storage.store import Store
 
 Command = Callable[..., Finished]
@@ -156,20 +155,6 @@ def test_faults_are_one_line(
     assert ran.error.count("\n") == 1
 
 
-def test_rollouts_without_a_verdict_of_a_running_evaluation_are_left_to_it(
-    finished: EvaluationResult, command: Command
-) -> None:
-    change_log(finished, "b", reward=None, stop_reason="infrastructure_error")
-    listed = command().out.splitlines()[1]
-    assert re.match(r"first .* 4/4 +1\.000 .* complete, 2 not judged +planned_agent:", listed)
-    assert "--resume first" in command("first").out
-    edit(finished.log_path, "UPDATE evaluation SET status = 'running'")
-    with Store(finished.log_path):
-        running = command("first").out
-    assert "not judged" in running
-    assert "--resume" not in running
-
-
 def test_similar_names_and_the_newest_are_offered(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
@@ -205,16 +190,6 @@ def test_scores_are_printed_by_group(finished: EvaluationResult, command: Comman
         assert fault in refused.error
 
 
-def test_on_a_narrow_terminal_agent_and_model_stand_below(bundle: Bundle) -> None:
-    path = evaluate(bundle, "20260101-101010-ab12", {"a": [1]}, usage={"calls": 1}).log_path
-    model = "UPDATE evaluation SET configuration = json_set(configuration, '$.model', ?)"
-    edit(path, model, "openai/gpt-4o-mini-of-some-date")
-    lines = list(evaluation_lines(path.parent, 80))
-    assert len(lines) == 4
-    assert lines[3] == "  planned_agent:Planned (openai/gpt-4o-mini-of-some-date)"
-    assert all(len(line) <= 80 for line in lines)
-
-
 def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
@@ -232,15 +207,3 @@ def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
     edit(finished.log_path, "UPDATE rollouts SET attempt = 2 WHERE row_id = 'a' AND idx = 1")
     assert " 2, attempt 3 " in command("a").out
     assert {line[4] for line in lines} >= {one.id for one in finished.outcomes if one.row_id == "b"}
-
-
-def test_a_damaged_file_does_not_hide_the_others_and_evaluations_go_before_rows(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
-    Path("runs/evals/bad.db").write_text("{}" * 100)
-    ran = command("a")
-    assert ran.code == 0
-    assert len(ran.out.splitlines()) == 4
-    assert ran.out.splitlines()[-1].startswith("runs/evals/bad.db: is damaged")
-    evaluate(bundle, "a", {"a": [1]})
-    assert "planned_agent:Planned: 1 of 1 judged rollout passed" in command("a").out

@@ -75,11 +75,7 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
     result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
     evaluate(bundle, "second", {"b": [1]})
     done = run("first", "--out", "pages")
-    assert (done.code, done.out, done.err) == (
-        0,
-        "5 pages, beginning with pages/index.html\n",
-        "",
-    )
+    assert (done.code, done.out, done.err) == (0, "5 pages, beginning with pages/index.html\n", "")
     written = {path for path in Path("pages").rglob("*") if path.is_file()}
     assert {path.stem for path in written} >= {f"roll_{one.id}" for one in result.outcomes}
     for path in written:

@@ -17,8 +17,6 @@ from reward_kit.agent.base.task_row import KNOWN_FIELDS
 from reward_kit.agent.bundles import archive, dataset
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
-from reward_kit.agent.bundles.toolset import end_goal_reward
-from reward_kit.agent.database import Database
 
 PAGE = ROOT / "docs" / "bundle.md"
 REFERENCE = PAGE.read_text()
@@ -79,13 +77,6 @@ def test_the_seed_script_and_the_reward_work_in_a_bundle(
         assert (
             bundle.tasks[0].seed == folder_seed(folder) or bundle.tasks[0].seed.key == folder_seed(folder).key
         )
-
-
-def test_the_default_reward_takes_for_true_what_the_reference_says(tmp_path: Path) -> None:
-    with Database.seed(tmp_path / "base.db", "CREATE TABLE t (x);") as base:
-        for value, score in [("1", 1.0), ("'yes'", 1.0), ("0", 0.0), ("''", 0.0), ("NULL", 0.0)]:
-            assert end_goal_reward([], db=base.read_only(), end_goal_sql=f"SELECT {value}").score == score
-        assert end_goal_reward([], db=base.read_only(), end_goal_sql="SELECT x FROM t").score == 0.0
 
 
 def test_a_reward_that_asks_a_model_is_counted(

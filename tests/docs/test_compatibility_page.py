@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from command import run_command
-from pages import ROOT, follow
+from pages import ROOT
 
 from reward_kit.agent.config import OPTIONS
 
@@ -70,14 +68,3 @@ def test_earlier_options_are_there_or_not_as_the_table_says() -> None:
         for mentioned in quoted(now):
             if mentioned.startswith("--"):
                 assert mentioned.split()[0] in flags
-
-
-def test_every_example_prints_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    (tmp_path / "metric").mkdir()
-    follow(PAGE, tmp_path, environment)
-
-
-def test_the_decorator_and_the_module_share_a_name() -> None:
-    module = importlib.import_module("reward_kit.reward_function")
-    assert module.RewardFunction
-    assert callable(importlib.import_module("reward_kit").reward_function)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command, run_python
+from command import run_command
 
-from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.orchestrator import run_rollout
@@ -77,15 +76,6 @@ async def test_the_bundle_is_sound(bundle: TaskBundle) -> None:
     assert len(bundle.tasks) == 5
 
 
-async def test_the_gold_actions_pay_for_a_booking_whose_id_they_cannot_know(
-    bundle: TaskBundle, tmp_path: Path
-) -> None:
-    for number, task in enumerate(bundle.tasks):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        assert await reward(task, GoldAgent(), folder) == 1.0
-
-
 @pytest.mark.parametrize(
     ("row", "calls", "text", "expected"),
     [
@@ -109,15 +99,6 @@ async def test_the_rewards_tell_right_from_wrong(
     assert await reward(task, Caller(*calls, text=text or "Done"), tmp_path) == expected
 
 
-async def test_tomorrow_is_the_day_that_the_flights_leave(bundle: TaskBundle, tmp_path: Path) -> None:
-    for number, task in enumerate(bundle.tasks):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with seeded(task, folder) as base, base.fork(now=task.row.now) as fork:
-            assert await fork.fetch_val("SELECT date('now', '+1 day')") == "2025-05-20"
-        assert "Today is Monday, 2025-05-19" in (task.system_prompt or "")
-
-
 def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -> None:
     folder = tmp_path / "flight_task"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -125,18 +106,3 @@ def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -
     done = run_command("agent-eval", "--dataset", "task.jsonl", "--validate-only", cwd=folder)
     assert done.code == 0, done.err
     assert "task.jsonl:1 flight.booking.001: no gold actions to replay; doing nothing gives 0" in done.out
-
-
-def test_the_reward_can_be_called_directly(tmp_path: Path) -> None:
-    program = """
-from reward_kit.agent import Database
-from flight_task.reward import evaluate
-
-db = Database.seed("base.db", open("flight_task/seed.sql").read()).read_only()
-goal = "SELECT COUNT(*) FROM bookings WHERE passenger = "
-print(evaluate([], db=db, end_goal_sql=goal + "'Erin Walsh'").score)
-print(evaluate([], db=db, end_goal_sql=goal + "'Alice'").score)
-"""
-    shutil.copytree(EXAMPLE, tmp_path / "flight_task", ignore=shutil.ignore_patterns("__pycache__"))
-    done = run_python(program, cwd=tmp_path)
-    assert done.out.split() == ["1.0", "0.0"], done.err

@@ -17,8 +17,6 @@ from command import run_command
 from small_task import ScriptedUser, play, small_task
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.errors import ModelSetupError
-
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own_agents"
 FRAMEWORKS = {"openai_agents_example": ("agents",), "langgraph_example": ("langgraph", "langchain_openai")}
 MODEL = "gpt-4o-mini"
@@ -90,42 +88,12 @@ async def test_a_terminal_tool_ends_it_in_the_middle_of_an_answer(
     assert len(stub_llm.requests) == 1
 
 
-async def test_it_stops_when_the_steps_are_used_up(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
-    stub_llm.script(MODEL, [call("ping")])
-    finished = await play(small_task(tmp_path), example(), max_steps=13)
-    assert (finished.rollout.stop_reason, finished.rollout.steps) == ("max_steps", 13)
-    assert len(stub_llm.requests) == 13
-
-
 async def test_a_provider_that_is_down_is_no_fault_of_the_agent(
     example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
 ) -> None:
     stub_llm.script(MODEL, [Answer(status=429, error="slow down")])
     finished = await play(small_task(tmp_path), example())
     assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
-
-
-async def test_a_refused_key_ends_the_run(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
-    stub_llm.script(MODEL, [Answer(status=401, error="not for you")])
-    finished = await play(small_task(tmp_path), example())
-    assert isinstance(finished.setup_error, ModelSetupError)
-    assert "not for you" in str(finished.setup_error)
-
-
-async def test_the_model_is_that_of_the_command_line(
-    example: Any, stub_llm: StubServer, tmp_path: Path
-) -> None:
-    from reward_kit.agent import EvaluationConfig
-
-    stub_llm.script("other-model", ["Hello."])
-    agent = example.configured(EvaluationConfig(model="other-model"), [])()
-    finished = await play(small_task(tmp_path), agent)
-    assert finished.rollout.stop_reason == "agent_done"
-    assert [found.model for found in finished.rollout.model_calls] == ["other-model"]
 
 
 def test_the_commands_of_the_readme_play_the_flight_bundle(

@@ -10,17 +10,6 @@ from typing import Any
 BUNDLE = Path(__file__).parents[2] / "tau_retail_task"
 DATASETS = {"task.jsonl": 115, "task_classic.jsonl": 115, "task_dev.jsonl": 20, "task_train.jsonl": 500}
 """The number of tasks in each dataset."""
-WRITING = frozenset(
-    {
-        "cancel_pending_order",
-        "exchange_delivered_order_items",
-        "modify_pending_order_address",
-        "modify_pending_order_items",
-        "modify_pending_order_payment",
-        "modify_user_address",
-        "return_delivered_order_items",
-    }
-)
 
 Row = dict[str, Any]
 
@@ -30,8 +19,3 @@ def rows(dataset: str) -> list[Row]:
     """The rows in file order."""
     lines = (BUNDLE / dataset).read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-def writing_calls(row: Row) -> list[tuple[str, Row]]:
-    """Name and arguments of the gold actions that change data."""
-    return [(a["name"], a["arguments"]) for a in row["actions"] if a["name"] in WRITING]

@@ -53,10 +53,7 @@ async def test_results_are_rounded_floats(expression: str, result: str) -> None:
         ("", "invalid syntax (<string>, line 0)"),
         ("(1 + 2", "'(' was never closed (<string>, line 1)"),
         ("1 + 2)", "unmatched ')' (<string>, line 1)"),
-        (
-            "007",
-            f"{LEADING_ZEROS} (<string>, line 1)",
-        ),
+        ("007", f"{LEADING_ZEROS} (<string>, line 1)"),
         ("(1)(2)", "'int' object is not callable"),
         ("...", "float() argument must be a string or a real number, not 'ellipsis'"),
         ("10 ** 400", "int too large to convert to float"),

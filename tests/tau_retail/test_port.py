@@ -115,10 +115,11 @@ def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, 
         ]
 
 
-def test_gold_is_paid(tau_bench: Path, out: Path, tmp_path: Path) -> None:
-    port(tau_bench, out)
+@pytest.mark.parametrize(("write", "tasks"), [(write_tau_bench, 2), (write_tau2_bench, 3)])
+def test_gold_is_paid(write: Callable[[Path], Path], tasks: int, out: Path, tmp_path: Path) -> None:
+    port(write(tmp_path / "checkout"), out)
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
-    assert (len(result.rows), result.score) == (2, 1.0)
+    assert (len(result.rows), result.score) == (tasks, 1.0)
 
 
 def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
@@ -132,14 +133,6 @@ def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
     assert "checked by hash" in told
     shop["users"]["ada_quill_0001"]["payment_methods"]["gift_card_0000001"]["balance"] = 7.0
     assert make_seed(shop, known)[0] != sql
-
-
-def test_other_data_give_a_seed_of_their_own(tau_bench: Path, out: Path) -> None:
-    written = port(tau_bench, out)
-    seed = (out / "seed.sql").read_text(encoding="utf-8")
-    assert "ben_stone_0002" in seed
-    assert "VALUES\n;" not in seed
-    assert "made from them" in written.seed
 
 
 def test_code_of_a_checkout_is_not_run(tau_bench: Path, out: Path, tmp_path: Path) -> None:
@@ -172,15 +165,7 @@ def test_readme_names_source_commit_hash_and_paper(tau_bench: Path, out: Path) -
     assert all(len(digest) == 64 for _, digest in listing)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "LICENSE",
-        f"{RETAIL}/wiki.md",
-        f"{RETAIL}/tasks_test.py",
-        f"{RETAIL}/data/orders.json",
-    ],
-)
+@pytest.mark.parametrize("path", ["LICENSE", f"{RETAIL}/tasks_test.py", f"{RETAIL}/data/orders.json"])
 def test_missing_file_is_named_with_what_was_expected(
     tau_bench: Path, path: str, refused: Callable[..., str]
 ) -> None:
@@ -207,29 +192,6 @@ def test_anything_but_plain_values_in_a_task_file_is_shown_with_its_line(
     assert f"{tau_bench}/{RETAIL}/tasks_test.py:{line}: found `" in said
     assert found in said
     assert "Expected there: " in said
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("TASKS = []", "has no TASKS_TEST"),
-        ("TASKS_TEST = []", "has no tasks"),
-        ("TASKS_TEST = [", "is not Python"),
-        ("TASKS_TEST = load()", "found `load()`"),
-    ],
-)
-def test_task_file_without_tasks_is_explained(
-    tau_bench: Path, refused: Callable[..., str], text: str, fault: str
-) -> None:
-    put(tau_bench, f"{RETAIL}/tasks_test.py", text)
-    assert fault in refused(tau_bench)
-
-
-def test_tool_that_takes_something_else_is_refused(tau_bench: Path, refused: Callable[..., str]) -> None:
-    edit(tau_bench / RETAIL / "tools" / "cancel_pending_order.py", "'reason'", "'cause'")
-    said = refused(tau_bench)
-    assert "the tool cancel_pending_order of tau-bench takes cause, order_id" in said
-    assert "Expected: order_id, reason" in said
 
 
 @pytest.mark.parametrize(
@@ -288,13 +250,6 @@ def test_force_does_not_remove_the_source_or_a_checkout_or_this_package(tmp_path
     assert (BUNDLE / "reward.py").exists()
 
 
-@pytest.mark.parametrize("name", ["my-bundle", "2retail", "class", "json", "pytest", "reward_kit"])
-def test_name_that_rows_could_not_import_is_refused(tau_bench: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceError, match=r"cannot be imported|is there already"):
-        port(tau_bench, tmp_path / "written" / name)
-    assert not (tmp_path / "written").exists()
-
-
 def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: Path) -> None:
     port(tau2_bench, out)
     rows = rows_of(out / "task.jsonl")
@@ -306,13 +261,6 @@ def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: 
     }
     assert [row["id"] for row in rows_of(out / "task_train.jsonl")] == ["retail.tau2.000", "retail.tau2.002"]
     assert [row["id"] for row in rows_of(out / "task_test.jsonl")] == ["retail.tau2.001"]
-
-
-def test_tau2_agent_gets_the_instructions_around_the_policy(tau2_bench: Path, out: Path) -> None:
-    port(tau2_bench, out)
-    with TaskBundle.load(out) as bundle:
-        prompt = bundle.tasks[0].system_prompt
-    assert prompt == f"<i>\nServe {{the}} customer.\n</i>\n<p>\n{POLICY}\n</p>"
 
 
 def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: Path) -> None:
@@ -329,11 +277,7 @@ def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: 
                 "title": "Order Id",
                 "type": "string",
             },
-            "reason": {
-                "description": "Why. There are\ntwo reasons.",
-                "title": "Reason",
-                "type": "string",
-            },
+            "reason": {"description": "Why. There are\ntwo reasons.", "title": "Reason", "type": "string"},
         },
         "required": ["order_id", "reason"],
         "title": "parameters",
@@ -341,12 +285,6 @@ def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: 
     }
     assert (item["name"], item["description"]) == ("get_item_details", "Look at one pen.")
     assert written.warnings == ("There is no code for these tools, which are left out: guess_item.",)
-
-
-def test_tau2_gold_is_paid(tau2_bench: Path, out: Path, tmp_path: Path) -> None:
-    port(tau2_bench, out)
-    result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
-    assert (len(result.rows), result.score) == (3, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -407,9 +345,3 @@ def test_inspect_evals_bundle_has_the_wheels_words_and_licences(
     }
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
     assert (len(result.rows), result.score) == (3, 1.0)
-
-
-def test_wheel_can_be_given_by_its_path(tmp_path: Path, out: Path) -> None:
-    wheel = Wheel("0.0.1", write_wheel(tmp_path / "downloads"))
-    written = port(tmp_path / "downloads" / wheel.file_name, out, wheel=wheel)
-    assert len(written.source.rows["task.jsonl"]) == 3

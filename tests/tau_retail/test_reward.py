@@ -184,24 +184,3 @@ def _twisted(rng: random.Random, calls: list[Any]) -> list[Any]:
 
 def _reversed_lists(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value[::-1] for name, value in arguments.items() if isinstance(value, list)}
-
-
-async def test_a_stored_rollout_is_judged_as_the_live_one(base: Any, states: Any, tmp_path: Any) -> None:
-    from reward_kit.agent.database import Database
-
-    base.export(tmp_path / "base.db")
-    with Database.open(tmp_path / "base.db") as seeded, seeded.fork() as db, seeded.fork() as gold:
-        await R.execute_tool(*CANCEL, db=db)
-        await R.execute_tool(
-            "modify_pending_order_payment", {"order_id": SHIRT, "payment_method_id": CARD}, db=gold
-        )
-        live = evaluate([], db=db.read_only(), gold_db=gold.read_only())
-        for name, state in (("roll", db), ("gold", gold)):
-            state.export(tmp_path / f"{name}.db")
-        from_delta = Database.open(tmp_path / "base.db", delta=db.delta())
-        for stored in (from_delta, Database.open(tmp_path / "roll.db")):
-            with stored, Database.open(tmp_path / "gold.db") as stored_gold:
-                judged = evaluate([], db=stored.read_only(), gold_db=stored_gold.read_only())
-                assert (judged.score, judged.reason) == (live.score, live.reason)
-                same = evaluate([], db=stored.read_only(), gold_db=db.read_only())
-                assert same.score == 1.0

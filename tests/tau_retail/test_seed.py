@@ -10,12 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from places import BUNDLE
 from reference import state_hash
 
 from tau_retail_task.build_seed import FINGERPRINTS, main
-from tau_retail_task.tools import order_checks, order_records, products, users
 
 SEEDED = "c49125b83c32941ba527a31dce753cef1dee9a65fe2633c3a3c50816cef083ab"
 
@@ -26,30 +24,6 @@ def test_data_are_those_of_the_benchmark(data: Any) -> None:
 
 def test_no_row_refers_to_one_that_is_not_there(base: Any) -> None:
     assert base.read_only().fetch_all("PRAGMA foreign_key_check") == []
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        users._BY_EMAIL,
-        users._BY_NAME,
-        order_records._ITEMS,
-        order_checks._ORDER_ITEMS,
-        products._ITEMS,
-        "SELECT * FROM orders WHERE user_id = 'x' ORDER BY place",
-        "SELECT * FROM order_items WHERE order_id = 'x' ORDER BY place",
-        "SELECT * FROM payments WHERE order_id = 'x' ORDER BY place",
-        "SELECT * FROM payment_methods WHERE user_id = 'x' ORDER BY place",
-        "SELECT * FROM items WHERE product_id = 'x' ORDER BY place",
-        "SELECT * FROM item_options WHERE item_id = 'x' ORDER BY place",
-    ],
-)
-def test_what_the_tools_ask_is_answered_by_an_index(base: Any, sql: str) -> None:
-    plan = [
-        row["detail"]
-        for row in base.read_only().fetch_all(f"EXPLAIN QUERY PLAN {sql}", ["x"] * sql.count("?"))
-    ]
-    assert all(step.startswith("SEARCH") for step in plan), plan
 
 
 def source_folder(data: Any, folder: Path) -> Path:

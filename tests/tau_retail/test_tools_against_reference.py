@@ -25,11 +25,7 @@ SWAP_FAULTS = [
     "payment method not found",
 ]
 FAULTS = {
-    "cancel_pending_order": [
-        "order not found",
-        "non-pending order cannot be cancelled",
-        "invalid reason",
-    ],
+    "cancel_pending_order": ["order not found", "non-pending order cannot be cancelled", "invalid reason"],
     "exchange_delivered_order_items": [
         *SWAP_FAULTS,
         "insufficient gift card balance to pay for the price difference",
@@ -59,7 +55,7 @@ EXPECTED_OUTCOMES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 async def test_every_observation_and_every_final_state_is_the_same(
     base: Any, seeded_json: str, seed: int
 ) -> None:

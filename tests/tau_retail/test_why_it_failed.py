@@ -14,12 +14,8 @@ from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.scoring.failures.classify import Failure
 from tau_retail_task.tools import R
 
-EXCHANGE = "exchange_delivered_order_items"
-RETURN = "return_delivered_order_items"
-CANCEL = "cancel_pending_order"
 ADDRESS = "modify_pending_order_address"
 ITEMS = "modify_pending_order_items"
-TRANSFER = ("transfer_to_human_agents", {"summary": "The user wants something."})
 
 
 @pytest.fixture(scope="module")
@@ -55,37 +51,9 @@ async def test_a_wrong_item(tasks: list[Task], base: Any) -> None:
     assert failure.arguments == [
         {"argument": "new_item_ids", "expected": ["7747408585"], "got": ["4953074738"]}
     ]
-    assert (failure.expected or {})["name"] == EXCHANGE
+    assert (failure.expected or {})["name"] == "exchange_delivered_order_items"
     assert (failure.made or {})["arguments"]["new_item_ids"] == ["4953074738"]
     assert any("7747408585" in str(row["expected"]) for row in failure.rows)
-
-
-async def test_extra_reads_and_another_order_of_independent_changes_are_no_fault(
-    tasks: list[Task], base: Any
-) -> None:
-    first, second = writes(tasks[14])
-    reads = [("get_user_details", {"user_id": "nobody"}), ("get_order_details", {"order_id": "#W5490111"})]
-    assert await failure_of(tasks[14], base, [*reads, second, *reads, first]) is None
-
-
-async def test_another_order_is_cancelled(tasks: list[Task], base: Any) -> None:
-    first, _ = writes(tasks[81])
-    other = (CANCEL, {"order_id": "#W1840144", "reason": "no longer needed"})
-    failure = await failed(tasks[81], base, [first, (CANCEL, {**other[1], "order_id": "#W5056519"})])
-    assert failure.kind == "wrong_arguments"
-    assert failure.call == 1
-    assert failure.arguments == [{"argument": "order_id", "expected": "#W9722559", "got": "#W5056519"}]
-    tables = {row["table"] for row in failure.rows}
-    assert "orders" in tables
-
-
-async def test_an_exchange_is_forgotten(tasks: list[Task], base: Any) -> None:
-    first, second = writes(tasks[91])
-    failure = await failed(tasks[91], base, [first])
-    assert failure.kind == "partially_completed"
-    assert failure.detail.startswith("1 of 2 changes made; missing exchange_delivered_order_items(")
-    assert failure.expected == {"name": EXCHANGE, "arguments": second[1]}
-    assert (failure.step, failure.call, failure.made) == (2, None, None)
 
 
 async def test_items_before_the_address_block_the_address(tasks: list[Task], base: Any) -> None:
@@ -96,12 +64,6 @@ async def test_items_before_the_address_block_the_address(tasks: list[Task], bas
     assert "non-pending order cannot be modified" in failure.detail
     assert failure.call == 0
     assert (failure.expected or {})["name"] == ADDRESS
-
-
-async def test_a_handover_in_place_of_the_work(tasks: list[Task], base: Any) -> None:
-    failure = await failed(tasks[81], base, [writes(tasks[81])[0], TRANSFER])
-    assert (failure.kind, failure.call) == ("unintended_action", 1)
-    assert failure.detail.startswith("transfer_to_human_agents ended the conversation: 1 of 2 changes made")
 
 
 async def test_columns_that_the_reward_ignores_are_no_difference(tasks: list[Task], base: Any) -> None:

@@ -42,13 +42,6 @@ def test_a_pipe_is_written_and_stays_one(tmp_path: Path) -> None:
     assert path.is_fifo()
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_output([b"a"], tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_bytes() == b"a"
-
-
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"nowhere/out\.json: cannot be written: No such file"):
         write_output([b"a"], tmp_path / "nowhere" / "out.json")

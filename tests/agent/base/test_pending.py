@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reward_kit.agent.base.pending import MissingAwaitError, Pending, PendingLog, pending
+from reward_kit.agent.base.pending import MissingAwaitError, PendingLog, pending
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -113,13 +113,3 @@ async def test_an_error_of_the_calls_own_is_not_explained_away() -> None:
 
     with pytest.raises(TypeError, match="of its own"):
         await call(tool)
-
-
-async def test_it_looks_like_a_coroutine_to_libraries() -> None:
-    work = Db().execute("a")
-    assert asyncio.iscoroutine(work)
-    assert not hasattr(work, "scalar")
-    assert not hasattr(work, "cr_frame")
-    assert isinstance(work, Pending)
-    assert Db.execute.__doc__ == "Run a statement."
-    assert await work is None

@@ -25,12 +25,6 @@ async def test_the_outcome_of_the_function_is_returned_or_raised() -> None:
         await in_thread(lambda: exec("raise SystemExit(3)"))
 
 
-async def test_one_thread_serves_one_call_after_the_other() -> None:
-    first = await in_thread(get_ident)
-    assert first != get_ident()
-    assert {await in_thread(get_ident) for _ in range(20)} == {first}
-
-
 async def test_calls_that_hang_do_not_delay_others() -> None:
     release = threading.Event()
     hanging = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(50)]

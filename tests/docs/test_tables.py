@@ -1,0 +1,243 @@
+"""What the pages list and count is what there is in the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from flight_bundle import GOLD, flight_bundle
+from http_stub_agent import serving
+from pages import ROOT, blocks, files
+from small_task import seeded, small_task
+from stored_rollouts import query
+
+import reward_kit
+import reward_kit.agent
+from reward_kit.agent import agent_eval, load_agent
+from reward_kit.agent.agents.fastworkflow import home, preflight, setup
+from reward_kit.agent.agents.fastworkflow.workers import Patience
+from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
+from reward_kit.agent.agents.http_protocol import PROTOCOL
+from reward_kit.agent.bundles.files import PLACEHOLDERS
+from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
+from reward_kit.agent.models import concurrency, limiter, outage, rate_limits
+from reward_kit.agent.models.local import backends, guard, server
+from reward_kit.agent.players.names import AGENTS, USERS
+from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure
+from reward_kit.agent.scoring.user_faults import UserFaultKind
+from reward_kit.agent.servers.endpoint import MAX_BODY
+from reward_kit.agent.telemetry import spans
+from reward_kit.cli_commands.fastworkflow import fastworkflow
+from reward_kit.cli_commands.mcp import mcp
+
+DOCS = ROOT / "docs"
+FLAGS = {part for option in OPTIONS.values() for flag in option.flags for part in flag.split("/")}
+THEIRS = (
+    "--env --model --model-provider --user-model --user-model-provider --agent-strategy --user-strategy "
+    "--temperature --task-split --start-index --end-index --task-ids --log-dir --max-concurrency --seed "
+    "--shuffle --num-trials --few-shot-displays-path"
+)
+"""The flags of tau-bench's run.py."""
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def flat(name: str) -> str:
+    return " ".join(page(name).split())
+
+
+def table(name: str, heading: str) -> list[list[str]]:
+    """The cells of the first table from a heading or a header on, without its header."""
+    rows = re.search(r"^\|.*?(?=\n\n)", page(name).split(heading, 1)[1], re.MULTILINE | re.DOTALL)
+    assert rows is not None
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.group().splitlines()[2:]]
+
+
+def test_agents_and_users() -> None:
+    listed = re.findall(r"^\| `([\w-]+)(?::PATH)?` \| (?:yes|no|its own) \|", page("agents"), re.MULTILINE)
+    assert set(AGENTS) <= set(listed)
+    users = [row[0].strip("`") for row in table("users", "# Simulated users")]
+    assert users == [*USERS, "replay:PATH"]
+    prompts = {
+        row[0].strip("`"): tuple(re.findall(r"\{(\w+)\}", row[2])) for row in table("users", "## Prompts")
+    }
+    assert prompts == {f"{name}.txt": needed for name, needed in PLACEHOLDERS.items()}
+    faults = [row[0].strip("`") for row in table("users", "## Faults of a user")]
+    assert faults == list(get_args(UserFaultKind))
+
+
+def test_failures() -> None:
+    classes = page("failures").split("## The classes")[1].split("## The first wrong step")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", classes, re.MULTILINE)) == sorted(FAILURE_KINDS)
+    cells = page("failures").split("## Fields")[1].split("## Columns that")[0]
+    cells = re.findall(r"^\| (`.+?`) \|", cells, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(field.name for field in fields(Failure))
+
+
+def test_fastworkflow() -> None:
+    typed = [block.text for block in blocks(DOCS / "fastworkflow.md") if block.language in ("bash", "sh")]
+    for name in fastworkflow.commands:
+        assert f"reward-kit fastworkflow {name}" in "\n".join(typed)
+    text = flat("fastworkflow")
+    for option in (
+        "fastworkflow_workers",
+        "fastworkflow_policy",
+        "model",
+        "temperature",
+        "model_args",
+        "retries",
+    ):
+        assert f"`{OPTIONS[option].flags[0]}" in text
+    for choice in OPTIONS["fastworkflow_policy"].choices:
+        assert f"`{choice}`:" in text
+    for role in (*preflight.ROLES, preflight.TRAINING_ROLE):
+        assert f"| `LLM_{role}` |" in text
+    oldest, newest = (".".join(map(str, version)) for version in setup.PYTHON)
+    for said in (
+        home.HOME_VARIABLE,
+        f"Python {oldest} to {newest}",
+        f"FastWorkflow {home.VERSION}",
+        f"workflows/{home.DEFAULT_WORKFLOW}/",
+        "finishes no call for 15 minutes",
+    ):
+        assert said in text
+    assert Patience().turn == 900.0
+
+
+async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
+    async def script(turn: dict[str, Any], door: Any) -> dict[str, Any]:
+        return {"reply": "Hello"}
+
+    async with serving(script) as stub:
+        agents = load_agent(stub.url)
+        await agents.open()
+        await run_rollout(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
+        await agents.close()
+    nested = ("rollout", "door")
+    sent = {name for name in stub.turns[0] if name not in nested}
+    sent |= {f"{part}.{name}" for part in nested for name in stub.turns[0][part]}
+    rows = table("http-agent", "## Requests to your agent")
+    assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row[0])} == sent
+    for said in (
+        f'"{PROTOCOL}"',
+        TOKEN,
+        f"after {FAREWELL:g} seconds",
+        f"after {LAST_WORDS:g} seconds",
+        f"at most {MAX_ANSWER // 2**20} MB",
+        f"longer than {MAX_BODY // 2**20} MB",
+    ):
+        assert said in flat("http-agent")
+
+
+def test_limits_of_models() -> None:
+    text = flat("limits")
+    for said in (
+        f"begins with {concurrency.START:.0f} calls at a time",
+        f"more than {concurrency.TOLERATED:.0%}".replace("%", " %"),
+        f"at most {concurrency.LONGEST_SPACING:.0f} seconds",
+        f"shrunk to {concurrency.FELL:.0%}".replace("%", " %"),
+        f"refusals for {limiter.TRUST:.0f} seconds",
+        f"more than {outage.EXPECTED:.0%}".replace("%", " %"),
+        f"`--patience` seconds ({EvaluationConfig().patience:g})",
+        "three times that share",
+        "below 1 in 64",
+        "Three attempts in a row",
+    ):
+        assert said in text
+    assert (limiter.DOUBT, outage.UNLIKELY, outage.FAILURES) == (3.0, 1 / 64, 3)
+    for name in (name for remaining, reset, _ in rate_limits.QUOTAS for name in (remaining, reset)):
+        assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
+
+
+def test_local_models() -> None:
+    rows = [line for line in page("local-models").splitlines() if line.startswith("| a ")]
+    for row, backend in zip(rows, backends.BACKENDS, strict=True):
+        assert f"| `{backend.name}` | " in row
+        assert backend.install in row
+        assert row.startswith("| a folder" if backend.kind == "folder" else "| a `.gguf` file")
+    text = flat("local-models")
+    for said in (
+        *(f"| `{variable}` |" for variable in (backends.SERVER, backends.ARGUMENTS, server.TIMEOUT)),
+        f"default {server.DEFAULT_TIMEOUT:g}",
+        f"a line every {server.SECONDS_BETWEEN_NOTES:g} seconds",
+        f"SIGKILL after {guard.GRACE:g} seconds",
+        *(f"`{sign}`: `{parser}`" for sign, parser in backends.TOOL_CALLS_IN_TEMPLATE),
+    ):
+        assert said in text
+
+
+def test_options_of_mcp() -> None:
+    rows = re.findall(r"^\| `(--\w+)` \|[^|]*\| (.*) \|$", page("mcp"), re.MULTILINE)
+    options = {option.opts[0]: option for option in mcp.params if option.param_type_name == "option"}
+    assert {flag for flag, _ in rows} == set(options)
+    for flag, meaning in rows:
+        default = [] if options[flag].is_flag else [str(options[flag].default)]
+        assert re.findall(r"Default: `(.+?)`", meaning) == default
+
+
+def test_attributes_of_spans() -> None:
+    source = Path(spans.__file__).read_text()
+    for name in set(re.findall(r'"((?:gen_ai|reward_kit)\.[\w.]+)"', source)):
+        short = name.removeprefix("reward_kit").removeprefix("gen_ai.usage")
+        known = {name, short, f".{name.rpartition('.')[2]}"}
+        assert any(f"`{one}`" in page("observability") for one in known) or name.startswith(
+            ("gen_ai.operation", "gen_ai.evaluation", "gen_ai.tool.call")
+        ), name
+
+
+@pytest.mark.parametrize("package", [reward_kit, reward_kit.agent], ids=lambda package: package.__name__)
+def test_public_names(package: Any) -> None:
+    core, agent = page("python").split("## All public names")[1].split("`reward_kit.agent`")
+    listed = re.findall(r"`(\w+)`", agent if package is reward_kit.agent else core)
+    assert sorted(listed) == sorted([*package.__all__, *(["reward_kit"] if package is reward_kit else [])])
+
+
+def test_options_have_the_names_of_their_long_flags() -> None:
+    by_flag = {name: flag_of(name).removeprefix("--").replace("-", "_") for name in OPTIONS}
+    assert {name: flag for name, flag in by_flag.items() if name != flag} == {
+        "model_args": "model_arg",
+        "user_model_args": "user_model_arg",
+    }
+
+
+def test_flags_and_strategies_of_tau_bench() -> None:
+    text = page("tau-bench")
+    lines = text[text.index("| τ-bench | here |") :].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    assert {flag for row in rows for flag in re.findall(r"`(--[\w-]+)", row[0])} == set(THEIRS.split())
+    for cell in (*(row[1] for row in rows), text.partition("## What is not")[2]):
+        assert set(re.findall(r"`(--[\w-]+)", cell)) <= FLAGS, cell
+    named = {row[1]: set(re.findall(r"`([a-z-]+)`", row[2])) for row in rows if "strategy" in row[0]}
+    agents, users = named.values()
+    assert agents <= set(AGENTS)
+    assert users <= set(USERS)
+
+
+def test_files_of_examples_are_shown_as_they_are() -> None:
+    examples = (ROOT / "examples" / "own_agents").glob("*.py")
+    assert files(DOCS / "own-agents.md") == {path.name: path.read_text() for path in examples}
+    written = files(DOCS / "tutorial.md")
+    for name in ("tools.py", "reward.py"):
+        first, _, rest = (ROOT / "examples" / "flight_task" / name).read_text().partition("\n")
+        assert first == f"# {name}"
+        assert written[f"flight_task/{name}"].replace("flight_task.tools:app", "my_task.tools:app") == rest
+
+
+def test_queries_about_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD[:1]})
+    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=2)
+    queries = re.findall(r"```sql\n(.*?)\n```", page("runs"), re.DOTALL)
+    answers = [query(result.log_path, sql) for sql in queries]
+    assert len(answers) == 10
+    assert answers[0] == [{"row_id": "a", "passed": 1.0, "n": 2}, {"row_id": "b", "passed": 0.0, "n": 2}]
+    assert answers[-1] == [{"done": 4, "planned": 4}]
+    assert all(answers[index] for index in (1, 2, 3, 5, 6, 7, 8))
