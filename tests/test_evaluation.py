@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from reward_kit.evaluation import Evaluator, create_evaluation, preview_evaluation
+from reward_kit.evaluation import Evaluator, preview_evaluation
 
 from reward_kit import RewardKitError
 
@@ -89,23 +89,6 @@ def test_older_forms_of_evaluate(metric, samples, parameters):
     assert preview_evaluation(metric_folders=[metric("m", main)], sample_file=samples).results[0].score == 2.0
 
 
-def test_the_display(metric, samples, capsys):
-    broken = metric("bad", "def evaluate(messages, **kwargs):\n    raise LookupError('mine')\n")
-    preview_evaluation(metric_folders=[metric("words", WORDS)], sample_file=samples).display()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Evaluation Preview Results"
-    assert "Total Samples: 2" in lines
-    assert "Individual Results:" in lines
-    assert lines[-4:] == [
-        "Sample 2:",
-        "  Success: True",
-        "  Score: 0.5",
-        "  words: {'score': 0.5, 'reason': '2 words'}",
-    ]
-    preview_evaluation(metric_folders=[broken], sample_file=samples).display()
-    assert "  Success: False\n  Score: None\n  Error: bad: LookupError: mine" in capsys.readouterr().out
-
-
 class TestFaults:
     def test_what_the_arguments_must_say(self, metric, samples, tmp_path):
         pair = metric("words", WORDS)
@@ -146,10 +129,6 @@ class TestFaults:
     def test_a_metric_that_cannot_be_imported_is_named(self, metric, samples, main):
         with pytest.raises(RewardKitError, match=r"words/main\.py: cannot be imported: "):
             preview_evaluation(metric_folders=[metric("words", main)], sample_file=samples)
-
-    def test_deploying_is_not_offered(self):
-        with pytest.raises(RewardKitError, match="not part of this package"):
-            create_evaluation(evaluator_id="x", metric_folders=["a=b"])
 
 
 class TestHuggingFace:

@@ -126,16 +126,6 @@ class TestRewardOutput:
         },
     )
 
-    def test_metrics_are_given_as_dicts_numbers_or_objects(self):
-        assert {name: metric.score for name, metric in self.output.metrics.items()} == {
-            "task": 1.0,
-            "steps": 7.0,
-            "style": 0.5,
-            "old": 0.25,
-        }
-        assert self.output.metrics["task"].reason == "Goal achieved"
-        assert self.output.metrics["style"].is_score_valid is False
-
     def test_to_dict_is_plain_json(self):
         assert self.output.to_dict() == {
             "score": 1.0,

@@ -104,11 +104,8 @@ class TestLocalCall:
 
 
 class TestPatching:
-    """How users' tests replace the network and the import system of this module."""
+    """How users' tests replace the network of this module."""
 
-    @pytest.mark.skipif(
-        sys.version_info < (3, 11), reason="mock finds no module behind an attribute before 3.11"
-    )
     def test_requests_by_its_path(self):
         with patch("reward_kit.reward_function.requests.post") as post:
             post.return_value.json.return_value = {"score": 0.75}
@@ -140,12 +137,3 @@ class TestTrlAdapter:
             lambda messages, ground_truth, **kwargs: EvaluateResult(score=float(ground_truth))
         )
         assert adapter(["p"] * 3, ["c"] * 3, solution=["1", 2, ["3"]]) == [1.0, 2.0, 3.0]
-
-    def test_a_sample_that_fails_scores_zero_and_is_logged(self, caplog):
-        def judge(messages, **kwargs):
-            if messages[-1]["content"] == "bad":
-                raise LookupError("mine")
-            return EvaluateResult(score=1.0)
-
-        assert self.adapter(judge)(["p"] * 3, ["good", "bad", "good"]) == [1.0, 0.0, 1.0]
-        assert "mine" in caplog.text

@@ -64,14 +64,6 @@ class TestArguments:
     def test_any_other_annotation_leaves_the_argument_alone(self, annotation):
         assert what_arrives(annotation, MESSAGES) is MESSAGES
 
-    def test_a_method_and_positional_arguments(self):
-        class Judge:
-            @reward_function
-            def judge(self, messages: list[Message], ground_truth: list[Message], **kwargs):
-                return {"score": float(messages[-1].content == ground_truth[0].content)}
-
-        assert Judge().judge(MESSAGES, MESSAGES[1:]).score == 1.0
-
     @pytest.mark.parametrize("bad", ["text", 5, None, ["text"], [{"content": "no role"}], (MESSAGES[0],)])
     def test_what_is_no_list_of_messages(self, bad):
         with pytest.raises(ValueError, match=r"^Input 'messages' failed Pydantic validation: "):

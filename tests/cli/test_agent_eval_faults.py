@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,9 +33,6 @@ def assert_fault(ran: Finished, *parts: str, code: int = 2) -> None:
 
 def server_of(stub: StubServer) -> dict[str, str]:
     return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
-
-
-# -- the command line
 
 
 def test_no_dataset(agent_eval: Command) -> None:
@@ -70,9 +63,6 @@ def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], part
     assert_fault(agent_eval(*run, *arguments), *parts)
 
 
-# -- the bundle
-
-
 @pytest.mark.parametrize(
     ("rows", "parts"),
     [
@@ -99,9 +89,6 @@ def test_an_error_in_the_seed_is_told_with_its_line(agent_eval: Command, bundle:
     assert list((bundle.folder / "runs" / ".bases").iterdir()) == []
 
 
-# -- the reward
-
-
 @pytest.mark.parametrize(
     ("body", "parts"),
     [
@@ -124,36 +111,10 @@ def test_a_reward_that_fails_leaves_rollouts_unjudged(
     assert (results()["unjudged"], results()["score"]) == ({"reward_error": 2}, None)
 
 
-# -- the model
-
-
 def test_a_missing_key_is_found_before_anything_runs(agent_eval: Command, bundle: Bundle) -> None:
     ran = agent_eval("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user")
     assert_fault(ran, "OPENAI_API_KEY is not set")
     assert not (bundle.folder / "runs").exists()
-
-
-def test_a_key_in_a_dot_env_file_is_read(
-    agent_eval: Command, bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub_llm.script("gpt-4o-mini", ["No."])
-    bundle.write(".env", f"OPENAI_API_KEY=sk-test-0123456789\nOPENAI_API_BASE={stub_llm.url}\n")
-    for name in ("OPENAI_API_KEY", "OPENAI_API_BASE"):
-        monkeypatch.delenv(name)
-    assert agent_eval(*MODEL_RUN, "--quiet").code == 0
-
-
-def test_a_server_that_is_down(agent_eval: Command, results: Callable[[], Any]) -> None:
-    ran = agent_eval(
-        *MODEL_RUN,
-        "--retries",
-        "0",
-        OPENAI_API_BASE="http://127.0.0.1:9/v1",
-        OPENAI_API_KEY="sk-test-0123456789",
-    )
-    assert ran.code == 1
-    assert "cannot connect to http://127.0.0.1:9/v1" in ran.error
-    assert results()["unjudged"] == {"infrastructure_error": 1}
 
 
 def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
@@ -177,49 +138,10 @@ def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
     assert re.search(r"--resume [\d-]+\w{4}", ran.error)
 
 
-# -- the tools
-
-
-# -- the disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip("no tmpfs can be mounted here: that takes root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_leaves_whole_files_only(agent_eval: Command, bundle: Bundle, small_disk: Path) -> None:
-    bundle.rows({"actions": GOLD, "n_rollouts": 200})
-    ran = agent_eval(*GOLD_RUN, "-o", small_disk)
-    assert ran.code == 2
-    assert "the disk is full" in ran.error
-    assert ran.error.count("Error:") == 1
-    assert list(small_disk.rglob("*.tmp")) == []
-    (store,) = small_disk.glob("evals/*.db")
-    with closing(sqlite3.connect(store)) as stored:
-        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        (rollouts,) = stored.execute("SELECT count(*) FROM rollouts").fetchone()
-        trajectories = stored.execute("SELECT json FROM trajectories").fetchall()
-    assert 0 < len(trajectories) == rollouts < 200
-    assert all(json.loads(text) for (text,) in trajectories)
-
-
 def test_an_output_folder_that_is_a_file(agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows({"actions": GOLD})
     bundle.write("occupied", "")
     assert_fault(agent_eval(*GOLD_RUN, "-o", "occupied"), "occupied", "cannot be written")
-
-
-# -- the person
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -29,16 +29,3 @@ def test_a_provider_that_stays_away_is_told_and_stops_the_run(
     assert "3 of 8 rollouts are done and saved" in ran.err
     assert "--resume" in ran.err
     assert (results()["status"], results()["finished"], results()["unjudged"]) == ("stopped", 3, {})
-
-
-def test_a_token_budget_names_itself_in_the_command_that_goes_on(
-    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer
-) -> None:
-    bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
-    stub_llm.script("gpt-4o-mini", ["Done."])
-    ran = agent_eval(
-        *MODEL_RUN, "--max-tokens", "150", OPENAI_API_BASE=stub_llm.url, OPENAI_API_KEY="sk-test-0123456789"
-    )
-    assert ran.code == 1
-    assert "--max-tokens N" in ran.err
-    assert "tokens are used" in ran.out + ran.err

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished
 from flight_bundle import Bundle
 
 # fake_server and model_files are importable from here as well.
@@ -21,10 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "agent" / "local_models"))
 
 from fake_server import Behaviour, all_gone, install, starts
 from model_files import model_folder
-
-from reward_kit.agent import load_rollout
-
-Command = Callable[..., Finished]
 
 
 @pytest.fixture
@@ -59,35 +54,13 @@ def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> Non
         time.sleep(0.05)
 
 
-def test_agent_and_user_on_one_model_share_its_server(
-    agent_eval: Command,
-    bundle: Bundle,
-    model: Path,
-    installed: Callable[..., Path],
-    results: Callable[[], Any],
-) -> None:
-    record = installed(answers="flight", child=True)
-    ran = agent_eval("-d", "task.jsonl", MODEL_AGENT=str(model), MODEL_SIM="./tiny-chat")
-    assert ran.code == 0, ran.error
-    found = results()
-    assert found["pass_power"]["1"]["value"] == 1.0
-    for role in ("agent", "user"):
-        usage = found["usage"][role]
-        assert usage["calls"] > 0
-        assert (usage["cost"], usage["unpriced_calls"]) == (0, 0)
-    assert "no price" not in ran.out + ran.error
-    assert "unpriced" not in ran.out + ran.error
-    assert ran.error.index("starting a server for tiny-chat (vllm)") < ran.error.index(
-        "tiny-chat is ready after"
-    )
-    record_of_first = load_rollout(bundle.folder / "runs" / found["rows"][0]["rollouts"][0]["file"])
-    assert {call.model for call in record_of_first.model_calls} == {"tiny-chat"}
-    assert len(starts(record)) == 1
-    assert all_gone(record)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("moment", ["loading", "playing"])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGTERM, "loading"), (signal.SIGKILL, "loading"),
+        (signal.SIGINT, "playing"), (signal.SIGKILL, "playing"),
+    ],
+)  # fmt: skip
 def test_no_server_outlives_the_command(
     start: Callable[..., subprocess.Popen[str]],
     model: Path,

@@ -11,9 +11,8 @@ from typing import Any
 import click
 import pytest
 from command import Finished
-from flight_bundle import GOLD, Bundle
 from stub_server import StubServer
-from tau_bench_file import RETAIL, RunResult, crash, write
+from tau_bench_file import RETAIL, RunResult
 
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli_commands.agent_eval import agent_eval as command
@@ -115,35 +114,3 @@ def test_other_spellings_are_hinted_at(agent_eval: Command) -> None:
     ran = agent_eval("task.jsonl", "--agent", "gold")
     assert ran.code == 2
     assert "unexpected extra argument (task.jsonl). This command takes only options" in ran.error
-
-
-def test_a_file_comes_back_as_a_report(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.rows({"actions": GOLD, "n_rollouts": 2})
-    ran = agent_eval(*shlex.split("-d task.jsonl --agent gold --format tau-bench --eval-id e"))
-    assert "runs/evals/e.tau-bench.json" in ran.out
-    theirs = "runs/evals/e.tau-bench.json"
-    ran = agent_eval(*shlex.split(f"-d task.jsonl --from-tau-bench {theirs} --json all.json"))
-    assert ran.code == 0, ran.err
-    assert "The bundle's rewards agree with them in 2 of 2 judged rollouts." in ran.out
-    whole = json.loads((bundle.folder / "all.json").read_text())
-    assert whole["agreement"]["compared"] == 2
-    assert whole["agreement"]["disagreements"] == []
-    trajectory = whole["rows"][0]["rollouts"][0]["trajectory"]
-    assert [call["name"] for call in trajectory["tool_calls"]] == ["create_booking", "pay_booking"]
-    assert trajectory["fields"]["actions"] == GOLD
-
-
-@pytest.mark.parametrize(
-    ("entries", "fault"),
-    [
-        ([{"task_id": 0}], "$[0].reward: Field required"),
-        ([crash(7, "x", "")], "$[0].task_id: the dataset has no task 7"),
-    ],
-)
-def test_a_file_that_does_not_fit_is_one_error(
-    agent_eval: Command, bundle: Bundle, entries: Any, fault: str
-) -> None:
-    write(bundle.folder / "bad.json", entries)
-    ran = agent_eval(*shlex.split("-d task.jsonl --from-tau-bench bad.json"))
-    assert (ran.code, ran.error.count("\n")) == (2, 1)
-    assert ran.error.startswith(f"Error: bad.json: {fault}")

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 from command import Finished, run_command
-from flight_bundle import Bundle, flight_bundle
-from planned_agent import change_log, evaluate, rows_of
-from stored_rollouts import edit, keep_first
+from flight_bundle import Bundle
+from planned_agent import evaluate, rows_of
+from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, compare, compare_with
 
@@ -25,20 +25,6 @@ def set_model(result: EvaluationResult, name: str) -> None:
     """Let the evaluation have had this model."""
     query = "UPDATE evaluation SET configuration = json_set(configuration, '$.model', ?)"
     edit(result.log_path, query, name)
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
-
-
-@pytest.fixture
-def command(bundle: Bundle) -> Command:
-    def run(*arguments: str | Path) -> Finished:
-        return run_command("compare", *arguments)
-
-    return run
 
 
 def test_a_better_evaluation_is_called_so_with_its_interval_and_rows(
@@ -80,29 +66,6 @@ def test_fail_if_worse_is_for_scripts(bundle: Bundle, command: Command) -> None:
     ran = command("new", "base", "--fail-if-worse")
     assert ran.code == 1
     assert "B is worse: -25.0 points" in ran.out
-
-
-def test_few_rows_are_called_a_hint_and_one_row_shows_nothing(bundle: Bundle, command: Command) -> None:
-    evaluate(bundle, "base", {"a": [1, 1], "b": [1, 1], "c": [1, 1]})
-    evaluate(bundle, "new", {"a": [0, 0], "b": [0, 0], "c": [0, 0]})
-    assert "(only 3 rows differ: with fewer than 6, take it for a hint)" in command("base", "new").out
-    evaluate(bundle, "single", {"a": [0, 0]})
-    ran = command("base", "single", "--fail-if-worse")
-    assert ran.code == 0
-    assert "no difference that 1 row can show: -100.0 points" in ran.out
-    assert "1 of 3 rows compared; left out:\n  2 only in A: b, c\n" in ran.out
-
-
-def test_an_unfinished_evaluation_is_compared_as_far_as_it_is(bundle: Bundle, command: Command) -> None:
-    evaluate(bundle, "base", BASE)
-    new = evaluate(bundle, "new", BETTER)
-    change_log(new, "row.1", final=False)
-    keep_first(new.log_path, 31)
-    ran = command("base", "new")
-    assert (ran.code, ran.error) == (0, "")
-    assert "interrupted, 8 rows, 27 of 32 rollouts" in ran.out
-    assert "7 of 8 rows compared; left out:\n  1 not run in B: row.1\n" in ran.out
-    assert "1 row compared with fewer judged rollouts than planned in B" in ran.out
 
 
 def test_changed_rows_are_told_and_compared_if_asked_for(bundle: Bundle, command: Command) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -48,19 +47,3 @@ def test_a_pipe_is_neither_waited_for_nor_replaced(base: Path, arguments: tuple[
     assert "pipe" in done.stderr
     assert len(done.stderr.splitlines()) <= 4
     assert (base.parent / "pipe").is_fifo()
-
-
-def test_changes_of_a_damaged_database_are_one_error(tmp_path: Path) -> None:
-    for name in ("base.db", "damaged.db"):
-        with sqlite3.connect(tmp_path / name) as connection:
-            connection.execute("CREATE TABLE t (x)")
-            connection.execute("INSERT INTO t VALUES (1)")
-        connection.close()
-    content = bytearray((tmp_path / "damaged.db").read_bytes())
-    content[4096:4200] = b"\xff" * 104
-    (tmp_path / "damaged.db").write_bytes(content)
-    command = [sys.executable, "-m", "reward_kit", "db", "changes", str(tmp_path / "damaged.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: ")
-    assert len(done.stderr.splitlines()) == 1

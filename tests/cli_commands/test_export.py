@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
-from command import Finished, run_command
-from flight_bundle import Bundle, flight_bundle
+from command import Finished
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate
-from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, load_rollout
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS
@@ -23,26 +20,11 @@ from reward_kit.errors import StorageError
 Command = Callable[..., Finished]
 CHOICE = f"one of {', '.join(FORMATS)}, rollouts"
 PLAN = {"a": [1, 0], "b": [1, 1]}
-LINE = [sys.executable, "-m", "reward_kit", "export"]
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 @pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return evaluate(bundle, "first", PLAN)
-
-
-@pytest.fixture
-def command(bundle: Bundle) -> Command:
-    def run(*arguments: str | Path) -> Finished:
-        return run_command("export", *arguments)
-
-    return run
 
 
 def test_lines_go_to_the_output_and_words_to_stderr(finished: EvaluationResult, command: Command) -> None:
@@ -104,25 +86,6 @@ def test_faults_of_usage_are_told_in_one_line(
     assert told in ran.error
     assert ran.error.splitlines()[-1].startswith("Error: ")
     assert finished.log_path.read_bytes() == before
-
-
-def test_a_lost_trajectory_is_told_in_one_line_and_no_file_is_left(
-    finished: EvaluationResult, command: Command
-) -> None:
-    edit(finished.log_path, "DELETE FROM trajectories WHERE rollout = ?", finished.outcomes[1].id)
-    ran = command("first", "--out", "lines.jsonl")
-    assert (ran.code, ran.out, ran.error.count("\n")) == (2, "", 1)
-    assert f"there is no rollout '{finished.outcomes[1].id}'" in ran.error
-    assert not list(Path().glob("*lines.jsonl*"))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_an_output_that_takes_no_more_is_told_in_one_line(finished: EvaluationResult) -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([*LINE, "first"], stdout=full, stderr=subprocess.PIPE, timeout=100, check=False)
-    assert done.returncode == 2
-    assert done.stderr.endswith(b"No space left on device\n")
-    assert done.stderr.count(b"\n") == 1
 
 
 def table(page: str, section: str) -> list[list[str]]:

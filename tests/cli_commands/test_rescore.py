@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, run_command
-from flight_bundle import GOLD, REWARD, TOOLS, Bundle, flight_bundle
+from command import Finished
+from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
@@ -30,16 +30,6 @@ TIMED = """
 """
 
 
-READS_THE_FILE = """
-import sqlite3
-
-def evaluate(messages, db, gold_db, end_goal_sql, **kwargs):
-    with sqlite3.connect(db.path) as played, sqlite3.connect(gold_db.path) as gold:
-        paid = [one.execute(end_goal_sql).fetchone()[0] for one in (played, gold)]
-    return {"score": 0.5 if paid == [1, 1] else 0.0}
-"""
-
-
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     made = flight_bundle(tmp_path)
@@ -51,14 +41,6 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 @pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return agent_eval(bundle.dataset, agent="gold", eval_id="first")
-
-
-@pytest.fixture
-def command(bundle: Bundle) -> Command:
-    def run(*arguments: str | Path) -> Finished:
-        return run_command("rescore", *arguments)
-
-    return run
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -163,15 +145,6 @@ def test_the_clock_stands_where_the_row_says_and_changes_count_from_the_base(
     assert [(one.now.reward, one.reason) for one in done.rollouts] == [(1.0, "2025-05-19 09:00:00 and 1 row")]
 
 
-def test_a_reward_has_the_files_of_its_databases(bundle: Bundle) -> None:
-    bundle.write("tools.py", TOOLS.replace('"flight_tools"', '"flight_tools", database="file"'))
-    bundle.write("reward.py", READS_THE_FILE)
-    played = agent_eval(bundle.dataset, agent="gold", eval_id="files")
-    assert [outcome.reward for outcome in played.outcomes] == [0.5] * 4
-    done = asyncio.run(rescore("files"))
-    assert [one.now.reward for one in done.rollouts] == [0.5] * 4
-
-
 def test_rows_are_as_they_are_now(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
     goal = "SELECT COUNT(*) > 0 FROM bookings WHERE passenger = 'Bob'"
     bundle.rows({"id": "a", "actions": GOLD, "end_goal_sql": goal}, {"id": "b", "actions": GOLD})
@@ -249,20 +222,3 @@ def test_a_new_evaluation_is_there_when_it_is_whole(
         "second.db",
         "second.json",
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--eval-id", "../q"), "--eval-id '../q' is not a valid file name. Use letters"),
-        (("--eval-id", "q" * 250), "--eval-id has 250 characters, which is too long for the name of a file"),
-        (("--timeout", "nan"), "--timeout must be more than 0, not nan"),
-    ],
-)
-def test_what_no_evaluation_can_be_judged_with_is_told_in_one_line(
-    finished: EvaluationResult, command: Command, options: tuple[str, ...], told: str
-) -> None:
-    ran = command(finished.log_path, *options)
-    assert ran.code == 2
-    assert ran.error.startswith(f"Error: {told}")
-    assert len(ran.error.splitlines()) == 1

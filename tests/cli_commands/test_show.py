@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import Finished, run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from planned_agent import evaluate
 from stored_rollouts import edit
 
@@ -24,22 +24,8 @@ PLAN = {"a": [1, 1], "b": [1, 0]}
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
-
-
-@pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return evaluate(bundle, "first", PLAN, usage={"calls": 1, "input_tokens": 9, "cost": 0.5})
-
-
-@pytest.fixture
-def command(bundle: Bundle) -> Command:
-    def run(*arguments: str | Path) -> Finished:
-        return run_command("show", *arguments)
-
-    return run
 
 
 def test_evaluations_are_listed_oldest_first(

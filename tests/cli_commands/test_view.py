@@ -8,28 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pytest
-from command import Finished, run_command
-from flight_bundle import Bundle, flight_bundle
+from command import Finished
+from flight_bundle import Bundle
 from planned_agent import evaluate
 
 VIEW = [sys.executable, "-m", "reward_kit", "view"]
 HREF = re.compile(r'href="([^"#]+)')
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
-
-
-def run(*arguments: str) -> Finished:
-    return run_command("view", *arguments)
 
 
 @contextmanager
@@ -71,20 +60,20 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         assert "Traceback" not in errors
 
 
-def test_pages_as_files_lead_to_each_other(bundle: Bundle) -> None:
+def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Callable[..., Finished]) -> None:
     result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
     evaluate(bundle, "second", {"b": [1]})
-    done = run("first", "--out", "pages")
+    done = command("first", "--out", "pages")
     assert (done.code, done.out, done.err) == (0, "5 pages, beginning with pages/index.html\n", "")
     written = {path for path in Path("pages").rglob("*") if path.is_file()}
     assert {path.stem for path in written} >= {f"roll_{one.id}" for one in result.outcomes}
     for path in written:
         for link in HREF.findall(path.read_text()):
             assert (path.parent / unquote(link)).resolve() in {one.resolve() for one in written}
-    assert run("--out", "pages").out.startswith("7 pages")
+    assert command("--out", "pages").out.startswith("7 pages")
 
 
-def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:
+def test_faults_are_one_line(bundle: Bundle, command: Callable[..., Finished], tmp_path: Path) -> None:
     evaluate(bundle, "first", {"a": [1]})
     evaluate(bundle, "other", {"a": [1]}, output_dir=str(tmp_path / "elsewhere"))
     Path("file").write_text("")
@@ -96,7 +85,7 @@ def test_faults_are_one_line(bundle: Bundle, tmp_path: Path) -> None:
             (["--port", port], f"cannot listen on 127.0.0.1 port {port}"),
             (["--out", "file"], "file"),
         ):
-            done = run(*arguments)
+            done = command(*arguments)
             assert done.code == 2, arguments
             assert words in done.err
             assert "Traceback" not in done.err

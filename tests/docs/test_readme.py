@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,25 +36,6 @@ def test_the_bundle_in_one_screen_passes_its_two_commands(
     output = run(page[last_file + 1], tmp_path, environment)
     assert "seat.1: 1 gold action gives reward 1; doing nothing gives 0" in output
     assert "gold: 4 of 4 judged rollouts passed" in output
-
-
-def test_the_tools_of_the_readme_refuse_a_taken_seat(tmp_path: Path, environment: dict[str, str]) -> None:
-    write_files(README, tmp_path)
-    script = """
-import asyncio
-from pathlib import Path
-from reward_kit.agent import Database
-from seat_task.tools import R
-
-async def main():
-    with Database.seed("base.db", Path("seat_task/seed.sql").read_text()) as base, base.fork() as db:
-        for _ in range(2):
-            print(await R.execute_tool("take_seat", {"number": 1, "passenger": "Ann"}, db))
-
-asyncio.run(main())
-"""
-    printed = subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, text=True, timeout=60)
-    assert printed.splitlines() == ["reserved", "Error: seat 1 is not free"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))

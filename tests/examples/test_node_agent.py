@@ -64,30 +64,3 @@ def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None
     }
     [last] = {one["messages"][-1]["content"] for one in played if one["row_id"] == "flight.payment.005"}
     assert last == "Booking 7F3A91C2 is paid."
-
-
-def test_it_books_for_a_user_who_tells_a_name(tmp_path: Path, agent: str) -> None:
-    (tmp_path / "traveller.py").write_text(
-        "LINES = ['My name is Alice', '###STOP###']\n"
-        "class Traveller:\n"
-        "    async def respond(self, rollout):\n"
-        "        return LINES[sum(line.speaker == 'user' for line in rollout.lines) - 1]\n"
-    )
-    row = ("--task-ids", "flight.booking.001", "--n-rollouts", "1")
-    done = evaluate(tmp_path, "--agent", agent, "--user", "traveller:Traveller", *row)
-    assert done.code == 0, done.err
-    [one] = trajectories(tmp_path)
-    assert (one["reward"], one["stop_reason"], one["turns"]) == (1.0, "user_stop", 2)
-    assert [call["name"] for call in one["tool_calls"]] == [
-        "search_flights",
-        "search_flights",
-        "create_booking",
-        "pay_booking",
-    ]
-
-
-def test_an_agent_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    done = evaluate(tmp_path, "--agent", "http://127.0.0.1:9", "--no-sim-user")
-    assert done.code == 2
-    (line,) = [line for line in done.error.splitlines() if line.startswith("Error: ")]
-    assert "no agent answers at http://127.0.0.1:9" in line

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
 from small_task import ScriptedUser, play, small_task
 from stub_server import Answer, StubServer, call, calls
 
@@ -86,28 +82,3 @@ async def test_a_terminal_tool_ends_it_in_the_middle_of_an_answer(
     assert finished.rollout.stop_reason == "terminal_tool"
     assert [found.name for found in finished.rollout.tool_calls] == ["ping", "transfer"]
     assert len(stub_llm.requests) == 1
-
-
-async def test_a_provider_that_is_down_is_no_fault_of_the_agent(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
-    stub_llm.script(MODEL, [Answer(status=429, error="slow down")])
-    finished = await play(small_task(tmp_path), example())
-    assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
-
-
-def test_the_commands_of_the_readme_play_the_flight_bundle(
-    stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for packages in FRAMEWORKS.values():
-        for package in packages:
-            pytest.importorskip(package, reason=f"{package} is not installed")
-    stub_llm.script(MODEL, lambda request, place: "Which flight?" if request.get("tools") else "###STOP###")
-    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    reward-kit (.+)$", readme, flags=re.MULTILINE)
-    assert len(commands) == 3
-    for command in commands:
-        arguments = [*shlex.split(command), "--max-tasks", "1", "-o", tmp_path]
-        ran = run_command(*arguments, cwd=EXAMPLES, env={**os.environ, "OPENAI_BASE_URL": stub_llm.url})
-        assert ran.code == 0, ran.err
-        assert "not judged" not in ran.out

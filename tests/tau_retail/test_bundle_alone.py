@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from command import run_command
 from places import BUNDLE
 
 if TYPE_CHECKING:
@@ -48,14 +48,7 @@ def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
         "outputs": ["53.43"],
     }
     (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", "--dataset", str(copy), "--agent", "gold"]
-    done = subprocess.run(
-        [*command, "--output-dir", str(tmp_path / "runs"), "--fail-under", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--agent", "gold", "--output-dir", str(tmp_path / "runs"), "--fail-under", "1"]
+    done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
     assert list(tmp_path.glob("runs/retail.cancel/roll_*.db"))

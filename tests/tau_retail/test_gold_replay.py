@@ -25,14 +25,6 @@ IDLE_IS_RIGHT = {
     "task_train.jsonl": {161, 214, 229, 288, 349},
 }
 """Where nothing is to be changed and nothing to be said."""
-REFUSED = {
-    "task_classic.jsonl": {2, 3, 4, 12, 13, 21, 35, 36, 37, 38, 39, 46, 47, 54, 55, 64, 67, 68, 106},
-    "task_dev.jsonl": set(),
-    "task_train.jsonl": {
-        *(24, 27, 81, 148, 161, 214, 229, 252, 253, 288, 314, 349, 351, 369, 376, 427, 431, 441, 469)
-    },
-}
-"""Where the original gold actions have a call that its tool refuses."""
 
 
 class Idle:
@@ -50,10 +42,6 @@ class Played:
     reward: float | None
     idle_reward: float | None
     calls: list[ToolCall]
-
-    @property
-    def statuses(self) -> set[str]:
-        return {call.status for call in self.calls}
 
 
 @functools.cache
@@ -102,19 +90,13 @@ def test_doing_nothing_is_paid_only_where_nothing_is_to_be_done(dataset: str, fo
     assert {task.idle_reward for task in results} == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("dataset", REFUSED)
-def test_refused_calls_are_those_of_the_benchmark(dataset: str, folder: Any) -> None:
-    results = played(dataset, folder)
-    assert {task.index for task in results if "refused" in task.statuses} == REFUSED[dataset]
-    assert set.union(*(task.statuses for task in results)) <= {"ok", "refused"}
-
-
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_each_gold_call_answers_as_the_second_implementation_does(
     dataset: str, folder: Any, data: Data
 ) -> None:
     compared = 0
     for task in played(dataset, folder):
+        assert {call.status for call in task.calls} <= {"ok", "refused"}
         copy = _with_own_customers(data, task.calls)
         for call in task.calls:
             if call.name in TOOLS:

@@ -316,21 +316,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_inspect_evals_is_fetched_once_and_kept(index: Path, out: Path, tmp_path: Path) -> None:
-    wheel = Wheel("0.0.1", write_wheel(index))
-    cache = tmp_path / "kept"
-    first = port("inspect-evals", out, wheel=wheel, cache=cache)
-    assert [file.name for file in cache.iterdir()] == [wheel.file_name]
-    (index / wheel.file_name).unlink()
-    second = port("inspect-evals", out.with_name("again"), wheel=wheel, cache=cache)
-    assert first.source.rows == second.source.rows
-    assert wheel.sha256 in (out / "README.md").read_text(encoding="utf-8")
-
-
-def test_inspect_evals_bundle_has_the_wheels_words_and_licences(
+def test_inspect_evals_is_fetched_once_with_its_words_and_licences(
     index: Path, out: Path, tmp_path: Path
 ) -> None:
-    port("inspect-evals", out, wheel=Wheel("0.0.1", write_wheel(index)), cache=tmp_path / "kept")
+    wheel, cache = Wheel("0.0.1", write_wheel(index)), tmp_path / "kept"
+    fetched = port("inspect-evals", out.with_name("first"), wheel=wheel, cache=cache)
+    assert [file.name for file in cache.iterdir()] == [wheel.file_name]
+    (index / wheel.file_name).unlink()  # it was kept
+    assert port("inspect-evals", out, wheel=wheel, cache=cache).source.rows == fetched.source.rows
+    assert wheel.sha256 in (out / "README.md").read_text(encoding="utf-8")
     assert (out / "LICENSE").read_text(encoding="utf-8") == LICENCE
     assert (out / "NOTICE").exists()
     with TaskBundle.load(out) as bundle:

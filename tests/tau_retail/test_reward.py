@@ -130,19 +130,6 @@ async def test_a_conversation_that_was_cut_off_is_worth_nothing(
         assert result.reason == f"the conversation was cut off: {stop_reason}"
 
 
-async def test_a_balance_that_came_back_as_a_float_is_another_balance(states: Any) -> None:
-    same_item = {"order_id": KETTLES, "item_ids": [GLASS], "new_item_ids": [GLASS]}
-    by_card = ("modify_pending_order_items", {**same_item, "payment_method_id": CARD})
-    there = ("modify_pending_order_payment", {"order_id": SHIRT, "payment_method_id": CARD})
-    db, gold = await states([there, CANCEL, by_card], [there, CANCEL])
-    result = evaluate([], db=db, gold_db=gold)
-    assert result.score == 0.0
-    untouched, touched = await states([], [there, CANCEL])
-    assert "payment_methods #gift_card_3749819 balance: expected 91.0, got 91" in (
-        evaluate([], db=untouched, gold_db=touched).reason
-    )
-
-
 @pytest.mark.parametrize("seed", range(2))
 async def test_verdict_on_random_pairs_is_that_of_the_benchmark_s_hash(
     base: Any, seeded_json: str, seed: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,23 +20,6 @@ SPLIT = {
     "task_classic.jsonl": "test",
     "task_dev.jsonl": "dev",
     "task_train.jsonl": "train",
-}
-CALLS = {  # as counted in the benchmark
-    "get_order_details": 171,
-    "get_product_details": 73,
-    "find_user_id_by_name_zip": 62,
-    "get_user_details": 59,
-    "return_delivered_order_items": 42,
-    "modify_pending_order_items": 39,
-    "exchange_delivered_order_items": 36,
-    "cancel_pending_order": 25,
-    "modify_pending_order_address": 24,
-    "find_user_id_by_email": 15,
-    "calculate": 14,
-    "modify_user_address": 11,
-    "list_all_product_types": 6,
-    "transfer_to_human_agents": 4,
-    "modify_pending_order_payment": 1,
 }
 CORRECTED_OUTPUTS = {34, 37, 38}
 
@@ -74,9 +56,7 @@ def test_every_gold_action_names_a_tool_and_all_its_arguments(dataset: str) -> N
                 assert set(action.arguments) == set(tools[action.name].schema["properties"]), task.row.id
 
 
-def test_gold_calls_of_the_original_test_tasks() -> None:
-    calls = Counter(action["name"] for row in rows("task_classic.jsonl") for action in names(row))
-    assert calls == CALLS
+def test_original_tasks_without_gold_calls() -> None:
     assert [row["metadata"]["index"] for row in rows("task_classic.jsonl") if not names(row)] == [24, 57]
 
 

@@ -72,17 +72,6 @@ async def test_a_forgotten_one_is_named_with_its_line_and_the_remedy() -> None:
     )
 
 
-async def test_a_task_that_has_not_begun_at_the_end_counts_as_forgotten() -> None:
-    left: list[asyncio.Task[Any]] = []
-
-    async def tool(db: Db) -> None:
-        left.append(asyncio.create_task(db.execute("a")))
-
-    with pytest.raises(MissingAwaitError, match=MISSING):
-        await call(tool)
-    assert await left[0] is None
-
-
 @pytest.mark.parametrize(
     ("use", "remedy"),
     [

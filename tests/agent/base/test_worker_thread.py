@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
-from threading import get_ident
 
 import pytest
 
@@ -45,20 +43,3 @@ async def test_the_callers_context_is_seen_and_not_changed() -> None:
 
     assert await in_thread(change) == "outside"
     assert VARIABLE.get() == "outside"
-
-
-def test_threads_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reward_kit.agent.base.worker_thread.IDLE_SECONDS", 0.05)
-    started = threading.Barrier(8)
-
-    async def use_eight() -> set[int]:
-        return set(
-            await asyncio.gather(*(in_thread(lambda: (started.wait(20), get_ident())[1]) for _ in range(8)))
-        )
-
-    used = asyncio.run(use_eight())
-    assert len(used) == 8
-    deadline = time.monotonic() + 20
-    while used & {thread.ident for thread in threading.enumerate()} and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not used & {thread.ident for thread in threading.enumerate()}
