@@ -15,9 +15,7 @@ from reward_kit import EvaluateResult
 from tau_retail_task.reward import evaluate
 from tau_retail_task.tools import R
 
-CARD, CREDIT = "gift_card_3749819", "credit_card_3577130"
-SHIRT, KETTLES = "#W1080318", "#W8557584"
-GLASS, CERAMIC = "9747045638", "8293778132"
+SHIRT = "#W1080318"
 
 CANCEL = ("cancel_pending_order", {"order_id": SHIRT, "reason": "no longer needed"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from task_rows import BUNDLE, DATASETS, Row, rows
+from task_rows import BUNDLE, DATASETS, rows
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 
@@ -22,11 +22,6 @@ SPLIT = {
     "task_train.jsonl": "train",
 }
 CORRECTED_OUTPUTS = {34, 37, 38}
-
-
-def names(row: Row) -> list[Any]:
-    """The gold actions of a row."""
-    return list(row["actions"])
 
 
 def differing(field: Any) -> set[int]:
@@ -57,14 +52,16 @@ def test_every_gold_action_names_a_tool_and_all_its_arguments(dataset: str) -> N
 
 
 def test_original_tasks_without_gold_calls() -> None:
-    assert [row["metadata"]["index"] for row in rows("task_classic.jsonl") if not names(row)] == [24, 57]
+    assert [row["metadata"]["index"] for row in rows("task_classic.jsonl") if not row["actions"]] == [24, 57]
 
 
 def test_metadata_tell_of_every_correction() -> None:
     told = {row["metadata"]["index"]: row["metadata"].get("correction", "") for row in rows("task.jsonl")}
     changed = differing(lambda row: (row["sim_user_prompt"], row["actions"], row["outputs"]))
     assert {index for index, text in told.items() if text} == changed
-    assert {index for index, text in told.items() if "Gold actions:" in text} == differing(names)
+    assert {index for index, text in told.items() if "Gold actions:" in text} == differing(
+        lambda row: row["actions"]
+    )
     assert {index for index, text in told.items() if "Outputs:" in text} == CORRECTED_OUTPUTS
     others = [row for dataset in DATASETS if dataset != "task.jsonl" for row in rows(dataset)]
     assert not any("correction" in row["metadata"] for row in others)
