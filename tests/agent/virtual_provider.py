@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import Caller, ask
@@ -122,34 +118,3 @@ class WindowLimit:
             return refused(retry_after=left if self.say_when else None)
         self._taken += 1
         return None
-
-
-class SlidingLimit:
-    """At most ``most`` requests within any ``seconds``; nothing says when the next may come, but ``wait``."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._accepted: deque[float] = deque([-math.inf] * most, maxlen=most)
-        self._seconds = seconds
-
-    @property
-    def wait(self) -> float:
-        """Seconds until the next may come."""
-        return max(0.0, self._accepted[0] + self._seconds - now())
-
-    def __call__(self) -> ModelError | None:
-        if self._accepted[0] > now() - self._seconds:
-            return refused()
-        self._accepted.append(now())
-        return None
-
-
-def played(provider: Provider, count: int, calls: int) -> float:
-    """Seconds that so many rollouts take, none of which fails."""
-
-    async def main() -> float:
-        begin = now()
-        results = await rollouts(provider, Limiter("stub", ceiling=100), count, calls)
-        assert results == [None] * count
-        return now() - begin
-
-    return simulate(main())

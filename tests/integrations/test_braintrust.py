@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 
 import pytest
-from reward_kit.adapters import braintrust as older_name
 
 from reward_kit import EvaluateResult, Message, reward_fn_to_scorer, reward_function, scorer_to_reward_fn
 
@@ -46,8 +45,3 @@ def test_a_reward_function_scores_a_dialogue():
     scorer = reward_fn_to_scorer(exact)
     assert scorer("2+2", 4, 4) == scorer(input="2+2", output="4", expected="4") == 1.0
     assert scorer("2+2", "5", "4") == scorer("2+2", "5", None) == 0.0
-
-
-def test_older_module_name():
-    assert older_name.scorer_to_reward_fn is scorer_to_reward_fn
-    assert older_name.reward_fn_to_scorer is reward_fn_to_scorer

@@ -32,7 +32,6 @@ def url(serve_app, monkeypatch):
         return RewardOutput(score=1.0, metrics={"m": 1.0})
 
     module.judge, module.broken, module.awaited = judge, broken, awaited
-    module.text = lambda messages, **kwargs: "good"
     monkeypatch.setitem(sys.modules, "users_rewards", module)
     monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
     monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
@@ -67,12 +66,6 @@ def test_an_error_is_500_with_its_text(url):
     generic_server.load_reward_function("users_rewards.broken")
     assert post(url).status_code == 500
     assert "mine" in post(url).json()["detail"]
-
-
-def test_what_is_no_result_is_not_valid(url):
-    generic_server.load_reward_function("users_rewards.text")
-    answer = post(url)
-    assert (answer.status_code, answer.json()["score"], answer.json()["is_score_valid"]) == (200, 0.0, False)
 
 
 def test_a_bad_body_is_422(url):

@@ -39,9 +39,3 @@ async def test_actions_alone_book_and_pay(tmp_path: Path) -> None:
     assert user.heard == ["Shall I book it?", "Booked and paid."]
     assert [call.name for call in finished.rollout.tool_calls] == ["create_booking", "pay_booking"]
     assert finished.rollout.messages[-2] == {"role": "assistant", "content": "Booked and paid."}
-
-
-async def test_a_thought_that_comes_all_the_same_is_kept_from_the_user(tmp_path: Path) -> None:
-    model = InProcessModel([f"Thought: secret\n{action('respond', content='Hello')}"])
-    rollout = (await play(small_task(tmp_path), load_agent("act")(), models={"agent": model})).rollout
-    assert rollout.messages[-1] == {"role": "assistant", "content": "Hello", "reasoning_content": "secret"}

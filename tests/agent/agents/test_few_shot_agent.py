@@ -43,12 +43,6 @@ async def test_five_examples_stand_behind_the_system_prompt(tmp_path: Path) -> N
     assert set(drawn) < set(EIGHT)
 
 
-async def test_a_seed_draws_the_same_examples_again_and_another_seed_others(tmp_path: Path) -> None:
-    first = await shown(tmp_path, EIGHT)
-    assert await shown(tmp_path, EIGHT) == first
-    assert len({await shown(tmp_path, EIGHT, seed=seed) for seed in range(5)}) > 1
-
-
 async def test_the_model_calls_tools_and_the_history_keeps_the_rows_own_prompt(tmp_path: Path) -> None:
     model = InProcessModel([wants(("ping", {})), "Done"])
     task = small_task(tmp_path, system_prompt="Sell flights.")
@@ -81,16 +75,12 @@ def test_both_forms_of_a_display_are_read(tmp_path: Path) -> None:
     ("line", "fault"),
     [
         ("{", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
         ("[1]", "[1] (a list), not an object"),
         ({"message": "x"}, 'has neither "messages_display" nor "messages"'),
         ({"messages_display": 5}, "not a text"),
-        ({"messages_display": " "}, "not a text"),
         ({"messages": []}, "not a conversation"),
-        ({"messages": "Hello"}, "not a conversation"),
         ({"messages": [{"role": "system", "content": "policy"}]}, "not a conversation"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]['role']"),
-        ({"messages": ["Hello"]}, "messages[0]"),
         ({"messages": [wants(("cancel", "{"))]}, "'arguments'"),
     ],
 )

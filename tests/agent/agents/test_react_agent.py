@@ -74,17 +74,6 @@ async def test_a_thought_never_reaches_the_user(tmp_path: Path) -> None:
     assert rollout.messages[2]["reasoning_content"] == "secret too\nsecret"
 
 
-async def test_the_transcript_goes_on_over_the_turns(tmp_path: Path) -> None:
-    rollout = await talk(tmp_path, [reply("Where to?"), action("ping"), reply("Done")], lines=["JFK"])
-    seen = rollout.models["agent"].seen
-    assert [message["role"] for message in seen[2]] == [
-        "system",
-        *("user", "assistant", "user", "assistant", "user"),
-    ]
-    assert seen[2][:4] == seen[1]
-    assert seen[1][3] == {"role": "user", "content": "JFK"}
-
-
 async def test_a_conversation_that_has_begun_is_told_as_text(tmp_path: Path) -> None:
     opening = [
         {"role": "user", "content": "Hi"},
@@ -97,15 +86,9 @@ async def test_a_conversation_that_has_begun_is_told_as_text(tmp_path: Path) -> 
     rollout = await talk(tmp_path, [reply("No")], task=small_task(tmp_path, initial_messages=opening))
     assert rollout.models["agent"].seen[0][1:] == [
         {"role": "user", "content": "Hi"},
-        {
-            "role": "assistant",
-            "content": 'Thought:\nGreet.\nAction:\n{"name": "respond", "arguments": {"content": "Hello!"}}',
-        },
+        {"role": "assistant", "content": reply("Hello!", "Greet.")},
         {"role": "user", "content": "Book"},
-        {
-            "role": "assistant",
-            "content": 'Thought:\nTwo things.\nAction:\n{"name": "ping", "arguments": {}}',
-        },
+        {"role": "assistant", "content": action("ping", "Two things.")},
         {"role": "user", "content": "API output: pong"},
         {
             "role": "assistant",
@@ -132,7 +115,6 @@ async def test_an_unusable_answer_is_told_to_the_model_and_costs_a_step(tmp_path
         "",
         "Action: " + "long " * 100,
         {"role": "assistant", "content": None, "reasoning_content": "all of it"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": None}]},
         wants(("respond", {})),
     ],
 )
@@ -149,7 +131,6 @@ async def test_unusable_answers_in_a_row_are_the_agents_error(tmp_path: Path, te
     [
         ('Action: {"name": "serch_flights", "arguments": {}}', "unknown_tool", "search_flights"),
         ('Action: {"name": "pay_booking", "arguments": [1]}', "invalid_arguments", "Error: "),
-        ('Action: {"name": "pay_booking", "arguments": "B1"}', "invalid_arguments", "JSON"),
         ('Action: {"name": "pay_booking", "arguments": {"booking_id": "\\ud83d"}}', "refused", "no such"),
         ("Action: ping", "ok", "pong"),
         ({"role": "assistant", "content": None, **wants(("ping", None))}, "ok", "pong"),

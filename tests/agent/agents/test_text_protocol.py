@@ -46,23 +46,16 @@ def test_a_thought_is_kept_apart_from_the_action() -> None:
         f"Action: {GET}",
         f"Thought: I look. Action: {GET}",
         f"**Thought:** hm\n**Action:** `{GET}`",
-        f"Thought 1: hm\nAction 1: {GET}",
         f"### Action:\n```json\n{GET}\n```\nNow I wait.",
         f"I will do this: {GET} and wait.",
         GET,
-        f"```\n{GET}\n```",
         "Action: {'name': 'get_order', 'arguments': {'id': '#W1',},}",
-        'Action: {"name": get_order, "arguments": {"id": "#W1"}}',
         'Action: {name: "get_order", arguments: {id: "#W1"}}',
         'Action: {"name": "get_order", "arguments": "{\\"id\\": \\"#W1\\"}"}',
-        'Action: {"name": "get_order", "parameters": {"id": "#W1"}}',
         'Action: {"name": "get_order", "id": "#W1"}',
         'Action: get_order\nAction Input: {"id": "#W1"}\nObservation:',
-        '- **Action**: `get_order`\n- **Action Input**: ```json\n{"id": "#W1"}\n```',
         'Action: get_order {"id": "#W1"}',
         'Action: get_order({"id": "#W1"})',
-        f"{{curly}} braces first\nAction: {GET}",
-        f"Action: nothing yet\nAction: {GET}",
         f"Action: {GET}\nThought: and then\nAction: {{'name': 'cancel', 'arg",
     ],
 )
@@ -73,13 +66,6 @@ def test_an_action_is_read_in_whatever_form_it_comes(text: str) -> None:
 def test_a_tools_own_argument_called_name_is_not_the_tool() -> None:
     assert called('Action: create_user\n{"name": "Bob"}') == ("create_user", {"name": "Bob"})
     assert called("Action: create_user\nAction Input: {'name': 'Bob'}") == ("create_user", {"name": "Bob"})
-
-
-@pytest.mark.parametrize("arguments", ["[1, 2]", "5", '"#W1"', "true"])
-def test_arguments_that_are_no_object_are_left_to_the_tool_to_refuse(arguments: str) -> None:
-    answer = read_answer(f'Action: {{"name": "get_order", "arguments": {arguments}}}', TOOLS)
-    assert isinstance(answer, Call)
-    assert answer.arguments == arguments.strip('"')
 
 
 def test_of_several_actions_the_last_one_counts() -> None:
@@ -100,19 +86,14 @@ def test_what_follows_a_made_up_result_is_cut_off(label: str) -> None:
     "action",
     [
         '{"name": "respond", "arguments": {"content": "Hello"}}',
-        '{"name": respond, "arguments": {"content": "Hello"}}',
         '{"name": "Respond", "arguments": {"text": "Hello"}}',
         '{"name": "respond", "arguments": {"message": "Hello", "tone": "kind"}}',
-        '{"name": "respond", "arguments": {"to_the_user": "Hello"}}',
         '{"name": "respond", "arguments": "Hello"}',
         '{"name": "respond", "arguments": "{\\"content\\": \\"Hello\\"}"}',
         '{"name": "respond", "arguments": {"content": [{"type": "text", "text": "Hello"}]}}',
         '{"name": "respond", "content": "Hello"}',
-        'respond {"content": "Hello"}',
         'respond\nAction Input: {"content": "Hello"}',
         '{"name": "respond", "arguments": {"content": "<think>secret</think>Hello"}}',
-        '{"name": "respond", "arguments": {"content": "Thought: secret\\nResponse: Hello"}}',
-        '{"name": "respond", "arguments": {"content": "Hello"}}}}',
         '{"name": "respond", "arguments": {"content": "Hello"}}\nAPI output: The user is glad.',
     ],
 )
@@ -134,12 +115,9 @@ def test_quotes_line_breaks_and_labels_inside_of_a_reply_belong_to_it() -> None:
     [
         ("Hello, {curly} friend!", "Hello, {curly} friend!", ""),
         ("Hello!\nThought: secret", "Hello!", "secret"),
-        ("Hello! Thought: secret", "Hello!", "secret"),
         ("Final Answer: Hello!", "Hello!", ""),
-        ("Food for thought: eat.", "Food for thought: eat.", ""),
         ("Thought: secret\nand more\nResponse: Hello!", "Hello!", "secret\nand more"),
         ("<think>secret</think>Hello!", "Hello!", "secret"),
-        ("secret</think>\nHello!", "Hello!", "secret"),
         ("Hello! <THINK>secret", "Hello!", "secret"),
     ],
 )
@@ -153,23 +131,14 @@ def test_text_without_any_action_is_said_without_its_thoughts(text: str, expecte
     ("text", "fault"),
     [
         ("", "empty"),
-        (" \n", "empty"),
-        ("null", "empty"),
         ("Thought: secret\n\nwith a second paragraph", "only a thought"),
         ("Action: do something", "no JSON object"),
-        ("Action: {}", 'no "name"'),
-        ('{"status": "pending"}', 'no "name"'),
         ('Action: {"name": "", "arguments": {}}', 'no "name"'),
-        ('Action: {"name": 5}', 'no "name"'),
         ('Action: [{"name": "get_order"}]', "a list"),
-        ('[{"name": "get_order"}]', "a list"),
         ('Action: {"name": "get_order", "arguments": {"id": "#W1"', "not closed"),
-        ('Let me see: {"name": "get_order", "argum', "not closed"),
         ('Action: {"name": "get_order" "arguments": {}}', "a comma is missing"),
         ('Action: {"name": "get_order", arguments {}}', "a colon is missing"),
-        ('Action: {"name": }', "a value or name is missing"),
         ('Action: {"name": "respond"}', "could be said"),
-        ('Action: {"name": "respond", "arguments": {"content": null}}', "could be said"),
         ('Action: {"name": "respond", "arguments": {"content": "Thought: secret"}}', "could be said"),
         ('Action: {"name": "respond", "arguments": "{\\"content\\": \\"Hel"}', "could be said"),
         ('Action: {"name": "cancel", "arguments": {"a": ' + "[" * 5000, "nested too deeply"),
@@ -193,7 +162,7 @@ PIECES = [
         "get_order",
     ),
     *("```json\n", "```", "<think>", "</think>", "()", '"name":', '"arguments":', '"content":', "name"),
-    *("None", "true", "NaN", "1e999", "\\u12"),
+    *("respond", "get_order", "None", "true", "NaN", "1e999", "\\u12"),
     *(GET, '{"name": "respond", "arguments": {"content": "Hi"}}', "9" * 5000, "**", "#", "-"),
 ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
+from small_task import InProcessModel, ScriptedUser, play, small_task, wants
 
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
 
@@ -28,32 +28,6 @@ async def test_tools_run_in_the_order_they_were_asked_for(tmp_path: Path) -> Non
     ]
     assert rollout.lines[-1].text == "Done"
     assert rollout.stop_reason == "agent_done"
-
-
-async def test_the_model_sees_its_calls_and_their_observations(tmp_path: Path) -> None:
-    rollout = await talk(tmp_path, [wants(("ping", {}), content="Wait"), "Done"])
-    seen = rollout.models["agent"].seen[1]
-    assert seen[1]["content"] == "Wait"
-    assert seen[1]["tool_calls"][0]["function"] == {"name": "ping", "arguments": "{}"}
-    assert seen[2] == {"role": "tool", "tool_call_id": "c0", "name": "ping", "content": "pong"}
-    assert [tool["function"]["name"] for tool in rollout.models["agent"].tools[1]] == list(airline().tools)
-
-
-async def test_broken_arguments_are_sent_back_to_be_mended(tmp_path: Path) -> None:
-    broken = wants(("create_booking", '{"flight_id": 1, "passenger": "Al'))
-    mended = wants(("create_booking", {"flight_id": 1, "passenger": "Alice"}), ids=["d"])
-    rollout = await talk(tmp_path, [broken, mended, "Done"])
-    error = rollout.models["agent"].seen[1][-1]["content"]
-    assert error.startswith("Error: ")
-    assert "JSON" in error
-    assert [call.status for call in rollout.tool_calls] == ["invalid_arguments", "ok"]
-    assert rollout.steps == 3
-
-
-async def test_a_tool_that_is_not_there_is_told_to_the_model(tmp_path: Path) -> None:
-    rollout = await talk(tmp_path, [wants(("serch_flights", {})), "Done"])
-    assert "search_flights" in rollout.models["agent"].seen[1][-1]["content"]
-    assert rollout.tool_calls[0].status == "unknown_tool"
 
 
 async def test_only_the_first_call_counts_where_one_at_a_time_is_asked_for(tmp_path: Path) -> None:
@@ -92,12 +66,8 @@ async def test_a_model_that_says_nothing_is_at_fault(tmp_path: Path) -> None:
     ("call", "status"),
     [
         ({"id": "a", "function": {"name": "ping", "arguments": None}}, "ok"),
-        ({"id": 5, "function": {"name": "ping", "arguments": {}}}, "ok"),
         ({"id": "a", "function": {"name": "ping", "arguments": [1]}}, "invalid_arguments"),
-        ({"id": "a", "function": {"name": "ping", "arguments": '{"a": '}}, "invalid_arguments"),
-        ({"id": "a", "function": {"name": None, "arguments": "{}"}}, "unknown_tool"),
         ({"id": "a", "function": None}, "unknown_tool"),
-        (None, "unknown_tool"),
     ],
 )
 async def test_a_malformed_call_is_told_to_the_model(tmp_path: Path, call: Any, status: str) -> None:
@@ -109,13 +79,7 @@ async def test_a_malformed_call_is_told_to_the_model(tmp_path: Path, call: Any, 
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "<think>secret</think>\nDone",
-        "secret</think>Done",
-        "Done <thinking>secret</thinking>",
-        "Done<think>secret",
-    ],
+    "content", ["<think>secret</think>\nDone", "secret</think>Done", "Done<think>secret"]
 )
 async def test_thoughts_in_the_text_are_kept_from_the_user(tmp_path: Path, content: str) -> None:
     answer = {"role": "assistant", "content": content, "reasoning_content": "well"}

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-import time
 import urllib.request
 from typing import Any
 
@@ -80,23 +79,10 @@ class Session:
         threading.Event().wait()
         return {}
 
-    def do_work(self, text: str) -> Line:
-        """So many model calls, a tenth of a second apart."""
-        for _ in range(int(text)):
-            time.sleep(0.1)
-            model_call(self.opened["rollout"], "openai/gpt-4o-mini", cost=0.0)
-        return completed("Worked.")
-
     def do_die(self, _: str) -> Line:
         sys.stderr.write(f"out of memory, key {os.environ.get('OPENAI_API_KEY')}\n")
         sys.stderr.flush()
         os._exit(3)
-
-    def do_babble(self, _: str) -> Line:
-        with LOCK:
-            sys.stdout.write("this is no JSON\n")
-            sys.stdout.flush()
-        return completed("never heard")
 
     def _call(self, name: str, arguments: Line) -> Line:
         headers = {"Authorization": f"Bearer {self.opened['token']}", "Content-Type": "application/json"}
@@ -133,11 +119,7 @@ def answer(sessions: dict[str, Session], message: Line) -> None:
     if message["op"] == "describe":
         lacking = json.loads(LACKING or "{}")
         trained = "FAKE_UNTRAINED" not in os.environ
-        answered = {
-            "trained": trained,
-            "untrained": [] if trained else ["*"],
-            "lacking": lacking,
-        }
+        answered = {"trained": trained, "untrained": [] if trained else ["*"], "lacking": lacking}
     elif message["op"] == "open":
         sessions[rollout] = Session(message)
     elif message["op"] == "turn":

@@ -28,24 +28,11 @@ async def test_its_commands_act_on_the_rollouts_database(opened: Any, talk: Any)
     book = use(("create_booking", {"flight_id": 1, "passenger": "Alice"}))
     finished = await talk(await opened(), book, "say Done")
     (call,) = finished.rollout.tool_calls
-    assert (call.name, call.arguments, call.status) == (
-        "create_booking",
-        {"flight_id": 1, "passenger": "Alice"},
-        "ok",
-    )
+    assert (call.name, call.status) == ("create_booking", "ok")
+    assert call.arguments == {"flight_id": 1, "passenger": "Alice"}
     assert [(change["table"], change["op"]) for change in call.changes] == [("bookings", "insert")]
-    assert [message["role"] for message in finished.rollout.messages[:4]] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-
-
-async def test_a_refusal_of_a_tool_is_text_for_the_agent(opened: Any, talk: Any) -> None:
-    finished = await talk(await opened(), use(("pay_booking", {"booking_id": "none"})))
-    assert finished.rollout.lines[1].text == "Error: no such booking"
-    assert finished.rollout.tool_calls[0].status == "refused"
+    roles = [message["role"] for message in finished.rollout.messages[:4]]
+    assert roles == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_model_calls_are_counted_with_tokens_and_cost_or_as_unpriced(opened: Any, talk: Any) -> None:
@@ -54,12 +41,8 @@ async def test_model_calls_are_counted_with_tokens_and_cost_or_as_unpriced(opene
     assert (usage.calls, usage.input_tokens, usage.cached_tokens) == (4, 400, 60)
     assert (usage.output_tokens, usage.reasoning_tokens) == (40, 4)
     assert (usage.cost, usage.unpriced_calls) == (0.5, 2)
-    assert [(call.turn, call.model, call.seconds) for call in finished.rollout.model_calls] == [
-        (1, "openai/gpt-4o-mini", 0.5),
-        (1, "hosted_vllm/mine", 0.5),
-        (2, "openai/gpt-4o-mini", 0.5),
-        (2, "hosted_vllm/mine", 0.5),
-    ]
+    made = [(call.turn, call.model, call.seconds) for call in finished.rollout.model_calls]
+    assert made == [(n, name, 0.5) for n in (1, 2) for name in ("openai/gpt-4o-mini", "hosted_vllm/mine")]
 
 
 async def test_a_terminal_tool_ends_the_rollout_and_nothing_more_is_said(opened: Any, talk: Any) -> None:
@@ -81,13 +64,6 @@ async def test_fastworkflows_steps_are_kept_where_the_user_does_not_hear_them(op
     assert finished.rollout.lines[1].text == "Thought about it."
 
 
-async def test_a_turn_that_ran_out_of_iterations_is_said_and_marked(opened: Any, talk: Any) -> None:
-    finished = await talk(await opened(), "exhausted This is as far as I got.")
-    reply = finished.rollout.messages[1]
-    assert reply["content"] == "This is as far as I got."
-    assert reply["reasoning_content"] == "[failed: max_iters_exhausted]"
-
-
 async def test_no_answer_is_the_agents_error(opened: Any, talk: Any) -> None:
     finished = await talk(await opened(), "exhausted ")
     assert finished.rollout.stop_reason == "agent_error"
@@ -99,11 +75,8 @@ async def test_no_answer_is_the_agents_error(opened: Any, talk: Any) -> None:
     ("fault", "reason", "setup"),
     [
         ("model LMRateLimitError 429", "infrastructure_error", False),
-        ("model LMTransportError 0", "infrastructure_error", False),
-        ("model LMInvalidRequestError 400", "infrastructure_error", False),
         ("model ContextWindowExceededError 400", "agent_error", False),
         ("model LMAuthError 401", "infrastructure_error", True),
-        ("model LMUnsupportedModelError 0", "infrastructure_error", True),
         ("tools URLError 0", "infrastructure_error", False),
         ("agent TypeError 0", "agent_error", False),
     ],
@@ -129,14 +102,6 @@ async def test_rollouts_at_once_keep_to_themselves_in_one_process(opened: Any, t
     turns = [finished.rollout.lines[-2].text for finished in (booked, other)]
     (pid,) = [worker.pid for worker in factory.pool.workers]
     assert turns == [f"turn 2 in process {pid}", f"turn 3 in process {pid}"]
-
-
-async def test_several_workers_share_the_rollouts(opened: Any, talk: Any) -> None:
-    factory = await opened(fastworkflow_workers=2)
-    played = await asyncio.gather(*(talk(factory, "count .") for _ in range(4)))
-    texts = sorted(finished.rollout.lines[1].text for finished in played)
-    pids = [worker.pid for worker in factory.pool.workers]
-    assert texts == sorted(f"turn 1 in process {pid}" for pid in pids * 2)
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("none", "null"), ("insights", '"Sell only seats."')])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +12,9 @@ from typing import Any
 
 import pytest
 from fake_home import make_home
+from flight_bundle import Bundle, flight_bundle
 
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.cli import main
 
 EXAMPLE = {
@@ -138,78 +137,40 @@ def test_check_finds_everything_in_place(home: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.fixture
-def small_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A bundle with the tool `take`; its rows say what the fake worker does. It lies where the test works."""
-    folder = tmp_path / "seat_task"
-    folder.mkdir()
-    (folder / "seed.sql").write_text(
-        "CREATE TABLE seats (number INTEGER PRIMARY KEY, taken INT DEFAULT 0);\n"
-        "INSERT INTO seats (number) VALUES (1), (2);\n"
-    )
-    (folder / "tools.py").write_text(
-        "from reward_kit.agent import ToolRegistry\n\nR = ToolRegistry('seats')\n\n\n"
-        "@R.tool('Take a seat', {'number': int})\nasync def take(number, db):\n"
-        "    await db.execute('UPDATE seats SET taken = 1 WHERE number = ?', [number])\n    return 'taken'\n"
-    )
-    lines = [
-        ("both", 'use [["take", {"number": 1}], ["take", {"number": 2}]]'),
-        ("one", 'use [["take", {"number": 1}]]'),
-        ("dies", "die ."),
-    ]
-    rows = [
-        {
-            "id": name,
-            "toolset": "seat_task.tools",
-            "initial_messages": [{"role": "user", "content": line}],
-            "end_goal_sql": "SELECT min(taken) FROM seats",
-        }
-        for name, line in lines
-    ]
-    (folder / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """The flight bundle, whose rows say what the fake worker does; the test works in the folder above it."""
+    made = flight_bundle(tmp_path)
     monkeypatch.chdir(tmp_path)
-    return folder
+    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home")))
+    return made
 
 
-def trajectories(folder: Path) -> list[dict[str, Any]]:
-    (path,) = (folder / "runs" / "evals").glob("*.db")
-    with contextlib.closing(sqlite3.connect(path)) as store:
-        return [json.loads(text) for (text,) in store.execute("SELECT json FROM trajectories")]
+def row(line: str) -> dict[str, Any]:
+    lines = [{"role": "user", "content": line}]
+    return {"id": line.split()[0], "initial_messages": lines, "end_goal_sql": "SELECT count(*) FROM bookings"}
 
 
-def results(folder: Path) -> dict[str, Any]:
-    (path,) = (folder / "runs" / "evals").glob("*.json")
-    return json.loads(path.read_text())
-
-
-def test_an_evaluation_runs_from_the_command_line(
-    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home", commands=["take"])))
-    options = ["-d", "seat_task", "--n-rollouts", "3", "--fastworkflow-workers", "2"]
-    assert main([*EVALUATION, *options, "--task-ids", "both,one", "--debug"]) == 0
-    found = results(tmp_path)
-    assert found["configuration"]["agent"] == "fastworkflow"
-    assert found["configuration"]["fastworkflow_policy"] == "none"
-    records = trajectories(tmp_path)
-    assert sorted((record["row_id"], record["reward"]) for record in records) == [
-        *[("both", 1.0)] * 3,
-        *[("one", 0.0)] * 3,
-    ]
-    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("runs/**/*") if path.is_file())
+def test_an_evaluation_runs_from_the_command_line(bundle: Bundle) -> None:
+    bundle.rows(row('use [["create_booking", {"flight_id": 1, "passenger": "Alice"}]]'), row("say Hello"))
+    options = ["-d", "flight_task", "--n-rollouts", "3", "--fastworkflow-workers", "2"]
+    assert main([*EVALUATION, *options, "--debug"]) == 0
+    (database,) = Path("runs/evals").glob("*.db")
+    result = load_evaluation(database)
+    assert result.configuration["agent"] == "fastworkflow"
+    assert result.configuration["fastworkflow_policy"] == "none"
+    rewards = sorted((outcome.row_id, outcome.reward) for outcome in result.outcomes)
+    assert rewards == [("say", 0.0)] * 3 + [("use", 1.0)] * 3
+    everything = b"".join(path.read_bytes() for path in Path("runs").rglob("*") if path.is_file())
     assert b"sk-test-0123456789abcdef" not in everything
 
 
-def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, small_bundle: Path) -> None:
-    home = make_home(tmp_path / "home", commands=["take"])
-    waits = json.loads((small_bundle / "task.jsonl").read_text().splitlines()[0])
-    waits["initial_messages"][0]["content"] = "hang ."
-    (small_bundle / "task.jsonl").write_text(json.dumps(waits))
+def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bundle) -> None:
+    bundle.rows(row("hang ."))
     pid_file = tmp_path / "pid"
-    program = home / "venv/bin/python"
+    program = tmp_path / "home/venv/bin/python"
     program.write_text(program.read_text().replace("exec", f'echo $$ > "{pid_file}"\nexec'))
     evaluation = subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", *EVALUATION, "-d", "seat_task"],
-        env={**os.environ, "REWARD_KIT_FASTWORKFLOW": str(home)},
+        [sys.executable, "-m", "reward_kit", *EVALUATION, "-d", "flight_task"],
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -61,19 +61,6 @@ async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any,
     assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
 
 
-async def test_the_other_rollouts_of_a_worker_that_hangs_can_be_played_again(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(turn=0.5, farewell=0.1))
-    _, other = await asyncio.gather(talk(factory, "hang ."), talk(factory, "work 20"))
-    assert other.rollout.stop_reason == "infrastructure_error"
-    assert "a turn of another rollout did not end" in other.rollout.stop_detail
-
-
-async def test_a_long_turn_that_goes_on_asking_models_is_left_alone(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(turn=1.0))
-    finished = await talk(factory, "work 15")  # a second and a half
-    assert finished.rollout.lines[1].text == "Worked."
-
-
 async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(opened: Any, talk: Any) -> None:
     factory = await opened()
     first = pid_of(factory)
@@ -81,12 +68,6 @@ async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(open
     assert finished.rollout.stop_reason == "timeout"
     assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
     assert pid_of(factory) == first
-
-
-async def test_a_worker_that_writes_something_else_is_ended(opened: Any, talk: Any) -> None:
-    finished = await talk(await opened(), "babble .")
-    assert finished.rollout.stop_reason == "infrastructure_error"
-    assert "wrote an invalid line" in finished.rollout.stop_detail
 
 
 async def test_a_worker_that_does_not_start_is_told_with_its_last_words(

@@ -19,7 +19,6 @@ from threading import Thread
 from typing import Any
 
 HELP = "Usage: transformers serve [OPTIONS] [FORCE_MODEL]"
-OLD_HELP = "Usage: transformers serve [OPTIONS]\n  --force-model TEXT"
 
 
 @dataclass
@@ -39,7 +38,6 @@ class Behaviour:
     dies_after: int | None = None
     child: bool = False
     answers: Any = field(default_factory=lambda: ["Hello."])
-    help: str = HELP
 
 
 def install(folder: Path, name: str, behaviour: Behaviour) -> Path:
@@ -93,7 +91,7 @@ def all_gone(record: Path) -> bool:
 
 def main(behaviour: Behaviour, record: str) -> None:
     if "--help" in sys.argv:
-        print(behaviour.help)
+        print(HELP)
         return
     child = subprocess.Popen(["sleep", "1000"]).pid if behaviour.child else None
     with Path(record).open("a") as file:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_server import OLD_HELP
 from model_files import model_folder
 
 from reward_kit.agent.models.local.backends import find_backend, tool_call_parser
@@ -42,13 +41,6 @@ def test_the_first_installed_program_for_its_kind_serves_a_model(
         installed(program)
     path = folder if kind == "folder" else gguf
     assert command(path) == [*expected.format(path).split(), *ADDRESS]
-
-
-def test_earlier_releases_of_transformers_take_the_model_as_an_option(
-    folder: Path, installed: Install
-) -> None:
-    installed("transformers", help=OLD_HELP)
-    assert command(folder) == ["transformers", "serve", "--force-model", "/link", *ADDRESS]
 
 
 def test_the_python_package_serves_a_file_where_there_is_no_llama_server(
@@ -93,15 +85,6 @@ def test_vllm_is_told_how_the_model_writes_tool_calls(
     assert tool_call_parser(LocalFile.find(str(folder))) == parser
     told = ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
     assert command(folder)[5:-4] == told
-
-
-def test_ones_own_parser_is_the_only_one(
-    tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed("vllm")
-    folder = model_folder(tmp_path / "model", template="<tool_call>")
-    monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--enable-auto-tool-choice --tool-call-parser=pythonic")
-    assert command(folder)[9:] == ["--enable-auto-tool-choice", "--tool-call-parser=pythonic"]
 
 
 def fault_of(path: Path) -> str:

@@ -39,12 +39,6 @@ def test_with_a_provider_or_an_address_a_path_is_the_name_at_that_server(folder:
     assert names_local_model(str(folder), model_args={"top_p": 0.9})
 
 
-def test_the_results_name_the_last_part_of_the_path(folder: Path, gguf: Path) -> None:
-    assert LocalFile.find(f"{folder}/").name == "tiny-chat"
-    assert LocalFile.find(f"{folder}/../tiny-chat").name == "tiny-chat"
-    assert LocalFile.find(str(gguf)).name == "tiny-q4.gguf"
-
-
 def test_a_snapshot_of_the_hubs_cache_has_the_models_name(folder: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "models--Qwen--Qwen3-8B" / "snapshots" / "b968826d"
     snapshot.parent.mkdir(parents=True)
@@ -66,12 +60,6 @@ def test_a_folder_without_config(folder: Path) -> None:
     assert f"Name the file itself: {folder / 'q8.gguf'}" in fault_of(folder)
     (folder / "adapter_config.json").write_text("{}")
     assert "an adapter, not a whole model" in fault_of(folder)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
-def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text)
-    assert "config.json is not a JSON object" in fault_of(folder)
 
 
 def test_a_folder_without_weights(folder: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from virtual_provider import answer, now, refused, unreachable
+from virtual_provider import answer, now, refused
 from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion
@@ -72,16 +72,6 @@ class TestWithALimiter:
         assert given.seconds == pytest.approx(0.2)
         assert given.waited == pytest.approx(model.asked[1] - model.asked[0] - 0.1)
 
-    def test_calls_that_go_one_by_one_have_waited_for_those_before_them(self) -> None:
-        async def main() -> list[Completion]:
-            limiter, model = Limiter("stub", ceiling=1), Model(None)
-            calls = (ask_model(model.attempt, retries=0, backoff=1.0, limiter=limiter) for _ in range(3))
-            return await asyncio.gather(*calls)
-
-        given = simulate(main())
-        assert [one.waited for one in given] == pytest.approx([0.0, 0.1, 0.2])
-        assert [one.seconds for one in given] == pytest.approx([0.1] * 3)
-
     def test_being_refused_by_a_provider_that_answers_others_is_no_retry(self) -> None:
         model = Model(*[refused(429, retry_after=1.0)] * 9, None)
         ask(model, retries=1, limiter=True, before=1)
@@ -95,11 +85,6 @@ class TestWithALimiter:
         with pytest.raises(ModelError) as raised:
             ask(Model(bad), limiter=True, before=1)
         assert type(raised.value) is ModelError
-
-    def test_an_outage_is_waited_out_whatever_the_number_of_retries(self) -> None:
-        model = Model(*[unreachable()] * 12, None)
-        ask(model, retries=2, limiter=True)
-        assert len(model.asked) == 13
 
     def test_without_retries_nothing_is_asked_twice(self) -> None:
         model = Model(refused(429, retry_after=1.0), None)

@@ -94,11 +94,3 @@ async def test_a_refused_connection_may_come_back(client: str) -> None:
         fault = await fault_of(client, url)
     assert fault.fault == f"cannot connect to {url}: connection refused"
     assert (type(fault), fault.retryable, fault.no_answer) == (ModelError, True, "connection")
-
-
-@CLIENTS
-async def test_so_may_a_name_that_is_not_known(client: str) -> None:
-    fault = await fault_of(client, "http://no-such-server.invalid/v1")
-    assert fault.fault.startswith("cannot connect to http://no-such-server.invalid/v1: ")
-    assert "name" in fault.fault.rpartition(": ")[2]
-    assert (type(fault), fault.retryable, fault.no_answer) == (ModelError, True, "connection")

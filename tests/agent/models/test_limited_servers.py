@@ -16,8 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.models import outage, rate_limits
-from reward_kit.agent.models.concurrency import START
 from reward_kit.agent.runner.progress import NoProgress
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
@@ -122,20 +119,13 @@ def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, 
     return verdict
 
 
-def date_in(seconds: float) -> str:
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
-
-
 @pytest.mark.parametrize(
     ("client", "wait"),
     [
         ("direct", lambda left: {"Retry-After": f"{left:.3f}"}),
         ("litellm", lambda left: {"Retry-After": "nan", "retry-after-ms": f"{left * 1e3:.0f}"}),
-        ("litellm", lambda left: {}),
-        ("direct", lambda left: {"Retry-After": date_in(-100)}),
-        ("direct", lambda left: {"Retry-After": "soon"}),
     ],
-    ids=["seconds", "milliseconds", "nothing", "past", "words"],
+    ids=["seconds", "milliseconds"],
 )
 def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
     bundle: Bundle, stub_llm: StubServer, client: str, wait: Callable[[float], dict[str, str]]
@@ -145,35 +135,8 @@ def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
     assert len(server.refused) <= 2 * ROLLOUTS * CALLS
 
 
-@pytest.mark.parametrize(("client", "good"), [("litellm", 0), ("direct", 10)])
-def test_no_call_comes_before_the_pause_is_over_and_then_not_all_at_once(
-    bundle: Bundle, stub_llm: StubServer, client: str, good: int
-) -> None:
-    ends: list[float] = []
-
-    def verdict(now: float) -> Answer | None:
-        if len(server.arrivals) > good and (not ends or now < ends[0]):
-            ends.append(now + 1.0) if not ends else None
-            return Answer(status=429, error="slow down", headers={"Retry-After": f"{ends[0] - now:.3f}"})
-        return None
-
-    server = Server(stub_llm, verdict)
-    check_all_judged(run(bundle, client=client), server)
-    end = server.arrivals[0] + ends[0]
-    # those under way: each of the good answers before may have let one more in
-    assert len([at for at in server.arrivals if server.refused[0] <= at < end]) <= START + good
-    after = [at for at in server.arrivals if at >= end]
-    assert len(after) > ROLLOUTS / 2
-    assert len([at for at in after if at < after[0] + 0.05]) <= START
-
-
 @pytest.mark.parametrize(
-    ("client", "fault"),
-    [
-        ("litellm", Answer(drop=True)),
-        ("direct", Answer(status=500, error="boom")),
-        ("direct", Answer(status=503)),
-    ],
+    ("client", "fault"), [("litellm", Answer(drop=True)), ("direct", Answer(status=500, error="boom"))]
 )
 def test_an_outage_midway_costs_no_rollout(
     bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
@@ -241,64 +204,21 @@ def test_requests_and_tokens_per_minute_reach_the_limiter(
     assert most <= 19
 
 
-def test_waiting_for_the_provider_takes_nothing_of_a_rollouts_time(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
-    def verdict(now: float) -> Answer | None:
-        if len(server.arrivals) > 5 and now < 2.0:
-            return Answer(status=429, headers={"Retry-After": f"{2.0 - now:.3f}"})
-        return None
-
-    server = Server(stub_llm, verdict)
-    result = run(bundle, timeout=1.8)
-    assert {outcome.stop_reason for outcome in result.outcomes} == {"user_stop"}
-
-
-@pytest.mark.parametrize(("client", "provider"), [("direct", "openai"), ("litellm", "anthropic")])
-def test_an_answer_that_says_nothing_is_left_holds_calls_back(
-    bundle: Bundle, stub_llm: StubServer, client: str, provider: str
-) -> None:
+def test_an_answer_that_says_nothing_is_left_holds_calls_back(bundle: Bundle, stub_llm: StubServer) -> None:
     said: list[float] = []
 
     def verdict(now: float) -> Answer | None:
         if len(server.arrivals) != 10:
             return None
         said.append(server.arrivals[-1])
-        headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.2s"}
-        if provider == "anthropic":
-            reset = datetime.now(UTC) + timedelta(seconds=1.2)
-            headers = {
-                "anthropic-ratelimit-requests-remaining": "0",
-                "anthropic-ratelimit-requests-reset": reset.isoformat(),
-            }
+        headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "0.8s"}
         return Answer(content="Wait.", headers=headers)
 
     server = Server(stub_llm, verdict)
-    result = run(bundle, client=client, max_concurrency=1)  # so that no other call is on its way then
+    result = run(bundle, max_concurrency=1)  # so that no other call is on its way then
     assert all(outcome.judged for outcome in result.outcomes)
-    assert not [at for at in server.arrivals if said[0] < at < said[0] + 1.2]
-    assert len([at for at in server.arrivals if at >= said[0] + 1.2]) >= 20
-
-
-@pytest.mark.parametrize(
-    ("client", "fault"),
-    [
-        ("direct", Answer(status=502, body=b"<html><body><h1>502 Bad Gateway</h1></body></html>")),
-        ("direct", Answer(status=409, error="conflict")),
-        ("litellm", Answer(status=408, error="timed out")),
-        ("litellm", Answer(body=b"")),
-        ("direct", Answer(body=b'{"id": "x", "choices": []}')),
-        ("direct", Answer(body=b'{"error": {"message": "the upstream broke", "code": 502}}')),
-    ],
-    ids=["html", "409", "408", "empty", "no-choices", "error-in-200"],
-)
-def test_failures_now_and_then_are_made_up_for_and_counted_nowhere(
-    bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
-) -> None:
-    server = Server(stub_llm, lambda now: fault if len(server.arrivals) % 9 == 0 else None)
-    notes = Notes()
-    check_all_judged(run(bundle, notes, client=client, max_concurrency=8), server)
-    assert notes.texts == []
+    assert not [at for at in server.arrivals if said[0] < at < said[0] + 0.8]
+    assert len([at for at in server.arrivals if at >= said[0] + 0.8]) >= 20
 
 
 def start(bundle: Bundle, *options: str) -> subprocess.Popen[str]:

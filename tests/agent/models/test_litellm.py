@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent.models.litellm import LiteLLMModel, check_model, remote_model
-from reward_kit.agent.models.litellm_library import import_litellm, read_answer, sent_messages
+from reward_kit.agent.models.litellm_library import import_litellm, sent_messages
 from reward_kit.errors import ModelError, ModelSetupError
 
 NAME = "gpt-4o-mini"
 HELLO = [{"role": "user", "content": "Hello"}]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look",
-            "description": "Look",
-            "parameters": {"type": "object", "properties": {"where": {"type": "string"}}},
-        },
-    }
-]
+PARAMETERS = {"type": "object", "properties": {"where": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look", "parameters": PARAMETERS}}]
 
 
 def model(**options: Any) -> LiteLLMModel:
@@ -61,25 +54,6 @@ async def test_an_answer_comes_with_its_tokens_and_its_cost(stub_llm: StubServer
     assert completion.seconds > 0.0
 
 
-@pytest.mark.parametrize(
-    ("name", "is_priced"),
-    [
-        ("anthropic/claude-sonnet-9", False),
-        ("gemini/gemini-9-pro", False),
-        ("anthropic/claude-sonnet-4-5", True),
-    ],
-)
-def test_a_price_of_nothing_is_none_unless_the_table_says_so(name: str, is_priced: bool) -> None:
-    """LiteLLM says that some models cost nothing which it does not know."""
-    litellm = import_litellm()
-    provider, _, model = name.partition("/")
-    usage = litellm.Usage(prompt_tokens=100, completion_tokens=10, total_tokens=110)
-    answer = litellm.ModelResponse(model=model, usage=usage)
-    answer.choices = [litellm.Choices(message=litellm.Message(content="Hi"))]
-    used = read_answer(answer, model, provider).usage
-    assert (used.unpriced_calls, used.cost > 0) == (0 if is_priced else 1, is_priced)
-
-
 async def test_temperature_seed_tools_and_further_arguments_reach_the_server(stub_llm: StubServer) -> None:
     stub_llm.script(NAME, ["Hi"])
     asked = model(temperature=0.3, model_args={"top_p": 0.5})
@@ -102,20 +76,6 @@ async def test_reasoning_is_handed_back_with_the_history(stub_llm: StubServer) -
     assert stub_llm.requests[1]["messages"][1]["reasoning_content"] == "I had better look"
 
 
-@pytest.mark.parametrize("extra", [{"refusal": "I must not"}, {"reasoning": "Hm."}, {"my_field": 1}])
-async def test_fields_of_litellms_own_are_kept_and_not_sent(
-    stub_llm: StubServer, extra: dict[str, Any]
-) -> None:
-    """Strict servers refuse fields that they do not know."""
-    answer = Answer(content="Hi")
-    answer.message = extra
-    stub_llm.script(NAME, [answer, "Hi again"])
-    first = (await model().complete(HELLO)).message
-    assert first["provider_specific_fields"]
-    await model().complete([*HELLO, first, *HELLO])
-    assert not any("provider_specific_fields" in one for one in stub_llm.requests[1]["messages"])
-
-
 @pytest.mark.parametrize("provider", ["gemini", "anthropic", "vertex_ai"])
 def test_who_wants_them_back_gets_them(provider: str) -> None:
     messages = [
@@ -134,51 +94,6 @@ async def test_a_refused_key_is_told_once_and_not_shown(stub_llm: StubServer) ->
     assert "OPENAI_API_KEY" in str(error)
     assert NAME in str(error)
     assert "sk-test" not in str(error)
-
-
-@pytest.mark.parametrize("status", [403, 404])
-async def test_a_denied_or_unknown_model_is_not_asked_again(stub_llm: StubServer, status: int) -> None:
-    error = await failure(stub_llm, Answer(status=status, error="no such thing"))
-    assert isinstance(error, ModelSetupError)
-    assert len(stub_llm.requests) == 1
-    assert f"HTTP {status}" in str(error)
-    assert "no such thing" in str(error)
-
-
-@pytest.mark.parametrize("status", [408, 529])
-async def test_a_fault_that_lasts_is_raised_after_the_last_attempt(stub_llm: StubServer, status: int) -> None:
-    error = await failure(stub_llm, Answer(status=status, error="busy"), retries=2)
-    assert len(stub_llm.requests) == 3
-    assert error.retryable
-    assert error.status == status
-    assert "busy" in str(error)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"null", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{}]}', b"<html>gateway</html>"],
-    ids=["empty", "null", "list", "object", "no choice", "empty choice", "html"],
-)
-async def test_an_answer_that_makes_no_sense_is_asked_for_again(stub_llm: StubServer, body: bytes) -> None:
-    stub_llm.script(NAME, ["Hi"])
-    stub_llm.fail(NAME, Answer(body=body), times=2)
-    completion = await model(retries=2).complete(HELLO)
-    assert completion.message["content"] == "Hi"
-    error = await failure(stub_llm, Answer(body=body), retries=1)
-    assert error.retryable
-    assert error.status is None
-    assert "cannot be read" in str(error)
-
-
-@pytest.mark.parametrize("client", ["direct", "litellm"])
-async def test_a_server_that_hangs_up_was_reached(stub_llm: StubServer, client: str) -> None:
-    stub_llm.fail(NAME, Answer(drop=True), times=9)
-    asked = remote_model(NAME, client=client, retries=1, backoff=0.0)
-    with pytest.raises(ModelError) as caught:
-        await asked.complete(HELLO)
-    await asked.close()
-    assert f"{stub_llm.url} closed the connection without a whole answer" in str(caught.value)
-    assert (caught.value.retryable, caught.value.no_answer) == (True, "broken off")
 
 
 @pytest.mark.parametrize("client", ["direct", "litellm"])
@@ -229,7 +144,6 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "provider", "variable"),
     [
         ("openai/gpt-4o", None, "OPENAI_API_KEY"),
-        ("gpt-4o", None, "OPENAI_API_KEY"),
         ("llama-3", "groq", "GROQ_API_KEY"),
         ("anthropic/claude-sonnet-4-5", None, "ANTHROPIC_API_KEY"),
     ],
@@ -247,23 +161,12 @@ def test_a_blank_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["OPENAI_API_KEY"] == " "
 
 
-@pytest.mark.usefixtures("no_keys")
-def test_an_address_without_a_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelSetupError, match=r"'10\.0\.0\.7:80/v1' has no http://"):
-        check_model("openai/gpt-4o", model_args={"api_base": "10.0.0.7:80/v1", "api_key": "sk-given"})
-    monkeypatch.setenv("OPENAI_API_BASE", "127.0.0.1:18123/v1")
-    with pytest.raises(ModelSetupError, match=r"has no http://.*Write http://127\.0\.0\.1:18123/v1"):
-        check_model("openai/gpt-4o")
-
-
 @pytest.mark.parametrize(
     ("name", "provider", "text"),
     [
         ("home-made", None, "Name its provider as well: provider/home-made, such as openai/home-made"),
         ("opnai/gpt-4o", None, "Did you mean openai"),
-        ("gpt-4o", "opnai", "Did you mean openai"),
         ("", None, "no model is named"),
-        ("openai/", None, "Write openai/model"),
     ],
 )
 def test_an_unknown_model_is_told_with_a_remedy(name: str, provider: str | None, text: str) -> None:
@@ -277,17 +180,21 @@ def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest
         check_model("anthropic/claude-sonnet-4-5", model_args={"logit_bias": {}})
 
 
-def test_the_library_is_imported_when_needed_and_leaves_logging_as_it_was() -> None:
-    program = (
-        "import logging, sys; import reward_kit.agent.models.litellm as llm\n"
-        "import reward_kit.agent.rollout.orchestrator\n"
-        "assert 'litellm' not in sys.modules\n"
-        "for name in ('LiteLLM', 'httpx'): logging.getLogger(name).setLevel(logging.INFO)\n"
-        "try: llm.check_model('nonsense')\n"
-        "except Exception as error: assert 'unknown model' in str(error)\n"
-        "assert 'litellm' in sys.modules\n"
-        "levels = {logging.getLogger(name).level for name in ('LiteLLM', 'httpx')}\n"
-        "assert (levels, logging.root.filters) == ({logging.INFO}, [])\n"
+def test_importing_the_library_leaves_logging_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in, which LiteLLM resembles in this."""
+    (tmp_path / "litellm.py").write_text(
+        "import logging\n"
+        "for name in ('LiteLLM', 'httpx'): logging.getLogger(name).setLevel(logging.DEBUG)\n"
+        "logging.root.addFilter(print)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    del sys.modules["litellm"]
+    loggers = [logging.getLogger(name) for name in ("LiteLLM", "httpx")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "level", logging.INFO)
+    before = list(logging.root.filters)
+    assert import_litellm.__wrapped__().__file__ == str(tmp_path / "litellm.py")
+    assert ([logger.level for logger in loggers], logging.root.filters) == ([logging.INFO] * 2, before)

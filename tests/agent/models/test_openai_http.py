@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer
 
-from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.types import Completion, Message
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
@@ -19,16 +18,8 @@ from reward_kit.errors import ModelError, ModelSetupError
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look",
-            "description": "Löök",
-            "parameters": {"type": "object", "properties": {}},
-        },
-    }
-]
+PARAMETERS = {"type": "object", "properties": {}}
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Löök", "parameters": PARAMETERS}}]
 HISTORY: list[Message] = [
     {"role": "system", "content": 'Be kind.\n\u2028 "So" ☃ 🛫'},
     {"role": "user", "content": "Hello"},
@@ -67,59 +58,38 @@ LOOK = {"name": "look", "arguments": '{"where": "up"}'}
 ANSWERS = {
     "text": body(says()),
     "nothing": body(says(None)),
-    "a field more": body(says(mood="fine")),
     "refusal": body(says(None, refusal="I must not")),
-    "no refusal": body(says(refusal=None, annotations=[])),
     "reasoning": body(says(reasoning_content="I think")),
     "thoughts in the text": body(says("<think>I am</think>Hi")),
     "one call": body(wants(LOOK), reason="tool_calls"),
     "calls and text": body({**wants(LOOK, LOOK), "content": "Let me see"}, reason="tool_calls"),
     "calls, and stop": body(wants(LOOK)),
-    "no calls": body(says(tool_calls=[])),
     "broken arguments": body(wants({"name": "look", "arguments": "{broken"}), reason="tool_calls"),
     "arguments as an object": body(wants({"name": "look", "arguments": {"where": "up"}})),
     "no arguments": body(wants({"name": "look", "arguments": None})),
-    "calls with an index": body(wants(LOOK, index=0)),
     "calls with more": body(wants(LOOK, extra_content={"google": {"thought_signature": "x"}})),
     "cut off": body(says("Hi, I am"), reason="length"),
     "filtered": body(says(""), reason="content_filter"),
-    "another reason": body(says(), reason="eos"),
     "no reason": body(says(), reason=None),
-    "fields of the answer": body(says(), service_tier="default", system_fingerprint="fp"),
     "no role": body({"content": "Hi"}),
     "nothing but the text": Answer(body=b'{"choices": [{"message": {"content": "Hi"}}]}'),
-    "two choices": body(
-        says(), choices=[{"index": n, "message": says(f"{n}"), "finish_reason": "stop"} for n in (0, 1)]
-    ),
     "cached and reasoning tokens": body(
         says(),
-        {
-            **USAGE,
+        USAGE
+        | {
             "prompt_tokens_details": {"cached_tokens": 400, "audio_tokens": 0},
-            "completion_tokens_details": {
-                "reasoning_tokens": 50,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-            },
+            "completion_tokens_details": {"reasoning_tokens": 50, "audio_tokens": 0},
         },
     ),
-    "tokens of sound": body(says(), {**USAGE, "prompt_tokens_details": {"audio_tokens": 10}}),
     "all tokens cached": body(says(), {**USAGE, "prompt_tokens_details": {"cached_tokens": 1000}}),
     "no tokens": body(says(), {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
     "no usage": body(says(), None),
     "fewer than no tokens": body(says(), {**USAGE, "prompt_tokens": -100_000}),
-    "usage of another server": body(
-        says(), {**USAGE, "prompt_cache_hit_tokens": 10, "prompt_cache_miss_tokens": 990}
-    ),
     "another model answers": body(says(), model="gpt-4o-2024-08-06"),
     "an unknown model answers": body(says(), model="local-7b"),
-    "no model answers": body(says(), model=None),
-    "an empty error": body(says(), error={"message": "", "code": None}),
     "an error in it": body(says(), error={"message": "overloaded", "code": 502}),
-    "an error without a number": body(says(), error={"message": "overloaded"}),
     "an error in words": Answer(body=b'{"error": {"message": "slow down", "code": "rate_limit"}}'),
     "no choices": body(says(), choices=[]),
-    "choices are null": body(says(), choices=None),
     "not JSON": Answer(body=b"<html>Bad gateway</html>"),
     "nothing at all": Answer(body=b""),
 }
@@ -132,11 +102,9 @@ FAULTS = {
         status=400, error="This model's maximum context length is 8 tokens", code="context_length_exceeded"
     ),
     "bad request": Answer(status=400, error="Invalid 'tools[0]'"),
-    "too large": Answer(status=413, error="Too large"),
     "server": Answer(status=500, error="Ouch"),
     "gateway": Answer(status=502, body=b"<html>Bad gateway</html>"),
     "overloaded": Answer(status=529, error="Overloaded"),
-    "odd": Answer(status=418, error="I am a teapot"),
     "hangs up": Answer(drop=True),
 }
 
@@ -213,16 +181,6 @@ async def test_content_in_parts_is_read(stub_llm: StubServer, content: Any, said
     assert (direct.usage.input_tokens, direct.usage.cost > 0) == (1000, True)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [5, [{"type": "text", "text": 5}], [{"type": "text"}], {"text": "Hi"}, ["Hi"], [{"type": "image_url"}]],
-)
-async def test_content_that_is_none_is_told(stub_llm: StubServer, content: Any) -> None:
-    (_, direct), _ = await both(stub_llm, body(says(None) | {"content": content}))
-    assert isinstance(direct, ModelError)
-    assert "the answer cannot be read" in str(direct)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 async def test_an_answer_without_end_is_not_taken_in(stub_llm: StubServer, packed: bool) -> None:
     answer = body(says("x" * (LONGEST_ANSWER + 1)))
@@ -237,27 +195,10 @@ async def test_an_answer_without_end_is_not_taken_in(stub_llm: StubServer, packe
     await model.close()
 
 
-async def test_a_key_in_the_name_of_the_model_is_not_passed_on(
-    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711")
-    for completion in (await both(stub_llm, body(says(), model="for-canary-4711")))[0]:
-        assert isinstance(completion, Completion)
-        assert completion.model == f"for-{HIDDEN}"
-
-
 async def test_an_error_in_a_choice_is_no_empty_answer(stub_llm: StubServer) -> None:
-    failed = json.dumps(
-        {
-            "choices": [
-                {
-                    "finish_reason": "error",
-                    "error": {"code": 502, "message": "upstream broke off"},
-                    "message": {"role": "assistant", "content": ""},
-                }
-            ]
-        }
-    )
+    message = {"role": "assistant", "content": ""}
+    error = {"code": 502, "message": "upstream broke off"}
+    failed = json.dumps({"choices": [{"finish_reason": "error", "error": error, "message": message}]})
     (_, direct), _ = await both(stub_llm, Answer(body=failed.encode()))
     assert isinstance(direct, ModelError)
     assert (direct.status, direct.retryable) == (502, True)
@@ -271,11 +212,8 @@ async def test_a_fault_means_the_same(stub_llm: StubServer, name: str) -> None:
     assert isinstance(direct, ModelError)
     assert str(direct) == str(slow)
     assert type(direct) is type(slow)
-    assert (direct.status, direct.retryable, direct.retry_after) == (
-        slow.status,
-        slow.retryable,
-        slow.retry_after,
-    )
+    for name in ("status", "retryable", "retry_after"):
+        assert getattr(direct, name) == getattr(slow, name)
 
 
 @pytest.mark.parametrize(
@@ -285,17 +223,8 @@ async def test_a_fault_means_the_same(stub_llm: StubServer, name: str) -> None:
         {"tools": TOOLS, "seed": 7, "parallel_tool_calls": False},
         {"seed": 7, "temperature": 0.0},
         {"temperature": 0.3, "model_args": {"top_p": 0.5, "stop": ["a"], "max_tokens": 5, "user": "me"}},
-        {
-            "model_args": {"tool_choice": "auto", "frequency_penalty": 0.1, "logit_bias": {"5": 1}},
-            "tools": TOOLS,
-        },
-        {
-            "model_args": {
-                "max_completion_tokens": 9,
-                "presence_penalty": 0.2,
-                "extra_headers": {"X-Mine": "1"},
-            }
-        },
+        {"model_args": {"tool_choice": "auto", "logit_bias": {"5": 1}}, "tools": TOOLS},
+        {"model_args": {"max_completion_tokens": 9, "extra_headers": {"X-Mine": "1"}}},
     ],
 )
 @pytest.mark.parametrize("messages", [HELLO, HISTORY], ids=["hello", "history"])
@@ -304,11 +233,9 @@ async def test_a_request_says_the_same(
 ) -> None:
     _, (slow, direct) = await both(stub_llm, ANSWERS["text"], messages, **options)
     assert direct == slow
-    headers = [
-        {name.lower(): value for name, value in given.items()} for given in stub_llm.request_headers[-2:]
-    ]
+    headers = [{name.lower(): value for name, value in given.items()} for given in stub_llm.request_headers]
     for name in ("authorization", "content-type", "accept", "x-mine"):
-        assert headers[0].get(name) == headers[1].get(name)
+        assert headers[-2].get(name) == headers[-1].get(name)
 
 
 async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) -> None:
@@ -318,22 +245,13 @@ async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) 
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["gpt-4o", "gpt-4.1-nano", "gpt-4-turbo-2024-04-09", "home-made", "qwen3", "deepseek-chat"],
+    "name", ["gpt-4o", "gpt-4.1-nano", "gpt-4-turbo-2024-04-09", "home-made", "qwen3", "deepseek-chat"]
 )
 async def test_a_call_costs_the_same(stub_llm: StubServer, name: str) -> None:
     usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 300}}
     (slow, direct), _ = await both(stub_llm, body(says(), usage, model=name), name=name)
     assert isinstance(slow, Completion)
     assert direct == slow
-
-
-def test_an_answer_without_choices_says_so(stub_llm: StubServer) -> None:
-    empty = {"object": "chat.completion", "model": "gpt-4o-mini", "choices": [], "usage": USAGE}
-    stub_llm.script("gpt-4o-mini", [Answer(body=json.dumps(empty).encode())])
-    asked = remote_model("openai/gpt-4o-mini", client="direct", retries=0)
-    with pytest.raises(ModelError, match="the answer cannot be read: it has no choices"):
-        asyncio.run(asked.complete(HELLO))
 
 
 def test_a_redirect_is_not_followed(stub_llm: StubServer) -> None:

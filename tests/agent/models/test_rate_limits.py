@@ -18,7 +18,7 @@ from reward_kit.agent.models.limiter import Limiter
 from reward_kit.agent.models.rate_limits import Bucket
 
 
-@pytest.mark.parametrize("rpm", [1, 3, 10, 59, 60, 200, 3000])
+@pytest.mark.parametrize("rpm", [1, 10, 59, 3000])
 def test_no_minute_has_more_requests_than_allowed_nor_are_they_in_a_heap(rpm: int) -> None:
     provider = Provider(latency=0.5)
     limiter = Limiter("stub", ceiling=500, rpm=rpm)

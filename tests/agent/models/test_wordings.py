@@ -6,45 +6,31 @@ import json
 from typing import Any
 
 import pytest
-from stub_server import Answer, StubServer
 
 from reward_kit.agent.models.errors import named_wait, quota_used_up, refuses_input
-from reward_kit.agent.models.litellm import remote_model
-from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
-NAME = "openai/gpt-4o-mini"
-HELLO = [{"role": "user", "content": "Hello"}]
 TOO_LONG = {
     "OpenAI": "This model's maximum context length is 8192 tokens.",
-    "OpenAI, configured": "Input tokens exceed the configured limit of 272000 tokens.",
     "OpenAI, responses": "Your input exceeds the context window of this model.",
     "Anthropic": "prompt is too long: 213462 tokens > 200000 maximum",
-    "Anthropic, with max_tokens": "input length and `max_tokens` exceed context limit: 199211 + 20000",
     "llama.cpp": "the request exceeds the available context size (4096 tokens), try increasing it",
     "llama-cpp-python": "Requested tokens (5000) exceed context window of 4096",
     "LM Studio": "The number of tokens to keep from the initial prompt is greater than the context length",
     "SGLang": "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
-    "SGLang, total": "Requested token count exceeds the model's maximum context length of 8192 tokens.",
     "vLLM": "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
-    "vLLM, other": "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
     "TGI": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 inputs",
-    "TGI, input": "Input validation error: `inputs` must have less than 1000 tokens. Given: 1500",
     "Mistral": "Prompt contains 65673 tokens, too large for model with 32768 maximum context length",
     "Cohere": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.",
     "Bedrock": "Input is too long for requested model.",
-    "Bedrock, Titan": "Too many input tokens. Max input tokens: 8192, request input token count: 9279",
     "Gemini": "The input token count (1594712) exceeds the maximum number of tokens allowed (1048576).",
-    "Copilot": "prompt token count of 200000 exceeds the limit of 128000",
     "xAI": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
     "Kimi": "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
     "Cerebras": "Please reduce the length. Current length is 9000 while limit is 8192",
-    "Fireworks": "The prompt is too long: 140000, model maximum context length: 131071",
     "DashScope": "Range of input length should be [1, 30720]",
 }
 OTHER = [
     "Invalid 'user': string too long. Expected a string with maximum length 64.",
     "max_tokens is too large: 99999. This model supports at most 16384 completion tokens.",
-    "Invalid 'tools': array too long. Expected an array with maximum length 128.",
     "Unsupported value: 'temperature' does not support 0.2 with this model.",
     "Invalid value for 'max_tokens': it must be less than 4096",
     "Unknown parameter: 'context_length'.",
@@ -61,16 +47,6 @@ def test_a_conversation_that_is_too_long_is_recognised(status: int, said: str) -
 @pytest.mark.parametrize("said", OTHER)
 def test_other_bad_requests_are_not_taken_for_one(said: str) -> None:
     assert not refuses_input(400, said)
-
-
-@pytest.mark.parametrize("client", ["direct", "litellm"])
-async def test_it_ends_the_call_at_once(stub_llm: StubServer, client: str) -> None:
-    stub_llm.fail(NAME.partition("/")[2], Answer(status=400, error=TOO_LONG["llama.cpp"]), times=9)
-    asked = remote_model(NAME, client=client)
-    with pytest.raises(ModelInputError, match="refuses the conversation"):
-        await asked.complete(HELLO)
-    await asked.close()
-    assert len(stub_llm.requests) == 1
 
 
 def google(quota: str, delay: str | None, said: str = "") -> str:
@@ -92,10 +68,8 @@ MINUTE, DAY = (
     ("said", "used_up", "seconds"),
     [
         (google(MINUTE, "7s"), False, 7.0),
-        (google(MINUTE, None), False, None),
         (google(MINUTE, "6s", " Please retry in 7.25s."), False, 7.25),
         (google(DAY, None), True, None),
-        (google(DAY, "43200s"), True, 43200.0),
         (google(DAY, "12s"), False, 12.0),
         ("You exceeded your current quota. Please retry in 320.5ms.", False, 0.3205),
         ("You exceeded your current quota. Please retry in 11h3m2.5s.", True, 39782.5),
@@ -108,17 +82,3 @@ MINUTE, DAY = (
 def test_a_quota_that_comes_back_soon_is_a_limit(said: str, used_up: bool, seconds: float | None) -> None:
     assert quota_used_up(said) is used_up
     assert named_wait(said) == (None if seconds is None else pytest.approx(seconds))
-
-
-@pytest.mark.parametrize("client", ["direct", "litellm"])
-@pytest.mark.parametrize(("quota", "delay"), [(MINUTE, "7s"), (DAY, None)])
-async def test_googles_limit_of_a_minute_is_no_end(
-    stub_llm: StubServer, client: str, quota: str, delay: str | None
-) -> None:
-    stub_llm.fail(NAME.partition("/")[2], Answer(status=429, body=google(quota, delay).encode()), times=9)
-    asked = remote_model(NAME, client=client, retries=0)
-    with pytest.raises(ModelError) as caught:
-        await asked.complete(HELLO)
-    await asked.close()
-    assert isinstance(caught.value, ModelSetupError) == (quota == DAY)
-    assert caught.value.retry_after == (7.0 if quota == MINUTE else None)

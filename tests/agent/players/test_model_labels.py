@@ -21,11 +21,6 @@ async def silent(rollout):
 
 async def asking(rollout):
     return (await rollout.complete()).message
-
-
-async def broken(rollout):
-    rollout.stop("infrastructure_error", "no network")
-    return ""
 """
 
 

@@ -56,11 +56,3 @@ def test_an_agent_that_was_edited_is_imported_anew(bundle: Bundle, tmp_path: Pat
 def test_a_file_in_place_of_a_module_is_told_with_the_name_that_is_meant(bundle: Bundle, spec: str) -> None:
     with pytest.raises(BundleError, match=r"agents\.py is a file\. Name the module: agents:Agent\."):
         agent_eval(bundle.dataset, agent=spec, user="none")
-
-
-def test_an_agent_that_was_not_edited_stays_as_it_is(bundle: Bundle, tmp_path: Path) -> None:
-    (tmp_path / f"{NAMES[0]}.py").write_text(AGENT)
-    (tmp_path / f"{NAMES[1]}.py").write_text("WORD = 'one'\n")
-    assert said(bundle) == "one"
-    sys.modules[NAMES[0]].WORD = "kept"
-    assert said(bundle) == "kept"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import web
 from http_stub_agent import Door, StubAgent, serving
 from small_task import BOOKED, seeded, small_task
 
@@ -114,13 +114,6 @@ class TestATurn:
             {"role": "user", "content": "And a window seat"},
         ]
 
-    async def test_the_end_is_told(self, tmp_path):
-        finished, stub = await play(tmp_path, book)
-        [closed] = stub.closed
-        assert closed["event"] == "closed"
-        assert (closed["rollout"]["id"], closed["stop_reason"]) == (finished.rollout.id, "agent_done")
-        assert "door" not in closed
-
     async def test_reasoning_is_kept_in_the_history_and_not_said(self, tmp_path):
         async def thinks(turn: dict[str, Any], door: Door) -> dict[str, Any]:
             return {"reply": "Hello", "reasoning": "be polite"}
@@ -140,13 +133,8 @@ class TestATurn:
 
     async def test_usage_is_counted(self, tmp_path):
         async def counted(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            priced = {
-                "model": "my-llm",
-                "input_tokens": 100,
-                "output_tokens": 20,
-                "cost": 0.25,
-                "seconds": 1.5,
-            }
+            tokens = {"input_tokens": 100, "output_tokens": 20}
+            priced = {"model": "my-llm", **tokens, "cost": 0.25, "seconds": 1.5}
             return {"reply": "Hello", "usage": [priced, {"input_tokens": 7, "cached_tokens": 3}]}
 
         finished, stub = await play(tmp_path, counted)
@@ -169,35 +157,19 @@ class TestATurn:
         assert finished.rollout.messages[-1]["role"] == "tool"
         assert finished.rollout.usage["agent"].input_tokens == 5
 
-    async def test_text_that_is_not_valid_unicode_reaches_the_agent_and_comes_back(self, tmp_path):
-        async def echo(turn: dict[str, Any], door: Door) -> Any:
-            return web.Response(text='{"reply": "half \\ud83d"}', content_type="application/json")
-
-        finished, _ = await play(tmp_path, echo, user=Lines("next"))
-        assert finished.rollout.stop_reason == "user_stop"
-
 
 class TestUnusableAnswers:
     @pytest.mark.parametrize(
         ("body", "told"),
         [
             ("<html>", "is not JSON"),
-            ("[" * 100_000, "is not JSON"),
-            ("[]", "is not a JSON object"),
             ("{}", "no reply"),
             ('{"reply": null}', "no reply"),
             ('{"reply": "  "}', "empty reply"),
-            ('{"reply": ["a"]}', "has reply: input should be a valid string"),
             ('{"reply": "a", "done": "yes"}', "has done: input should be a valid boolean"),
-            ('{"reply": "a", "usage": [1]}', "has usage.0: input should be"),
             (
                 '{"reply": "a", "usage": [{"input_tokens": -1}]}',
                 "usage.0.input_tokens: input should be greater than",
-            ),
-            ('{"reply": "a", "usage": [{"cost": NaN}]}', "usage.0.cost: input should be a finite"),
-            (
-                '{"reply": "a", "usage": [{"cost": 1e300}]}',
-                "usage.0.cost: input should be less than or equal",
             ),
         ],
     )
@@ -247,34 +219,6 @@ class TestNoAnswer:
         finished, stub = await play(tmp_path, script, timeout=0.3)
         assert finished.rollout.stop_reason == "timeout"
         assert stub.closed[0]["stop_reason"] == "timeout"
-
-    async def test_a_call_that_is_left_running_is_undone_at_the_end(self, tmp_path):
-        calls: list[asyncio.Task[Any]] = []
-        http = ClientSession()  # outlives the turn
-
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            door.http = http
-            calls.append(asyncio.ensure_future(door.call("hang")))
-            while not (await door.look())["steps"]:  # noqa: ASYNC110 - the other end is behind HTTP
-                await asyncio.sleep(0.01)
-            return {"reply": "I did not wait."}
-
-        finished, _ = await play(tmp_path, script)
-        assert finished.rollout.stop_reason == "agent_done"
-        assert await finished.database.fetch_val("SELECT count(*) FROM flights") == 2
-        assert [call.status for call in finished.rollout.tool_calls] == ["failed"]
-        assert (await calls[0])["stopped"] == "agent_done"
-        await http.close()
-
-    async def test_an_agent_that_hangs_after_the_end_is_left_behind(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("reward_kit.agent.agents.http_agent.LAST_WORDS", 0.1)
-
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            await door.call("transfer")
-            await asyncio.sleep(60)
-
-        finished, _ = await play(tmp_path, script, timeout=None)
-        assert finished.rollout.stop_reason == "terminal_tool"
 
 
 class TestBeforeTheRun:

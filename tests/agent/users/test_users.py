@@ -7,29 +7,18 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, flight_bundle
-from small_task import InProcessModel, play, small_task, wants
+from small_task import InProcessModel, small_task, wants
 
-from reward_kit.agent import agent_eval, load_agent, load_user
-from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent import agent_eval, load_agent
 from reward_kit.agent.players.names import user_of
 from reward_kit.agent.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
 
-
-async def conversation(
-    folder: Path, agent: list[Any], user: list[Any], **fields: Any
-) -> tuple[Any, InProcessModel]:
-    """Play agent and user on in-process models; the rollout, and the user's model."""
-    models = {"agent": InProcessModel(agent), "user": InProcessModel(user)}
-    task = small_task(folder, **{"sim_user_prompt": "You are Alice {and} you want a seat.", **fields})
-    finished = await play(task, ToolCallingAgent(), user=load_user("llm")(), models=models)
-    return finished.rollout, models["user"]
+USER = "llm"
 
 
-async def test_the_user_speaks_first_as_if_it_had_been_greeted(tmp_path: Path) -> None:
-    rollout, model = await conversation(
-        tmp_path, ["Where to?"], ["I want a seat", "###STOP###"], initial_messages=[]
-    )
+async def test_the_user_speaks_first_as_if_it_had_been_greeted(conversation: Any) -> None:
+    rollout, model = await conversation(["Where to?"], ["I want a seat", "###STOP###"], initial_messages=[])
     system, greeting = model.seen[0]
     assert system["role"] == "system"
     assert "You are Alice {and} you want a seat." in system["content"]
@@ -38,12 +27,10 @@ async def test_the_user_speaks_first_as_if_it_had_been_greeted(tmp_path: Path) -
     assert rollout.messages[0] == {"role": "user", "content": "I want a seat"}
 
 
-async def test_the_user_hears_what_is_said_aloud_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_user_hears_what_is_said_aloud_and_nothing_else(conversation: Any) -> None:
     thinking = {**wants(("ping", {}), content="aside"), "reasoning_content": "secret"}
     reply = {"role": "assistant", "content": "Where to?", "reasoning_content": "secret"}
-    _, model = await conversation(
-        tmp_path, [thinking, reply, "Done"], ["JFK", "###STOP###"], system_prompt="policy"
-    )
+    _, model = await conversation([thinking, reply, "Done"], ["JFK", "###STOP###"], system_prompt="policy")
     assert [(message["role"], message["content"]) for message in model.seen[1][1:]] == [
         ("user", GREETING),
         ("assistant", "Book me a flight"),
@@ -55,8 +42,8 @@ async def test_the_user_hears_what_is_said_aloud_and_nothing_else(tmp_path: Path
     assert "policy" not in str(model.seen)
 
 
-async def test_an_empty_line_is_asked_for_again(tmp_path: Path) -> None:
-    rollout, model = await conversation(tmp_path, ["Done"], ["", "  ###STOP###  "])
+async def test_an_empty_line_is_asked_for_again(conversation: Any) -> None:
+    rollout, model = await conversation(["Done"], ["", "  ###STOP###  "])
     assert rollout.stop_reason == "user_stop"
     assert rollout.messages[-1]["content"] == "###STOP###"
     assert len(model.seen) == 2
@@ -78,40 +65,13 @@ def test_each_agent_gets_the_user_that_fits(
     assert user_of(small_task(tmp_path, sim_user_prompt=prompt).row, agent) == expected
 
 
-OWN = """
-class Polite:
-    async def respond(self, rollout):
-        return "Please"
-
-def make():
-    return Polite()
-
-ready = Polite()
-nothing = 3
-
-class Mute:
-    pass
-
-def broken():
-    raise ValueError("out of order")
-"""
-
-
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a module with agents in the working directory."""
     name = f"own_agents_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(OWN)
+    (tmp_path / f"{name}.py").write_text("nothing = 3")
     monkeypatch.chdir(tmp_path)
     return name
-
-
-@pytest.mark.parametrize("attribute", ["Polite", "make", "ready"])
-async def test_an_agent_of_ones_own_is_found_in_the_working_directory(
-    tmp_path: Path, own_module: str, attribute: str
-) -> None:
-    agent = load_agent(f"{own_module}:{attribute}")()
-    assert (await play(small_task(tmp_path), agent)).rollout.lines[-1].text == "Please"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +88,7 @@ def test_an_agent_that_cannot_be_found_is_told(own_module: str, spec: str, fault
         load_agent(spec.format(own=own_module))
 
 
-@pytest.mark.parametrize("strategy", ["react", "verify", "reflection"])
+@pytest.mark.parametrize("strategy", ["react", "verify"])
 def test_a_user_that_a_model_plays_asks_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -140,7 +100,7 @@ def test_a_user_that_a_model_plays_asks_for_one(
         agent_eval(str(bundle.dataset), agent="gold", user=strategy, output_dir=str(tmp_path / "runs"))
 
 
-@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+@pytest.mark.parametrize("strategy", ["llm", "verify"])
 def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -153,7 +113,7 @@ def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(
     assert ends == {"talk": ("user_stop", True), "single": ("agent_done", False)}
 
 
-@pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
+@pytest.mark.parametrize("strategy", ["llm", "verify"])
 def test_a_user_with_no_part_in_any_row_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
