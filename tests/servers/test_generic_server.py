@@ -12,7 +12,7 @@ import types
 import pytest
 import requests
 
-from reward_kit import EvaluateResult, RewardOutput, generic_server, reward_function
+from reward_kit import EvaluateResult, generic_server, reward_function
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -28,10 +28,7 @@ def url(serve_app, monkeypatch):
     def broken(messages, **kwargs):
         raise LookupError("mine")
 
-    async def awaited(messages, **kwargs):
-        return RewardOutput(score=1.0, metrics={"m": 1.0})
-
-    module.judge, module.broken, module.awaited = judge, broken, awaited
+    module.judge, module.broken = judge, broken
     monkeypatch.setitem(sys.modules, "users_rewards", module)
     monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
     monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
@@ -55,11 +52,6 @@ def test_a_loaded_function_answers(url):
     assert health == {"status": "ok", "reward_function": "users_rewards.judge"}
     answer = EvaluateResult(**post(url, ground_truth="x", kwargs={"weight": 3}).json())
     assert (answer.score, answer.reason) == (0.5, f"{MESSAGES} x {{'weight': 3}}")
-
-
-def test_async_functions_and_reward_outputs(url):
-    generic_server.load_reward_function("users_rewards.awaited")
-    assert post(url).json()["metrics"]["m"]["score"] == 1.0
 
 
 def test_an_error_is_500_with_its_text(url):

@@ -126,26 +126,6 @@ async def test_unusable_answers_in_a_row_are_the_agents_error(tmp_path: Path, te
     assert [message["role"] for message in rollout.messages[2:]] == ["assistant", "tool"]
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "told"),
-    [
-        ('Action: {"name": "serch_flights", "arguments": {}}', "unknown_tool", "search_flights"),
-        ('Action: {"name": "pay_booking", "arguments": [1]}', "invalid_arguments", "Error: "),
-        ('Action: {"name": "pay_booking", "arguments": {"booking_id": "\\ud83d"}}', "refused", "no such"),
-        ("Action: ping", "ok", "pong"),
-        ({"role": "assistant", "content": None, **wants(("ping", None))}, "ok", "pong"),
-    ],
-)
-async def test_a_call_that_fails_is_told_to_the_model(
-    tmp_path: Path, text: Any, status: str, told: str
-) -> None:
-    rollout = await talk(tmp_path, [text, reply("Done")])
-    assert [call.status for call in rollout.tool_calls] == [status]
-    assert told in rollout.models["agent"].seen[1][-1]["content"]
-    assert rollout.stop_reason == "agent_done"
-    json.dumps(rollout.messages, ensure_ascii=False).encode()
-
-
 async def test_native_tool_calls_are_taken_as_actions(tmp_path: Path) -> None:
     native = wants(("ping", {}), ("transfer", {}), content="Let me see")
     spoken = wants(("respond", {"content": "Done"}), content="<think>hm</think>")

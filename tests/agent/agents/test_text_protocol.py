@@ -30,16 +30,6 @@ def said(text: str) -> str:
     return answer.said
 
 
-def test_a_thought_is_kept_apart_from_the_action() -> None:
-    answer = read_answer(f"Thought:\nI look it up.\nAction:\n{GET}", TOOLS)
-    assert isinstance(answer, Call)
-    assert (answer.thought, answer.name, json.loads(answer.arguments)) == (
-        "I look it up.",
-        "get_order",
-        {"id": "#W1"},
-    )
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -43,17 +43,6 @@ def test_the_first_installed_program_for_its_kind_serves_a_model(
     assert command(path) == [*expected.format(path).split(), *ADDRESS]
 
 
-def test_the_python_package_serves_a_file_where_there_is_no_llama_server(
-    gguf: Path, installed: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "site" / "llama_cpp").mkdir(parents=True)
-    (tmp_path / "site" / "llama_cpp" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    program = ["-m", "llama_cpp.server"]
-    model = ["--model", str(gguf), "--model_alias", "local-model"]
-    assert command(gguf)[1:] == [*program, *model, "--n_ctx", "0", *ADDRESS]
-
-
 def test_further_arguments_come_last(
     folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ the time is asserted in ``test_limiter``, in virtual time.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import Bundle, flight_bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
@@ -221,34 +221,26 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(bundle: Bundle, st
     assert len([at for at in server.arrivals if at >= said[0] + 0.8]) >= 20
 
 
-def start(bundle: Bundle, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", "agent-eval", *options],
-        cwd=bundle.folder.parent,
-        env=os.environ.copy(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_killed_while_it_waits_for_a_limit_it_is_completed_with_nothing_counted_twice(
     bundle: Bundle, stub_llm: StubServer
 ) -> None:
     server = Server(stub_llm, sliding_window(10, 0.5, lambda left: {"Retry-After": f"{left:.3f}"}))
-    process = start(
-        bundle,
-        *("-d", str(bundle.dataset), "--model", MODELS["model"], "--sim-model", MODELS["sim_model"]),
-        *("--eval-id", "mine", "--workers", "2", "--max-concurrency", "6"),
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "reward_kit", "agent-eval", "-d", bundle.dataset, "--eval-id", "mine"),
+            *("--model", MODELS["model"], "--sim-model", MODELS["sim_model"]),
+            *("--workers", "2", "--max-concurrency", "6"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + DEADLINE
     while server.passed < 12 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=DEADLINE)
-    last = start(bundle, "--resume", "mine")
-    _, errors = last.communicate(timeout=DEADLINE)
-    assert last.returncode == 0, errors
+    last = run_command("agent-eval", "--resume", "mine")
+    assert last.code == 0, last.err
     folder = bundle.folder.parent / "runs" / "evals"
     outcomes = load_evaluation(folder / "mine.db").outcomes
     assert sorted(outcome.index for outcome in outcomes) == list(range(ROLLOUTS))

@@ -224,20 +224,6 @@ class TestFailuresByChance:
         assert told == []
         assert seconds <= 1.7 * 30 * 0.2 / (1 - share) + 2.0
 
-    def test_an_outage_is_noticed_among_them(self) -> None:
-        chance = random.Random(5)
-
-        def verdict() -> ModelError | None:
-            down = 1030.0 < now() < 1090.0
-            return refused(500) if down or chance.random() < 0.2 else None
-
-        provider = Provider(latency=0.5, verdict=verdict)
-        results, _, told = timed(provider, 20, 200)
-        assert "has not answered since" in told[0]
-        assert "answers again" in told[-1]
-        assert len([time for time in provider.arrivals if 1032.0 < time < 1090.0]) <= 30
-        assert sum(result is not None for result in results) <= 2
-
 
 class Evaluation:
     """Rollouts of four calls each, of which those in ``bad`` always get ``fault``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -253,30 +251,3 @@ def test_what_no_import_finds_is_to_be_given_again(bundle: Bundle, role: str, ki
         f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...)."
     )
     assert len(agent_eval(resume="begun", n_rollouts=2, **{role: given[kind]}).outcomes) == 2
-
-
-SCRIPT = """
-import sys
-
-from reward_kit.agent import agent_eval
-
-
-class Agent:
-    async def respond(self, rollout):
-        return "Hello"
-
-
-options = {"resume": "script"} if len(sys.argv) > 2 else {"eval_id": "script", "user": "none"}
-result = agent_eval(sys.argv[1], agent=Agent, n_rollouts=len(sys.argv), **options)
-print(result.configuration["agent"], len(result.outcomes))
-"""
-
-
-def test_the_class_of_a_script_is_of_that_script(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "evaluate.py").write_text(SCRIPT)
-    for arguments in ([], ["again"]):
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", str(bundle.dataset), *arguments])
-        runpy.run_path("evaluate.py", run_name="__main__")
-    assert capsys.readouterr().out == "__main__:Agent 2\n__main__:Agent 3\n"

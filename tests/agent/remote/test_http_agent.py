@@ -144,19 +144,6 @@ class TestATurn:
         assert [call.model for call in finished.rollout.model_calls] == ["my-llm", stub.url]
         assert finished.rollout.model_calls[0].seconds == 1.5
 
-    async def test_a_terminal_tool_ends_the_rollout_and_the_reply_is_dropped(self, tmp_path):
-        async def hands_over(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            answer = await door.call("transfer")
-            assert answer["stopped"] == "terminal_tool"
-            late = await door.call("create_booking", {"flight_id": 1, "passenger": "Mallory"})
-            return {"reply": late["status"], "usage": {"model": "m", "input_tokens": 5}}
-
-        finished, _ = await play(tmp_path, hands_over)
-        assert finished.rollout.stop_reason == "terminal_tool"
-        assert [call.name for call in finished.rollout.tool_calls] == ["transfer"]
-        assert finished.rollout.messages[-1]["role"] == "tool"
-        assert finished.rollout.usage["agent"].input_tokens == 5
-
 
 class TestUnusableAnswers:
     @pytest.mark.parametrize(

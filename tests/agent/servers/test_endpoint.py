@@ -195,14 +195,6 @@ class TestOpeningAndClosing:
             vars(stage.endpoint)
         )
 
-    async def test_closing_ends_calls_that_hang(self, stage):
-        rollout, client = stage.admit()
-        asked = await hanging(client.call("hang"))
-        await stage.endpoint.close()
-        status, answer = await asked
-        assert (status, answer["status"]) == (200, "failed")
-        assert await rollout.database.fetch_val("SELECT count(*) FROM flights") == 2
-
 
 class TestMcp:
     """The endpoint as the SDK's own client sees it."""

@@ -45,12 +45,6 @@ async def test_a_thought_alone_is_asked_again_and_paid(conversation: Any) -> Non
     assert rollout.usage["user"].cost == 1.0
 
 
-async def test_a_stop_token_in_the_thought_does_not_stop(conversation: Any) -> None:
-    thinking = "Thought: Soon I say ###STOP###.\nUser Response: And a meal, please."
-    rollout, _ = await conversation(["Done", "Noted"], [thinking, written("###STOP###")])
-    assert [line.text for line in rollout.lines[2:]] == ["And a meal, please.", "Noted", "###STOP###"]
-
-
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
