@@ -13,7 +13,6 @@ from fake_server import all_gone, starts
 from stub_server import StubServer
 
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models.local import server
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.server import ModelServers, shown_on
 from reward_kit.errors import ModelSetupError
@@ -57,19 +56,6 @@ async def test_local_answers_are_free_and_named_after_the_folder(folder: Path, i
     assert answer.model == "tiny-chat"
     assert (answer.usage.calls, answer.usage.input_tokens, answer.usage.output_tokens) == (1, 100, 10)
     assert (answer.usage.cost, answer.usage.unpriced_calls) == (0.0, 0)
-
-
-async def test_it_is_told_what_is_going_on(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed("vllm", delay=0.6)
-    monkeypatch.setattr(server, "SECONDS_BETWEEN_NOTES", 0.2)
-    with shown_on(sys.stderr):
-        await ask(folder)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("starting a server for tiny-chat (vllm); its log is ")
-    assert any(line.startswith("still loading tiny-chat, ") for line in lines)
-    assert lines[-1].startswith("tiny-chat is ready after ")
 
 
 async def test_a_server_that_ends_at_once_is_quoted(folder: Path, installed: Install, tmp_path: Path) -> None:
