@@ -13,15 +13,16 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (42_600, 27_000),
-    "files": (286, 230),
-    "files under 80 lines": (36, 35),
-    "modules at the top of agent/": (4, 4),
-    "longest import chain of files": (23, 14),
-    "room levels": (11, 10),
-    "handlers of all exceptions": (50, 25),
-    "accesses to private names": (3, 3),
-    "headless docstrings": (53, 0),
+    "lines": (37_480, 27_000),
+    "files": (244, 230),
+    "files under 80 lines": (30, 35),
+    "modules at the top of agent/": (1, 4),
+    "longest import chain of files": (12, 14),
+    "room levels": (10, 10),
+    "handlers of all exceptions": (25, 25),
+    "accesses to private names": (2, 3),
+    "headless docstrings": (0, 0),
+    "lines of tests": (36_600, 30_000),
 }
 """Present bound and target of each figure. Lower a bound with the figure; never raise it."""
 

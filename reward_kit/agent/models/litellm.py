@@ -204,7 +204,7 @@ def resolve(name: str, provider: str | None) -> tuple[str, str]:
         )
     try:
         found, found_provider, *_ = litellm.get_llm_provider(name, custom_llm_provider=provider)
-    except Exception as error:
+    except litellm.BadRequestError as error:
         prefix = name.partition("/")[0]
         hint = _closest(prefix, known) if "/" in name else ""
         raise ModelSetupError(

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.bundles.imports import no_bytecode_kept
 from reward_kit.agent.players.names import AGENTS, USERS, is_address, named_object
 from reward_kit.agent.players.wrappers import (
@@ -19,6 +18,7 @@ from reward_kit.agent.players.wrappers import (
     FunctionPlayer,
     OwnFactory,
     can_respond,
+    foreign_code,
     is_async,
 )
 from reward_kit.errors import BundleError
@@ -133,11 +133,9 @@ def _imported(spec: str, kind: str) -> Any:
     """Return the object that ``module:attribute`` names."""
     module_name, _, attribute = spec.partition(":")
     place = f"--{kind} {spec}"
-    try:
-        with _working_directory_importable(), no_bytecode_kept():
-            found: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise BundleError(f"{module_name} cannot be imported: {fault_line(error)}", place=place) from error
+    doing = f"{module_name} cannot be imported:"
+    with foreign_code(doing, place), _working_directory_importable(), no_bytecode_kept():
+        found: Any = importlib.import_module(module_name)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BundleError(f"{module_name} has no {attribute}", place=place)

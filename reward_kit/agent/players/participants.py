@@ -7,13 +7,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.models.choice import find_models
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.models.limiter import Limiters
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
 from reward_kit.agent.players.names import NO_USER, agent_spec, is_own, user_of, uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
+from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
 from reward_kit.errors import BundleError, UsageError
 
@@ -83,13 +83,7 @@ class Participants:
     async def close(self) -> None:
         """Close what they share, also what was never opened; one that fails to close is logged."""
         for resource in self._shared():
-            closing = getattr(resource, "close", None)
-            if closing is None:
-                continue
-            try:
-                await closing()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; there is more to close
-                logger.warning("%s cannot be closed: %s", type(resource).__name__, fault_line(error))
+            await close_quietly(resource, logging.WARNING)
 
     def _shared(self) -> list[Any]:
         """Models and factories, each once; the ``open`` of a mere class belongs to its products."""

@@ -103,7 +103,7 @@ class OwnFactory:
     def trial(self) -> Any:
         """Return the product that the next call returns."""
         if self._trial is None:
-            with self._faults(f"{self._spec}() raised"):
+            with foreign_code(f"{self._spec}() raised", self._place):
                 made = _Lent(self._found) if self._is_shared else self._found()
             if inspect.iscoroutine(made):
                 made.close()
@@ -118,13 +118,13 @@ class OwnFactory:
         configured = getattr(self._found, "configured", None)
         if configured is None or self._is_shared:
             return self
-        with self._faults(f"{self._spec}.configured() raised"):
+        with foreign_code(f"{self._spec}.configured() raised", self._place):
             return OwnFactory(configured(config, tasks), self._spec, self._place)
 
     async def open(self) -> None:
         """Call the factory's ``open``; that of a class belongs to its products."""
         if not inspect.isclass(self._found):
-            with self._faults(f"{self._spec} cannot be opened:"):
+            with foreign_code(f"{self._spec} cannot be opened:", self._place):
                 await _call(self._found, "open")
 
     async def close(self) -> None:
@@ -135,14 +135,16 @@ class OwnFactory:
             if not inspect.isclass(self._found):
                 await _call(self._found, "close")
 
-    @contextmanager
-    def _faults(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except RewardKitError:
-            raise
-        except (Exception, SystemExit) as error:  # the border to the factory's code
-            raise BundleError(f"{doing} {fault_line(error)}", place=self._place) from error
+
+@contextmanager
+def foreign_code(doing: str, place: str | None) -> Iterator[None]:
+    """Turn what a person's own code raises into a ``BundleError`` that begins with ``doing``."""
+    try:
+        yield
+    except RewardKitError:
+        raise
+    except (Exception, SystemExit) as error:  # the border to that code
+        raise BundleError(f"{doing} {fault_line(error)}", place=place) from error
 
 
 async def _call(player: Any, hook: str) -> None:

@@ -161,15 +161,15 @@ def _fault_of(speaker: Role) -> StopReason:
 
 async def _close(player: Any) -> None:
     """Call the ``close`` of an agent or user, if it has one; its exceptions change nothing."""
-    close = getattr(player, "close", None)
-    if close is not None:
-        await deadline.bounded(_closed(close), deadline.CANCELLATION_GRACE)
+    if hasattr(player, "close"):
+        await deadline.bounded(close_quietly(player, logging.DEBUG), deadline.CANCELLATION_GRACE)
 
 
-async def _closed(close: Any) -> None:
+async def close_quietly(resource: Any, level: int) -> None:
+    """Call the ``close`` of foreign code, sync or async, if it has one; log what it raises."""
     try:
-        closing = close()
+        closing = resource.close() if hasattr(resource, "close") else None
         if inspect.isawaitable(closing):
             await closing
-    except (Exception, SystemExit) as error:
-        logger.debug("%r failed", close, exc_info=error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to that code
+        logger.log(level, "%s cannot be closed: %s", type(resource).__name__, fault_line(error))

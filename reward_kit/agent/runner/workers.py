@@ -183,7 +183,7 @@ class Workers:
         raise AssertionError("unreachable")
 
     def _played(self, plain: Mapping[str, Any]) -> PlayedRollout:
-        """What was played; files that came with it from another machine are written."""
+        """The rollout that came back; files that came with it from another machine are written."""
         files = plain.get("files", {})
         played = PlayedRollout.from_json({name: plain[name] for name in plain if name != "files"})
         outcome = played.outcome
