@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shlex
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from reward_kit.agent.base.redaction import redacted
-from reward_kit.agent.config import (
-    DEFAULTS,
-    GROUPS,
-    OPTIONS,
-    EvaluationConfig,
-    UsageError,
-    flag_of,
-)
+from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, EvaluationConfig, UsageError
 from reward_kit.cli_commands.agent_eval import agent_eval, given_options
 
 
@@ -32,29 +26,11 @@ def test_every_field_is_an_option_of_the_command_and_the_other_way_round() -> No
 
 
 def test_what_the_command_parses_makes_the_configuration_it_says() -> None:
-    said = [
-        "-d",
-        "x.jsonl",
-        "--user-model",
-        "m",
-        "--num-trials",
-        "4",
-        "--agent-strategy",
-        "gold",
-        "--user-strategy",
-        "none",
-        "--task-ids",
-        "2,a, 6",
-        "--no-parallel-tool-calls",
-        "--model-arg",
-        "top_p=0.5",
-        "--model-arg",
-        "stop=END",
-        "--resume",
-        "--max-cost",
-        "1.5",
-        "--shuffle",
-    ]
+    said = shlex.split(
+        "-d x.jsonl --user-model m --num-trials 4 --agent-strategy gold --user-strategy none --shuffle "
+        "--task-ids '2,a, 6' --no-parallel-tool-calls --model-arg top_p=0.5 --model-arg stop=END "
+        "--resume --max-cost 1.5"
+    )
     context = agent_eval.make_context("agent-eval", said)
     given = given_options(context)
     config = EvaluationConfig(**given)
@@ -76,33 +52,24 @@ def test_the_defaults_of_the_contract() -> None:
     [
         ({"max_concurrency": 0}, "--max-concurrency must be at least 1, not 0"),
         ({"timeout": 0}, "--timeout must be at least 0.001"),
-        ({"timeout": float("nan")}, "--timeout must be at least"),
         ({"fail_under": 1.5}, "--fail-under must be at most 1"),
         ({"n_rollouts": 1.5}, "--n-rollouts takes a whole number, not 1.5"),
-        ({"n_rollouts": True}, "--n-rollouts takes a whole number"),
         ({"temperature": "hot"}, "--temperature takes a number"),
         ({"keep_db": "some"}, "--keep-db must be one of full, delta, none"),
         ({"eval_id": ".."}, "is not a valid file name"),
-        ({"eval_id": "a/b"}, "is not a valid file name"),
         ({"eval_id": "a" * 250}, "--eval-id has 250 characters, which is too long for the name of a file"),
         ({"n_rollouts": 1_000_001}, "--n-rollouts must be at most 1000000, not 1000001"),
         ({"model_args": ["=1"]}, "is not KEY=VALUE"),
         ({"task_ids": ""}, "--task-ids names no row"),
-        ({"task_ids": " , "}, "--task-ids names no row"),
-        ({"task_ids": ()}, "--task-ids names no row"),
         ({"task_ids": 3}, 'not 3. Give a list, or a text such as "0,3"'),
         ({"agent": object}, r"--agent takes text.*module:factory \(__main__:factory in a notebook"),
         ({"model_args": 3}, "--model-arg takes names and values, not 3. Give a dict."),
         ({"output_dir": "a\0b"}, "--output-dir contains a NUL character"),
         ({"max_tasks": 0}, "at least 1, not 0. Omit --max-tasks for all rows"),
-        ({"timeout": 0}, "Omit --timeout for no limit"),
         ({"shuffle": "x"}, "--shuffle takes True or False, not 'x'"),
-        ({"cache": 2}, "--cache takes True or False, not 2"),
-        ({"no_sim_user": 0.0}, "--no-sim-user takes True or False, not 0.0"),
         ({"nope": 1}, "unknown option 'nope'$"),
         ({"n_rolouts": 1}, "unknown option 'n_rolouts'. Did you mean 'n_rollouts'?"),
         ({"epochs": 2}, "Did you mean 'n_rollouts'?"),
-        ({"limit": 2}, "Did you mean 'max_tasks'?"),
         ({"no_sim_user": True, "user": "llm"}, "--no-sim-user contradicts --user llm"),
     ],
 )
@@ -128,8 +95,3 @@ def test_secrets_are_not_stored() -> None:
     assert stored == redacted(given)
     assert "canary" not in str(stored)
     assert (stored["max_tokens"], stored["extra_headers"]["X-Team"]) == (5, "a")
-
-
-def test_flags_as_a_person_types_them() -> None:
-    assert flag_of("dataset") == "--dataset"
-    assert flag_of("parallel_tool_calls") == "--parallel-tool-calls"

@@ -52,26 +52,6 @@ def test_a_name_that_is_no_file_is_one_line(bundle: Bundle, name: str, kind: str
     assert fault in line
 
 
-def test_the_reward_of_a_dataset_in_the_working_directory_is_looked_for_there(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(bundle.folder)
-    (bundle.folder / "tools.py").rename(bundle.folder / "tools_of_this_test.py")
-    (bundle.folder / "reward.py").unlink()
-    dangling(bundle.folder / "reward.py")
-    bundle.rows({"toolset": "tools_of_this_test"})
-    with pytest.raises(BundleError, match=r"reward\.py: is not a file"):
-        TaskBundle.load(bundle.folder)
-
-
-def test_a_file_that_is_not_there_at_all_may_be_missing(bundle: Bundle) -> None:
-    (bundle.folder / "reward.py").unlink()
-    (bundle.folder / "seed.sql").unlink()
-    bundle.rows({"seed_sql": None})
-    with TaskBundle.load(bundle.folder) as loaded:
-        assert loaded.tasks[0].seed.sql == ""
-
-
 def test_a_link_to_a_file_of_the_folder_is_followed(bundle: Bundle) -> None:
     (bundle.folder / "reward.py").rename(bundle.folder / "judged.py")
     (bundle.folder / "reward.py").symlink_to("judged.py")

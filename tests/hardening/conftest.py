@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # hostile.py: no test folder is a package
 
+from command import run_command
 from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
 from hostile import Ran, indented
 
@@ -44,31 +43,15 @@ def agent_eval(world: Path, bundle: Bundle) -> Callable[..., Ran]:
     def run(*arguments: str, timeout: float = 60, **variables: str) -> Ran:
         before = set(_files(world))
         environment = {name: value for name, value in os.environ.items() if name not in _FROM_OUTSIDE}
-        environment.update(
-            HOME=str(world), PYTHONDONTWRITEBYTECODE="1", TMPDIR=str(world.parent), **variables
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-m", "reward_kit", "agent-eval", *arguments],
-            cwd=bundle.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=timeout)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+        environment.update(HOME=str(world), TMPDIR=str(world.parent), **variables)
+        ran = run_command("agent-eval", *arguments, cwd=bundle.folder, env=environment, timeout=timeout)
         runs = bundle.folder / "runs"
         outside = [path for path in _files(world) if path not in before and runs not in path.parents]
         found = [path for path in runs.glob("evals/*.json") if ".explain" not in path.name]
         return Ran(
-            process.returncode,
-            out.decode(errors="replace"),
-            err.decode(errors="replace"),
+            ran.code,
+            ran.out,
+            ran.err,
             [str(path) for path in outside],
             [json.loads(path.read_text()) for path in found],
         )
@@ -97,4 +80,4 @@ def reward(bundle: Bundle) -> Callable[[str], None]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]

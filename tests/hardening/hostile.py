@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,12 @@ class Ran:
     def result(self) -> dict[str, Any]:
         (only,) = self.evaluations
         return only
+
+
+Command = Callable[..., Ran]
+"""``reward-kit agent-eval`` with these arguments."""
+Writer = Callable[..., None]
+"""Writes a file of the bundle."""
 
 
 def trajectories(bundle: Bundle, row_id: str) -> list[dict[str, Any]]:

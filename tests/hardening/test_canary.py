@@ -107,12 +107,6 @@ def test_nor_does_one_in_an_option_or_of_a_server_that_is_down(bundle: Bundle) -
     assert_no_canary(bundle.folder, said)
 
 
-def test_an_address_without_http_is_told_without_its_password(bundle: Bundle) -> None:
-    code, said = run(bundle, *RUN, "--debug", "--model-arg", f"api_base=me:{PASSWORD}@127.0.0.1:9/v1")
-    assert code == 2
-    assert PASSWORD not in said
-
-
 def test_an_agent_behind_http_with_a_password_in_its_address(bundle: Bundle) -> None:
     agent = f"http://me:{PASSWORD}@127.0.0.1:9/agent"
     code, said = run(bundle, "-d", "task.jsonl", "--agent", agent, "--no-sim-user", *EVERYWHERE, verbose=True)

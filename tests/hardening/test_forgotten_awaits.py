@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from flight_bundle import Bundle
-from hostile import GOLD_RUN, Ran, indented, row_for_each_reward
-
-Command = Callable[..., Ran]
-Writer = Callable[..., None]
+from hostile import GOLD_RUN, Command, Writer, indented, row_for_each_reward
 
 MISSING = "was never awaited: an await is missing"
 DELETE = "db.execute('DELETE FROM flights')"
@@ -17,8 +11,6 @@ DELETE = "db.execute('DELETE FROM flights')"
 # name: (the body of an async def tool, the fault; None if nothing was forgotten)
 TOOLS = {
     "statement": (f"{DELETE}\nreturn 'ok'", f"{DELETE} {MISSING}. Put `await` before db.execute."),
-    "kept": (f"work = {DELETE}\nreturn 'ok'", f"{DELETE} {MISSING}"),
-    "task": (f"asyncio.create_task({DELETE})\nreturn 'ok'", f"{DELETE} {MISSING}"),
     "used": (
         "return db.execute('SELECT 1').scalar_one()",
         f"db.execute('SELECT 1') {MISSING}. Write `(await db.execute(...)).scalar_one`.",
@@ -31,7 +23,6 @@ TOOLS = {
         "rollout.call_tool('closed_on_purpose', {})\nreturn 'ok'",
         f"rollout.call_tool('closed_on_purpose') {MISSING}. Put `await` before rollout.call_tool.",
     ),
-    "added": ("return 1 + db.fetch_val('SELECT 1')", f"db.fetch_val('SELECT 1') {MISSING}. Write"),
     "awaited_later": (f"work = [{DELETE} for _ in 'ab']\nawait asyncio.gather(*work)\nreturn 'ok'", None),
     "closed_on_purpose": (f"work = {DELETE}\nwork.close()\nreturn 'ok'", None),
     "task_awaited": (f"await asyncio.create_task({DELETE})\nreturn 'ok'", None),
@@ -73,10 +64,6 @@ REWARDS = [
         f"db.fetch_val('SELECT 0') {MISSING}. Write `(await db.fetch_val(...))`.",
     ),
     (
-        f"won = {GET}\nreturn {{'score': 1.0}}",
-        f"db.fetch_val('SELECT 0') {MISSING}. Put `await` before db.fetch_val.",
-    ),
-    (
         "return {'score': db.execute('SELECT 0').scalar_one()}",
         f"db.execute('SELECT 0') {MISSING}. Write `(await db.execute(...)).scalar_one`.",
     ),
@@ -102,36 +89,3 @@ def test_in_a_reward_it_leaves_the_rollout_unjudged(agent_eval: Command, bundle:
             assert rollout["reward"] is None
             assert fault in rollout["error"]
     assert ran.result["rows"][0]["rollouts"][0]["error"].startswith("reward.py:3: ")
-
-
-AGENTS = """
-class Agent:
-    async def respond(self, rollout):
-        BODY
-        return "done"
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "fault"),
-    [
-        ("rollout.call_tool('search_flights', {})", f"rollout.call_tool('search_flights') {MISSING}"),
-        ("asked = rollout.complete()", f"rollout.complete() {MISSING}"),
-        ("rollout.call_tool('search_flights', {}).upper()", f"rollout.call_tool('search_flights') {MISSING}"),
-        ("import asyncio; await asyncio.gather(*[rollout.call_tool('create_booking', {})])", None),
-    ],
-)
-def test_in_an_agent_it_ends_the_rollout(
-    agent_eval: Command, bundle: Bundle, body: str, fault: str | None
-) -> None:
-    bundle.write("own.py", AGENTS.replace("BODY", body))
-    bundle.rows({"n_rollouts": 1})
-    ran = agent_eval("-d", "task.jsonl", "--agent", "own:Agent", "--user", "none", "--retries", "0")
-    ran.tidy()
-    (rollout,) = ran.result["rows"][0]["rollouts"]
-    if fault is None:
-        assert rollout["stop_reason"] == "agent_done"
-    else:
-        assert rollout["stop_reason"] == "agent_error"
-        assert fault in rollout["stop_detail"]
-        assert "RuntimeWarning" not in ran.err

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from flight_bundle import GOLD, ROW, Bundle
-from hostile import GOLD_RUN, Ran, indented, trajectories
+from hostile import GOLD_RUN, Command, Writer, indented, trajectories
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
-
-Command = Callable[..., Ran]
-Writer = Callable[..., None]
 
 IMPORTS = "import asyncio, os, threading, time\nKEPT = []"
 SLOW_TEXT = "class Slow:\n  def __str__(self): time.sleep(1.5)\nreturn Slow()"
@@ -22,12 +18,6 @@ SLOW_TEXT = "class Slow:\n  def __str__(self): time.sleep(1.5)\nreturn Slow()"
 TOOLS = {
     "closes": ("async def", "await db.close()", "failed", "cannot close its rollout's database. Leave that"),
     "slow_text": ("def", SLOW_TEXT, "failed", "did not finish within 0.5 s"),
-    "task": (
-        "async def",
-        "return asyncio.ensure_future(db.fetch_val('SELECT 1'))",
-        "failed",
-        "an await is missing",
-    ),
     "generates": ("def", "async def g(): yield 1\nreturn g()", "failed", "g: return a list"),
     "opens": ("async def", "await db.transaction().__aenter__()\nreturn 'fine'", "ok", "fine"),
     "leaves_task": ("async def", "async def f(): 1 / 0\nasyncio.ensure_future(f())", "ok", "null"),
@@ -89,16 +79,15 @@ ROWS = "write each row as an object on a line of its own"
     [
         (b'{"id": "a"}{"id": "b"}', f":1:12: not valid JSON: Extra data; {ROWS}"),
         (b'{"id": "a"},\n{"id": "b"}', f":1:12: not valid JSON: Extra data; {ROWS}"),
-        (b'{"id": "a"} x', ":1:13: not valid JSON: Extra data\n"),
         (b"{'id': 'a'}", ":1:2: not valid JSON: Expecting property name enclosed in double quotes; JSON has"),
         (b"// rows\n{}", ":1:1: not valid JSON: Expecting value; a comment begins with #"),
         (b'[{"id": "a"}]', "(a list); write each row on a line of its own, without [ and ]"),
         ("{}".encode("utf-16-le"), ":1: is UTF-16 text; save the file as UTF-8"),
         (b"\x1f\x8b\x08\0\0\n\xff", ":1: is compressed; unpack it first"),
     ],
-    ids=["two", "comma", "other", "quotes", "comment", "list", "UTF-16", "gzip"],
+    ids=["two", "comma", "quotes", "comment", "list", "UTF-16", "gzip"],
 )
-def test_what_people_write_for_json_lines_is_told_with_its_mending(
+def test_what_people_write_for_json_lines_is_reported_with_its_mending(
     bundle: Bundle, data: bytes, part: str
 ) -> None:
     bundle.dataset.write_bytes(data)
@@ -108,7 +97,7 @@ def test_what_people_write_for_json_lines_is_told_with_its_mending(
     assert str(caught.value).startswith("task.jsonl:1")
 
 
-def test_a_module_of_the_bundle_imported_by_its_own_name_alone_is_told_how(
+def test_a_module_of_the_bundle_imported_by_its_own_name_alone_is_refused_with_the_way(
     bundle: Bundle, tools: Writer
 ) -> None:
     bundle.write("prices_of_seats.py", "PRICE = 1\n")

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from flight_bundle import Bundle
-from hostile import GOLD_RUN, VALIDATE, Ran
-
-Command = Callable[..., Ran]
-Writer = Callable[..., None]
+from hostile import GOLD_RUN, VALIDATE, Command, Writer
 
 
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
         ("import sys; sys.exit(0)", ["tools.py:1", "SystemExit", "must not exit"]),
-        ("def f(): return f()\nf()", ["tools.py:1", "RecursionError"]),
-        ("class E(Exception):\n  def __str__(self): raise ValueError\nraise E", ["E"]),
         ("import os\nraise ValueError(os.environ['SHOP_TOKEN'])", ["tools.py:2: ValueError: [hidden]"]),
-        ("\0", ["null bytes"]),
     ],
-    ids=["exit", "recursion", "mute", "secret", "NUL"],
+    ids=["exit", "secret"],
 )
 def test_one_error_with_the_line(
     agent_eval: Command, tools: Writer, monkeypatch: pytest.MonkeyPatch, code: str, parts: list[str]

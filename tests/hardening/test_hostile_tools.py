@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from flight_bundle import Bundle
-from hostile import GOLD_RUN, Ran, indented, trajectories
-
-Command = Callable[..., Ran]
-Writer = Callable[..., None]
+from hostile import GOLD_RUN, Command, Writer, indented, trajectories
 
 NUMBERS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"
 THREADS = "import threading as t, time\nfor _ in range(20): t.Thread(target=time.sleep, args=(600,)).start()"
@@ -17,16 +11,13 @@ MUTE = "  def __str__(self): raise ValueError('no')"
 
 # name: (what it is, what it does, what the model reads)
 WORST = {
-    "loops": ("def", "while True: pass", "did not finish within 4 s"),
-    "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 4 s"),
+    "loops": ("def", "while True: pass", "did not finish within 2 s"),
+    "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 2 s"),
     "recurses": ("def", "return recurses(db)", "recursion too deep"),
     "exits": ("def", "import sys\nsys.exit(0)", "tried to exit"),
-    "exits_async": ("async def", "import sys\nsys.exit(0)", "tried to exit"),
     "mute": ("def", f"class E(Exception):\n{MUTE}\nraise E", "Error: E"),
     "unprintable": ("def", f"class R:\n{MUTE}\nreturn R()", "Error: no"),
-    "waits": ("def", "import time\ndef w():\n  time.sleep(600)\n  yield 1\nreturn w()", "did not finish"),
     "rows": ("async def", f"return await db.fetch_all('{NUMBERS} x FROM c')", "Error: "),
-    "query": ("async def", f"return await db.fetch_val('{NUMBERS} count(*) FROM c')", "Error: "),
     "leaks": ("def", f"{THREADS}\nreturn 'fine'", "fine"),
 }
 
@@ -40,7 +31,7 @@ def test_each_costs_its_own_call_and_changes_nothing(
         for name, (kind, body, _) in WORST.items()
     ]
     # enough for a tool that goes deep while another spins beside it
-    tools(after="R.tool_timeout = 4.0\n" + "\n".join(written))
+    tools(after="R.tool_timeout = 2.0\n" + "\n".join(written))
     bundle.rows(
         *(
             {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
@@ -70,15 +61,8 @@ SHORT_GRACE = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION
 CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], "tool 'deaf' did not finish within 1 s, nor when it was cancelled"),
-        (["--timeout", "1.2"], "not over after 1.2 s"),
-    ],
-)
-def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
-    agent_eval: Command, tools: Writer, bundle: Bundle, options: list[str], told: str
+def test_tools_that_ignore_their_end_or_end_themselves_cost_their_rollout(
+    agent_eval: Command, tools: Writer, bundle: Bundle
 ) -> None:
     bodies = {"deaf": DEAF, "cancels": CANCELS_ITSELF, "sound": "return 'fine'"}
     written = [
@@ -92,13 +76,14 @@ def test_tools_that_do_not_heed_their_end_or_end_themselves_cost_their_rollout(
             for name in bodies
         )
     )
-    ran = agent_eval(*GOLD_RUN, *options, timeout=100)
+    ran = agent_eval(*GOLD_RUN, timeout=100)
     ran.tidy()
     stops = {}
     for name in bodies:
         (record,) = trajectories(bundle, name)
         stops[name] = record["stop_reason"]
         if name == "deaf":
+            told = "tool 'deaf' did not finish within 1 s, nor when it was cancelled"
             assert record["stop_detail"] == told
     assert (stops["deaf"], stops["cancels"]) == ("timeout", "agent_error")
     assert stops["sound"] not in ("timeout", "agent_error", "infrastructure_error")

@@ -14,12 +14,9 @@ from stored_rollouts import edit, query
 from stub_server import Answer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.explain.explainer import context_of, make_explainer
 from reward_kit.agent.models import rate_limits
-from reward_kit.agent.models.limiter import Limiters
-from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.runner.evaluation import Evaluation
-from reward_kit.errors import ModelSetupError, StorageError
+from reward_kit.errors import StorageError
 
 AGENT = '''
 class BooksTheWrongOne:
@@ -115,21 +112,9 @@ def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any
     assert result.explanations.usage.calls == 2
 
 
-@pytest.mark.parametrize(
-    ("last", "problem"),
-    [
-        ("I blame\nnobody.", "the answer holds no JSON object: I blame nobody."),
-        (
-            Answer(content="", finish_reason="length"),
-            "the answer holds no JSON object: it is empty (finish reason length)",
-        ),
-    ],
-    ids=["other", "empty"],
-)
-def test_answers_that_stay_unusable_are_recorded_as_such(
-    bundle: Bundle, stub_llm: Any, last: Any, problem: str
-) -> None:
-    stub_llm.script("judge", ["", last])
+def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", ["", Answer(content="", finish_reason="length")])
+    problem = "the answer holds no JSON object: it is empty (finish reason length)"
     result = run(bundle, n_rollouts=2)
     assert result.explanations is not None
     assert result.complete
@@ -185,26 +170,15 @@ def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
     assert "--max-cost" in (result.explanations.reason or "")
 
 
-def test_a_missing_key_is_found_before_the_first_rollout(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_API_BASE", raising=False)
-    with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
-        run(bundle, client="direct")
-    assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize("damage", ["{}", '{"rollout":'])
 def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
-    bundle: Bundle, stub_llm: Any, damage: str
+    bundle: Bundle, stub_llm: Any
 ) -> None:
     stub_llm.script("judge", [BLAMED])
     run(bundle)
     edit(FILE, "DELETE FROM notes WHERE id = ?", notes()[1]["id"])
     run(bundle)
     assert len(stub_llm.requests_for("judge")) == 3
-    edit(FILE, "UPDATE notes SET json = ? WHERE id = ?", damage, notes()[0]["id"])
+    edit(FILE, "UPDATE notes SET json = '{' WHERE id = ?", notes()[0]["id"])
     with pytest.raises(StorageError, match=r"mine\.db: .*damaged"):
         run(bundle)
 
@@ -235,14 +209,6 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
 
 
-def test_long_results_of_tools_can_be_cut(bundle: Bundle) -> None:
-    result = run(bundle, explain=None)
-    record = result.record(result.outcomes[1])
-    record.messages[3]["content"] = "x" * 5000
-    assert "x" * 5000 in context_of(record)
-    assert "x" * 10 + "… (4990 more characters)" in context_of(record, longest_result=10)
-
-
 def test_requests_per_minute_hold_for_the_judge(
     bundle: Bundle, stub_llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,18 +224,3 @@ def test_requests_per_minute_hold_for_the_judge(
     assert result.explanations is not None
     assert len(result.explanations.made) == len(arrivals) == 10
     assert max(sum(begin <= at < begin + 0.77 for at in arrivals) for begin in arrivals) <= 4
-
-
-async def test_calls_of_rollouts_count_for_the_limit_of_the_judge(stub_llm: Any) -> None:
-    stub_llm.script("agent", ["Hello."])
-    limiters = Limiters(rpm=1)
-    agent = remote_model("openai/agent", client="direct", limiters=limiters)
-    await agent.complete([{"role": "user", "content": "Hello"}])
-    await agent.close()
-    assert limiters.used
-    explainer = make_explainer(EvaluationConfig(explain="openai/judge", rpm=1), limiters)
-    assert explainer is not None
-    asked = asyncio.ensure_future(explainer.model.complete([{"role": "user", "content": "Why?"}]))
-    await asyncio.wait({asked}, timeout=0.3)
-    asked.cancel()
-    assert stub_llm.requests_for("judge") == []

@@ -20,7 +20,6 @@ EXPECTED = Verdict("agent", "wrong_tool", "It cancelled.")
     [
         json.dumps(PLAIN),
         f"<think>Perhaps {{the user}}?</think>\n```json\n{json.dumps(PLAIN, indent=2)}\n```\nI am sure.",
-        "{'author': 'Agent', 'fault': 'Wrong Tool', 'sentence': 'It cancelled.',}",
         '{"Author": "AGENT.", "fault": "wrong-tool", "sentence": "It\\ncancelled."}',
         f'First {{"author": "user", "fault": "other", "sentence": "x"}}, no: {json.dumps(PLAIN)}',
         f'{json.dumps(PLAIN)} (in the form {{"author": "...", "fault": "...", "sentence": "..."}})',
@@ -43,7 +42,6 @@ def test_a_model_that_goes_round_in_circles_holds_nothing_up(loop: str) -> None:
     ("text", "fault"),
     [
         ("{", "no JSON object"),
-        ("[1, 2]", "no JSON object"),
         (json.dumps({**PLAIN, "author": "nobody"}), '"author" is none of user, agent, environment'),
         (json.dumps({**PLAIN, "fault": "bad"}), '"fault" is none of wrong_tool, '),
         (json.dumps({**PLAIN, "sentence": " "}), '"sentence" is missing'),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.reports.console import print_report
-from reward_kit.agent.reports.json_report import report_parts
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.runner.progress import Tally
-from reward_kit.agent.scoring.rows import RowResult, averages_of, row_result, usage_of
+from reward_kit.agent.scoring.rows import RowResult, row_result, usage_of
 
 PRICED = Usage(
     calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123
@@ -166,11 +164,6 @@ def test_facts_are_shown_only_if_they_matter(one: RowResult, more: dict[str, Any
     assert text not in words(result_of(row(1, outcome(user_faults=[]))), 120)
 
 
-def test_calls_that_waited_side_by_side_waited_no_longer_than_their_rollout() -> None:
-    waited = [outcome(waited_seconds=30.0), outcome(index=1)]
-    assert averages_of([row(2, *waited)], seed=1).waiting == pytest.approx(0.5)
-
-
 def test_hundreds_of_rows_are_folded() -> None:
     rows = [row(1, outcome(f"row{number:03}")) for number in range(400)]
     rows += [row(1, failed(f"bad{number}")) for number in range(60)]
@@ -189,21 +182,6 @@ def test_names_and_failures_fit_any_width(width: int) -> None:
     text = printed(result_of(row(1, failed("flight.booking.001", 0, "wrong_arguments"))), width)
     (line,) = [line for line in text.splitlines() if line.startswith("flight.booking.001 ")]
     assert "wrong_arguments" in line.split()
-
-
-def test_tools_with_faults_are_named_with_the_first_rollout() -> None:
-    look = {"calls": 2, "first": "tools.py:14: KeyError: 'x'"}
-    many = {f"tool{number}": {"calls": number, "first": "b"} for number in range(3, 6)}
-    outcomes = [
-        failed("a", 1, tool_faults={"look": look}, file="a/roll_1.json"),
-        outcome("a", 2, tool_faults={"look": {"calls": 9, "first": "tools.py:9: late"}, **many}),
-    ]
-    text = printed(result_of(row(2, *outcomes)), 300)
-    lines = [line for line in text.splitlines() if line.startswith("tools with faults: ")]
-    first = "look (11 calls in 2 rollouts), first tools.py:14: KeyError: 'x' in row a, runs/a/roll_1.json"
-    assert lines[0].endswith(first)
-    assert len(lines) == 3
-    assert "  and 1 more tool" in text
 
 
 def test_explanations_are_counted_with_their_cost() -> None:
@@ -327,44 +305,3 @@ def test_a_transcript_tells_the_rollout_in_order(bundle: Bundle) -> None:
     ]
     positions = [text.index(part) for part in order]
     assert positions == sorted(positions)
-
-
-def test_the_json_report_holds_trajectories_and_null_for_a_damaged_one(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = agent_eval(bundle.dataset, agent="gold")
-    damaged = replace(result.outcomes[1], file="nowhere/roll_x.json")
-    rows = (replace(result.rows[0], outcomes=(result.outcomes[0], damaged)),)
-    report = json.loads(b"".join(report_parts(replace(result, rows=rows))))
-    first, second = report["rows"][0]["rollouts"]
-    assert first["trajectory"]["id"] == first["id"]
-    assert second["trajectory"] is None
-    assert report["score"] == 1.0
-
-
-def test_the_report_shows_a_failure_of_each_class_with_the_expected_call(bundle: Bundle) -> None:
-    Path("wrong_agent.py").write_text(
-        "class Wrong:\n"
-        "    async def respond(self, rollout):\n"
-        "        if rollout.index:\n"
-        "            return 'No.'\n"
-        "        await rollout.call_tool('create_booking', {'flight_id': 9, 'passenger': 'Alice'})\n"
-        "        return 'Booked.'\n"
-    )
-    bundle.rows({"actions": GOLD, "n_rollouts": 3})
-    result = agent_eval(bundle.dataset, agent="wrong_agent:Wrong", no_sim_user=True)
-    text = printed(result, 200)
-    for part in (
-        "failures  partially_completed 2 (67%), wrong_arguments 1 (33%)",
-        "flight.booking.001 #1: wrong_arguments in step 1: create_booking: flight_id: expected 1, got 9",
-        'expected    create_booking({"flight_id": 1, "passenger": "Alice"})',
-        'made        create_booking({"flight_id": 9, "passenger": "Alice"})',
-        "data        bookings #",
-        "flight.booking.001 #2: partially_completed in step 1: 0 of 2 changes made",
-    ):
-        assert part in text
-    log = transcript(result.record(result.outcomes[0]))
-    assert "first wrong step: 1, in turn 1" in log
-    assert 'made: create_booking({"flight_id": 9, "passenger": "Alice"})' in log
-    plain = json.loads(result.results_path.read_text())
-    assert plain["failure_breakdown"]["wrong_arguments"] == {"count": 1, "percent": pytest.approx(100 / 3)}

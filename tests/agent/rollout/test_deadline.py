@@ -26,13 +26,3 @@ def test_waits_are_added_and_those_at_the_same_time_count_once() -> None:
         return now() - begin
 
     assert simulate(main()) == 18.0
-
-
-def test_without_a_limit_nothing_passes() -> None:
-    async def main() -> bool:
-        deadline = Deadline(None)
-        await asyncio.sleep(1e6)
-        deadline.close()
-        return deadline.passed.done()
-
-    assert simulate(main()) is False

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
-from small_task import InProcessModel, ScriptedUser
+from small_task import ScriptedUser
 
-from reward_kit.agent import RolloutStopped, TaskBundle, judge, judge_sync, load_user
+from reward_kit.agent import RolloutStopped, TaskBundle, judge_sync
 from reward_kit.errors import AgentError, RewardError, UsageError
 
 
@@ -67,18 +67,6 @@ async def test_a_user_answers_until_it_leaves(bundle: Bundle) -> None:
             await episode.call("search_flights", {})
 
 
-async def test_a_models_user_gets_the_rows_prompt(bundle: Bundle) -> None:
-    user_model = InProcessModel(["Seat, please", "###STOP###"])
-    user: Any = load_user("llm")()
-    with (
-        TaskBundle.load(bundle.dataset) as loaded,
-        loaded.episode(0, user=user, models={"user": user_model}) as episode,
-    ):
-        assert await episode.say("Hello") == "Seat, please"
-        assert await episode.say("Here it is") is None
-    assert "You are Alice" in user_model.seen[0][0]["content"]
-
-
 def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
     with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
         assert episode.start_sync() is None
@@ -88,13 +76,6 @@ def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
         assert episode.finish_sync().score == 1.0
         again = judge_sync(loaded.tasks[0], episode.messages, episode.database)
         assert again.score == 1.0
-
-
-async def test_a_conversation_is_judged_without_an_evaluation(bundle: Bundle) -> None:
-    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
-        assert (await judge(loaded.tasks[0], [], episode.database)).score == 0.0
-        await play_gold(episode)
-        assert (await judge(loaded.tasks[0], [], episode.database)).score == 1.0
 
 
 async def test_a_reward_that_fails_raises(bundle: Bundle) -> None:

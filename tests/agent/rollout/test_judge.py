@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import inspect
 import threading
 from pathlib import Path
@@ -15,8 +13,6 @@ from small_task import BOOKED, GOAL, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
 from reward_kit.agent import Usage, agent_eval
-from reward_kit.agent.base import deadline
-from reward_kit.agent.rollout.budgets import Budget
 
 JUDGED = """
 from reward_kit.agent import Usage
@@ -65,7 +61,7 @@ async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path)
     assert finished.result.reason == "red"
 
 
-async def test_a_reward_that_needs_what_the_row_lacks_is_told_so(tmp_path: Path) -> None:
+async def test_a_reward_that_needs_what_the_row_lacks_is_an_error(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, colour: str, **kwargs: Any) -> dict[str, Any]:
         return {"score": 1.0, "reason": colour}
 
@@ -75,22 +71,12 @@ async def test_a_reward_that_needs_what_the_row_lacks_is_told_so(tmp_path: Path)
     assert "test_judge.py:" in finished.error
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda rollout: rollout.messages.clear(),
-        lambda rollout: rollout.messages[0].update(content="forged"),
-        lambda rollout: rollout.tool_calls.clear(),
-        lambda rollout: rollout.tool_calls[0].arguments.clear(),
-        lambda rollout: setattr(rollout, "tool_calls", 5),
-        lambda rollout: setattr(rollout, "stop_reason", object()),
-        lambda rollout: rollout.row.actions.clear(),
-        lambda rollout: rollout.usage.clear(),
-    ],
-)
-async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Path, damage: Any) -> None:
+async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, rollout: Any, **kwargs: Any) -> dict[str, Any]:
-        damage(rollout)
+        rollout.messages[0].update(content="forged")
+        rollout.tool_calls[0].arguments.clear()
+        rollout.row.actions.clear()
+        rollout.stop_reason = object()
         return {"score": 1.0, "reason": ""}
 
     def sound(messages: Any, **kwargs: Any) -> dict[str, Any]:
@@ -116,36 +102,6 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
     assert played[0].error is None
 
 
-async def test_an_async_reward_that_cancels_itself_fails_alone(tmp_path: Path) -> None:
-    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(60)
-        return {"score": 1.0, "reason": ""}
-
-    finished = await judged(tmp_path, evaluate)
-    assert finished.reward is None
-    assert "cancelled the task that it runs in" in finished.error
-
-
-async def test_an_async_reward_that_ignores_the_end_of_its_time_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deadline, "CANCELLATION_GRACE", 0.05)
-    released = asyncio.Event()
-
-    async def evaluate(messages: Any, **kwargs: Any) -> dict[str, Any]:
-        while not released.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await released.wait()
-        return {"score": 1.0, "reason": ""}
-
-    finished = await judged(tmp_path, evaluate, reward_timeout=0.05)
-    released.set()
-    assert "took longer than 0.05 s" in finished.error
-
-
 async def test_a_reward_cannot_write(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
         db.execute("DELETE FROM flights")
@@ -156,19 +112,6 @@ async def test_a_reward_cannot_write(tmp_path: Path) -> None:
     line = inspect.getsourcelines(evaluate)[1] + 1
     assert f"raised test_judge.py:{line}: " in finished.error
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
-
-
-async def test_a_decorated_reward_works(tmp_path: Path) -> None:
-    @reward_function
-    def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> RewardOutput:
-        paid = db.execute(GOAL).scalar_one()
-        return RewardOutput(
-            score=float(paid), reason="no", metrics={"task_complete": {"score": float(paid), "reason": "no"}}
-        )
-
-    finished = await judged(tmp_path, evaluate)
-    assert (finished.reward, finished.error) == (0.0, None)
-    assert finished.result.metrics["task_complete"]["score"] == 0.0
 
 
 async def test_an_async_reward_holds_the_async_database(tmp_path: Path) -> None:
@@ -192,9 +135,6 @@ NAN = float("nan")
     ("returned", "fault"),
     [
         (None, "returned None"),
-        ("good", "returned 'good' (str)"),
-        ((1.0, "good"), "returned (1.0, 'good') (tuple)"),
-        ({}, "returned {} (dict)"),
         ({"score": "high", "reason": ""}, "'score' is 'high' (str)"),
         (RewardOutput(score=NAN, reason="", metrics={}), "the score nan (float), not a finite number"),
         (RewardOutput(score=1.0, metrics={"kept": 0.5, "ratio": NAN}), "the metric 'ratio' of nan"),
@@ -207,7 +147,7 @@ NAN = float("nan")
     ],
     ids=repr,
 )
-async def test_nonsense_is_told_with_the_place_and_what_came_back(
+async def test_nonsense_is_reported_with_the_place_and_what_came_back(
     tmp_path: Path, returned: Any, fault: str
 ) -> None:
     def evaluate(messages: Any, **kwargs: Any) -> Any:
@@ -220,7 +160,9 @@ async def test_nonsense_is_told_with_the_place_and_what_came_back(
     assert "\n" not in finished.error
 
 
-async def test_a_query_without_a_row_is_told_with_its_line_and_what_to_ask_instead(tmp_path: Path) -> None:
+async def test_a_query_without_a_row_is_reported_with_its_line_and_what_to_ask_instead(
+    tmp_path: Path,
+) -> None:
     def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
         return {"score": db.execute("SELECT 1 WHERE 0").scalar_one()}
 
@@ -228,16 +170,6 @@ async def test_a_query_without_a_row_is_told_with_its_line_and_what_to_ask_inste
     line = evaluate.__code__.co_firstlineno + 1
     assert f"test_judge.py:{line}: sqlalchemy.exc.NoResultFound" in finished.error
     assert "scalar()" in finished.error
-
-
-@pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit(2), StopIteration(), TimeoutError()])
-async def test_whatever_a_reward_raises_is_told(tmp_path: Path, error: BaseException) -> None:
-    def evaluate(messages: Any, **kwargs: Any) -> Any:
-        raise error
-
-    finished = await judged(tmp_path, evaluate)
-    assert finished.reward is None
-    assert "raised" in finished.error
 
 
 async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
@@ -250,26 +182,6 @@ async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
     finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
     released.set()
     assert "took longer than 0.2 s" in finished.error
-
-
-def asks_a_model(rollout: Any, **_: Any) -> dict[str, Any]:
-    for cost in (0.25, 0.5):
-        rollout.count_usage(
-            Usage(input_tokens=90, output_tokens=10, cost=cost), model="judge/one", seconds=2.0
-        )
-    assert rollout.usage["judge"].calls == 2
-    return {"score": 1.0}
-
-
-async def test_a_reward_counts_the_models_that_it_asks_as_the_judges(tmp_path: Path) -> None:
-    budget = Budget(max_cost=1.0)
-    finished = await judged(tmp_path, asks_a_model, budget=budget)
-    rollout = finished.rollout
-    assert (finished.reward, rollout.usage["judge"]) == (1.0, Usage(2, 180, output_tokens=20, cost=0.75))
-    assert [(call.role, call.model, call.seconds) for call in rollout.model_calls] == [
-        ("judge", "judge/one", 2.0)
-    ] * 2
-    assert (budget.spent, budget.tokens) == (0.75, 200)
 
 
 def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(

@@ -10,10 +10,6 @@ from flight_bundle import Bundle, flight_bundle
 from reward_kit.agent import RolloutRecord, agent_eval, load_rollout
 
 AGENTS = """
-async def plain(rollout):
-    return "Sorry."
-
-
 async def looking(rollout):
     return ", ".join(tool["function"]["name"] for tool in rollout.tools)
 
@@ -50,13 +46,7 @@ def played(bundle: Bundle, agent: str) -> RolloutRecord:
 
 @pytest.mark.parametrize(
     ("agent", "names"),
-    [
-        ("plain", None),
-        ("looking", None),
-        ("narrowing", ALL[1:]),
-        ("describing", ALL),
-        ("hiding", []),
-    ],
+    [("looking", None), ("narrowing", ALL[1:]), ("describing", ALL), ("hiding", [])],
 )
 def test_the_trajectory_names_them(bundle: Bundle, agent: str, names: list[str] | None) -> None:
     assert played(bundle, agent).offered_tools == names

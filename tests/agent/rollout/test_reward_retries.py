@@ -98,11 +98,9 @@ def asking(client: Callable[[str], Any], url: str) -> Callable[[], Any]:
     ("answer", "tried"),
     [
         (Answer(status=429), 3),
-        (Answer(status=503), 3),
         (Answer("late", delay=1.0), 3),
         (Answer(drop=True), 3),
         (Answer(status=400), 1),
-        (Answer(status=401), 1),
     ],
 )
 async def test_what_may_pass_is_tried_again(
@@ -115,11 +113,8 @@ async def test_what_may_pass_is_tried_again(
     assert finished.reward == (1.0 if tried == 3 else None)
 
 
-@pytest.mark.parametrize("client", [with_httpx, with_openai, with_aiohttp])
-async def test_the_pauses_double_where_nobody_answers(
-    client: Any, tmp_path: Path, pauses: list[float]
-) -> None:
-    finished, calls = await judged(tmp_path, asking(client, NOBODY), retries=3)
+async def test_the_pauses_double_where_nobody_answers(tmp_path: Path, pauses: list[float]) -> None:
+    finished, calls = await judged(tmp_path, asking(with_httpx, NOBODY), retries=3)
     assert (finished.reward, calls) == (None, 4)
     assert [0.5 * 2**n <= pause <= 2**n for n, pause in enumerate(pauses)] == [True] * 3
 
@@ -140,13 +135,8 @@ async def too_slow() -> Any:
 
 
 @pytest.mark.parametrize("call", [lambda: {}["a bug"], lambda: Path("/nowhere").read_text(), dict, too_slow])
-async def test_a_fault_of_the_reward_itself_is_told_at_once(
+async def test_a_fault_of_the_reward_itself_is_reported_at_once(
     call: Any, tmp_path: Path, pauses: list[float]
 ) -> None:
     finished, calls = await judged(tmp_path, call, retries=3, timeout=0.1)
     assert (finished.reward, calls, pauses) == (None, 1, [])
-
-
-async def test_without_retries_it_is_tried_once(tmp_path: Path) -> None:
-    finished, calls = await judged(tmp_path, asking(with_httpx, NOBODY), retries=0)
-    assert (finished.reward, calls) == (None, 1)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from small_task import BOOKED, InProcessModel, ScriptedUser, play, small_task
+from small_task import InProcessModel, ScriptedUser, play, small_task
 
-from reward_kit.agent import Database, Episode, Rollout, RolloutStopped, Task, TaskRow, TaskView, load_agent
+from reward_kit.agent import Database, Episode, Rollout, RolloutStopped, Task, TaskRow, TaskView
 from reward_kit.agent.players.wrappers import BlockingRollout
 
 SECRETS = {
@@ -156,29 +155,3 @@ async def test_once_its_state_is_dropped_a_rollout_is_over(tmp_path: Path) -> No
     await play(small_task(tmp_path), Keeping())
     with pytest.raises(RolloutStopped):
         await kept[0].call_tool("ping", {})
-
-
-async def test_gold_has_the_row_and_its_handle_has_not(tmp_path: Path) -> None:
-    agent: Any = load_agent("gold")()
-    finished = await play(small_task(tmp_path, actions=BOOKED), agent)
-    assert finished.reward == 1.0
-    assert len(agent.made) == 2
-    assert not any(isinstance(one, FORBIDDEN) for one in reachable(finished.rollout.rollout))
-
-
-async def test_tools_get_the_handle(tmp_path: Path) -> None:
-    from small_task import airline
-
-    registry = airline()
-
-    @registry.tool(description="Look", parameters={})
-    async def look(rollout: Any) -> str:
-        return f"{type(rollout).__name__} {rollout.row_id} {await rollout.call_tool('ping', {})}"
-
-    class Calling:
-        async def respond(self, rollout: Rollout) -> str:
-            return await rollout.call_tool("look", {})
-
-    finished = await play(small_task(tmp_path, registry=registry), Calling())
-    assert finished.rollout.lines[-1].text == "Rollout book pong"
-    await asyncio.sleep(0)

@@ -9,19 +9,6 @@ from pathlib import Path
 import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
-from reward_kit.agent import agent_eval
-
-ASKS_AN_AGENT = """
-from pathlib import Path
-
-from reward_kit import reward_function
-from reward_kit.agent import agent_eval
-
-@reward_function
-def evaluate(messages, **kwargs):
-    return {"score": agent_eval(Path("inner_task"), agent="gold").score}
-"""
-
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
@@ -46,13 +33,3 @@ def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stderr, done.stdout) == ("", "[1.0, 1.0, 1.0]\n")
-
-
-def test_a_reward_may_wait_for_an_evaluation(bundle: Bundle, tmp_path: Path) -> None:
-    inner = Bundle(bundle.folder.rename(tmp_path / "inner_task"))
-    inner.rows({"actions": GOLD, "sim_user_prompt": None, "toolset": "inner_task.tools"})
-    bundle = flight_bundle(tmp_path)
-    bundle.rows({"actions": GOLD, "sim_user_prompt": None})
-    bundle.write("reward.py", ASKS_AN_AGENT)
-    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=2)
-    assert [outcome.error or outcome.reward for outcome in result.outcomes] == [1.0, 1.0]

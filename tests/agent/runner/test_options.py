@@ -48,7 +48,9 @@ def test_a_configuration_and_a_dataset_with_options_are_the_same(bundle: Bundle,
         (["x" * 1000], r"got \['x+…. Give the path"),
     ],
 )
-def test_anything_else_is_told_what_to_give(bundle: Bundle, evaluate: Any, what: Any, told: str) -> None:
+def test_anything_else_is_refused_with_what_to_give(
+    bundle: Bundle, evaluate: Any, what: Any, told: str
+) -> None:
     with pytest.raises(UsageError, match=told):
         evaluate(what, agent="gold")
     assert not Path("runs").exists()
@@ -62,7 +64,7 @@ def test_options_beside_a_configuration_are_refused(bundle: Bundle, evaluate: An
     assert not Path("runs").exists()
 
 
-def test_an_unknown_option_and_no_dataset_at_all_are_told_by_both(bundle: Bundle) -> None:
+def test_an_unknown_option_and_no_dataset_at_all_are_refused_by_both(bundle: Bundle) -> None:
     for evaluate in (agent_eval, awaited):
         with pytest.raises(UnknownOptionError, match="Did you mean 'n_rollouts'"):
             evaluate(bundle.dataset, agent="gold", n_rollout=3)

@@ -10,13 +10,7 @@ from small_task import small_task
 
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.runner.schedule import (
-    Job,
-    chosen_tasks,
-    plan,
-    rollout_seed,
-    run_jobs,
-)
+from reward_kit.agent.runner.schedule import Job, chosen_tasks, plan, rollout_seed, run_jobs
 from reward_kit.errors import BundleError
 
 
@@ -32,11 +26,6 @@ def names(jobs: list[Job]) -> list[tuple[str, int]]:
 def test_every_row_runs_once_before_any_runs_twice(tasks: list[Task]) -> None:
     jobs = plan(tasks[:3], {"row0": 2, "row1": 1, "row2": 3})
     assert names(jobs) == [("row0", 0), ("row1", 0), ("row2", 0), ("row0", 1), ("row2", 1), ("row2", 2)]
-
-
-def test_what_is_finished_is_not_planned_again(tasks: list[Task]) -> None:
-    jobs = plan(tasks[:2], {"row0": 2, "row1": 2}, {("row0", 0), ("row1", 1)})
-    assert names(jobs) == [("row1", 0), ("row0", 1)]
 
 
 def test_seeds_differ_and_depend_on_nothing_else() -> None:
@@ -65,7 +54,7 @@ def test_shuffling_with_a_limit_draws_a_sample_that_repeats(tasks: list[Task]) -
     assert sorted(ids(shuffle=True)) == ids()
 
 
-def test_a_wrong_choice_is_told_by_its_flag(tasks: list[Task]) -> None:
+def test_a_wrong_choice_is_reported_by_its_flag(tasks: list[Task]) -> None:
     for options, fault in (
         ({"task_ids": "row9"}, "--task-ids: there is no row 'row9'"),
         ({"start_index": 7}, "--start-index: got 7"),
@@ -90,87 +79,3 @@ async def test_no_more_than_allowed_run_at_once_and_in_order(tasks: list[Task]) 
     await run_jobs(jobs, play, concurrency=3)
     assert most == 3
     assert begun == jobs
-
-
-async def test_those_that_run_are_finished_when_no_more_may_start(tasks: list[Task]) -> None:
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 1))
-    finished: list[Job] = []
-
-    async def play(job: Job) -> None:
-        await asyncio.sleep(0)
-        finished.append(job)
-
-    await run_jobs(jobs, play, concurrency=2, may_start=lambda: not finished)
-    assert finished == jobs[:2]
-
-
-async def test_the_first_error_ends_all_others_and_is_raised(tasks: list[Task]) -> None:
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 1))
-    ended: list[str] = []
-
-    async def play(job: Job) -> None:
-        if job.task.row.id == "row1":
-            raise ValueError("no")
-        try:
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            ended.append(job.task.row.id)
-            raise
-
-    with pytest.raises(ValueError, match="no"):
-        await run_jobs(jobs, play, concurrency=3)
-    assert sorted(ended) == ["row0", "row2"]
-
-
-@pytest.mark.parametrize("ended_by", ["cancellation", "an error"])
-async def test_each_job_is_cancelled_once_and_waited_for(tasks: list[Task], ended_by: str) -> None:
-    """What a rollout does when it is cancelled takes its time; those that are quicker do not cut it short."""
-    cancelled: list[int] = []
-    all_begun = asyncio.Event()
-
-    async def play(job: Job) -> None:
-        if job.index == 4:
-            all_begun.set()
-        try:
-            if job.index == 0 and ended_by == "an error":
-                await all_begun.wait()
-                raise ValueError("out of luck")
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.append(job.index)
-            await asyncio.sleep(0.01 * job.index)
-            cancelled.append(-job.index)
-            raise
-
-    running = asyncio.ensure_future(run_jobs(plan(tasks[:1], {"row0": 5}), play, concurrency=5))
-    await all_begun.wait()
-    if ended_by == "cancellation":
-        running.cancel()
-    with pytest.raises((asyncio.CancelledError, ValueError)):
-        await running
-    begun = [1, 2, 3, 4] if ended_by == "an error" else [0, 1, 2, 3, 4]
-    assert sorted(cancelled) == sorted([*begun, *(-index for index in begun)])
-
-
-async def test_jobs_begin_as_there_is_room_for_them(tasks: list[Task]) -> None:
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 4))
-    rooms = iter([3, 0, 0, 2])
-    running: list[Job] = []
-    seen: list[int] = []
-    end = asyncio.Event()
-
-    def room() -> int:
-        seen.append(len(running))
-        found = next(rooms, None)
-        if found is None:
-            end.set()
-            return 0
-        return found
-
-    async def play(job: Job) -> None:
-        running.append(job)
-        await end.wait()
-
-    await run_jobs(jobs, play, concurrency=10, room=room)
-    assert seen[:5] == [0, 3, 3, 3, 5]
-    assert running == jobs

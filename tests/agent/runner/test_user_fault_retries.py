@@ -14,6 +14,7 @@ from flight_bundle import GOLD, Bundle, flight_bundle
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.runner.schedule import rollout_seed
 
+Run = Callable[..., EvaluationResult]
 PLAYERS = '''
 from collections import Counter
 
@@ -75,22 +76,11 @@ class CrashesThenForgets(Forgets):
         if kind.attempts[rollout.index] == -1:
             kind.attempts[rollout.index] = 0
         return await super().respond(rollout)
-
-
-class HelpsItself(Forgets):
-    """Wrong at first, and right before it leaves: the rollout succeeds all the same."""
-
-    attempts = Counter()
-
-    async def respond(self, rollout):
-        if rollout.lines and rollout.turns == 1:
-            return "Sorry, alice@example.com"
-        return await super().respond(rollout)
 '''
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluationResult]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     bundle: Bundle = flight_bundle(tmp_path)
     bundle.rows(
         {
@@ -120,9 +110,7 @@ def attempts_of(result: EvaluationResult, index: int = 0) -> list[dict[str, Any]
         ]
 
 
-def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(
-    run: Callable[..., EvaluationResult],
-) -> None:
+def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(run: Run) -> None:
     result = run("NeverRemembers")
     assert (result.score, result.failures, result.complete) == (0.0, {"user_error": 2}, True)
     outcome = result.outcomes[0]
@@ -141,13 +129,7 @@ def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(
     }
 
 
-def test_without_a_simulated_user_there_is_nothing_to_report(run: Callable[..., EvaluationResult]) -> None:
-    result = run("NeverRemembers", no_sim_user=True, user=None)
-    assert result.outcomes[0].user_faults is None
-    assert result.user_faults.simulated == 0
-
-
-def test_a_rollout_whose_user_misbehaved_is_played_again(run: Callable[..., EvaluationResult]) -> None:
+def test_a_rollout_whose_user_misbehaved_is_played_again(run: Run) -> None:
     result = run("Forgets", retry_user_errors=2)
     assert (result.score, result.user_faults.faulty) == (1.0, 0)
     first, second = attempts_of(result)
@@ -155,29 +137,13 @@ def test_a_rollout_whose_user_misbehaved_is_played_again(run: Callable[..., Eval
     assert second["seed"] == rollout_seed(10, "flight.booking.001", 0, 1)
 
 
-def test_the_last_attempt_counts_whatever_its_user_did(run: Callable[..., EvaluationResult]) -> None:
-    result = run("NeverRemembers", retry_user_errors=2)
-    assert [line["final"] for line in attempts_of(result)] == [False, False, True]
-    assert (result.score, result.failures) == (0.0, {"user_error": 2})
-
-
-def test_a_success_with_a_faulty_user_is_played_again_as_well(run: Callable[..., EvaluationResult]) -> None:
-    result = run("HelpsItself", retry_user_errors=1)
-    first, second = attempts_of(result)
-    assert (first["reward"], first["final"]) == (1.0, False)
-    assert "contradicts_instruction" in first["user_faults"]
-    assert (second["reward"], second["final"]) == (1.0, True)
-
-
-def test_a_failure_of_the_agents_own_is_not_played_again(run: Callable[..., EvaluationResult]) -> None:
+def test_a_failure_of_the_agents_own_is_not_played_again(run: Run) -> None:
     result = run("Forgets", agent="Sorry", retry_user_errors=3)
     assert [line["final"] for line in attempts_of(result)] == [False, True]
     assert result.failures == {"partially_completed": 2}
 
 
-def test_crashes_and_faults_of_the_user_have_their_own_numbers_of_retries(
-    run: Callable[..., EvaluationResult],
-) -> None:
+def test_crashes_and_faults_of_the_user_have_their_own_numbers_of_retries(run: Run) -> None:
     result = run("CrashesThenForgets", retry_user_errors=1, retries=1, n_rollouts=1)
     assert [(line["stop_reason"], line["final"]) for line in attempts_of(result)] == [
         ("user_error", False),
@@ -188,7 +154,7 @@ def test_crashes_and_faults_of_the_user_have_their_own_numbers_of_retries(
     assert result.score == 1.0
 
 
-def test_what_was_interrupted_between_attempts_is_begun_anew(run: Callable[..., EvaluationResult]) -> None:
+def test_what_was_interrupted_between_attempts_is_begun_anew(run: Run) -> None:
     result = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
     with sqlite3.connect(result.log_path) as store:
         store.execute("DELETE FROM rollouts WHERE final")
@@ -203,7 +169,7 @@ def test_what_was_interrupted_between_attempts_is_begun_anew(run: Callable[..., 
     assert len(attempts_of(again)) == 3
 
 
-def test_no_rollout_is_played_again_once_the_money_is_spent(run: Callable[..., EvaluationResult]) -> None:
+def test_no_rollout_is_played_again_once_the_money_is_spent(run: Run) -> None:
     result = run("NeverRemembers", agent="Costs", retry_user_errors=5, max_cost=1.5, n_rollouts=1)
     assert [line["final"] for line in attempts_of(result)] == [False, True]
     assert (result.status, result.planned) == ("complete", 1)

@@ -67,12 +67,6 @@ def test_some_stop_reasons_decide() -> None:
             'cancel_order: reason is missing, expected "no longer needed"',
         ),
         (
-            [made("cancel_order", "{not json", status="invalid_arguments")],
-            [CANCEL],
-            "wrong_arguments",
-            'cancel_order: the arguments are no JSON object: "{not json"',
-        ),
-        (
             [made("return_order", {})],
             [REFUND],
             "wrong_tool",
@@ -91,12 +85,6 @@ def test_some_stop_reasons_decide() -> None:
             [CANCEL, REFUND],
             "other",
             "all expected calls were made, but refund before cancel_order",
-        ),
-        (  # an unknown answer of a read stands for any value
-            [made("pay", {"booking_id": "AB12"}), made("refund", {})],
-            [ExpectedCall("find", {"seat": 1}, writes=False), PAY],
-            "unintended_action",
-            "nobody asked for refund({})",
         ),
         (
             [made("book", {"seat": 1}, content='{"id": "AB12"}'), made("pay", {"booking_id": "ZZ99"})],
@@ -118,17 +106,6 @@ def test_the_first_wrong_call_decides(
     failure = failed(calls, *expected)
     assert failure.kind == kind
     assert failure.detail.startswith(detail)
-
-
-def test_one_attempt_is_shown_beside_the_expected_call() -> None:
-    far, near = {"order_id": "#W8", "reason": "why"}, {"order_id": "#W1", "reason": "?"}
-    for first, second, shown in (
-        (("refused", far), ("refused", near), near),
-        (("refused", near), ("ok", far), far),  # one that changed rows
-        (("refused", far), ("invalid_arguments", '{"order_id": "#W1'), far),  # one that can be read
-    ):
-        calls = [made("cancel_order", arguments, status=status) for status, arguments in (first, second)]
-        assert (failed(calls, CANCEL).made or {})["arguments"] == shown
 
 
 def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
@@ -179,16 +156,6 @@ def test_a_decisive_fault_of_the_user_gives_the_class_and_the_rest_is_kept() -> 
     assert (failure.kind, failure.detail) == ("user_error", "stopped_early (turn 2): left")
     assert failure.expected is not None
     assert (failure.step, failure.turn) == (4, 2)
-
-
-def test_long_lists_are_cut() -> None:
-    differences = [RowDifference("t", {"id": number}, "a", 1, 2) for number in range(25)]
-    failure = failed([], differences=differences)
-    assert (len(failure.rows), failure.more_rows) == (20, 5)
-    wide = ExpectedCall("set", {f"a{number}": "x" * 500 for number in range(9)}, writes=True)
-    failure = failed([made("set", {f"a{number}": "y" * 500 for number in range(9)})], wide)
-    assert failure.detail.endswith("; and 6 more")
-    assert (len(failure.detail) < 1000, len(failure.arguments)) == (True, 9)
 
 
 _CALLS = st.lists(
@@ -265,14 +232,6 @@ def lines_of(base: Database, actual: list[str], expected: list[str]) -> list[str
             ],
         ),
         (
-            ["INSERT INTO orders VALUES ('#W4', 'new', 1)"],
-            ["DELETE FROM orders WHERE id='#W3'"],
-            [
-                'orders #W3: unexpected row {"id": "#W3", "status": "done", "total": null}',
-                'orders #W4: unexpected row {"id": "#W4", "status": "new", "total": 1.0}',
-            ],
-        ),
-        (
             ["DELETE FROM notes WHERE text='b'"],
             ["INSERT INTO notes VALUES ('c', x'01')"],
             [
@@ -312,13 +271,3 @@ def test_there_are_differences_exactly_if_the_states_differ(
     base: Database, actual: list[str], expected: list[str]
 ) -> None:
     lines_of(base, actual, expected)
-
-
-def test_long_texts_are_cut_where_they_begin_to_differ() -> None:
-    same = "s" * 1000
-    shown = RowDifference("t", {"id": 1}, "a", same + "x" * 1000, same + "y").to_json()
-    assert shown["got"] == "…" + "s" * 40 + "y"
-    assert shown["expected"].startswith("…" + "s" * 40 + "x")
-    assert len(shown["expected"]) <= 301
-    whole = RowDifference("t", None, None, {"a": "x" * 1000}, None).to_json()
-    assert len(whole["expected"]["a"]) == 300

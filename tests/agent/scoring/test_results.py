@@ -16,7 +16,6 @@ from reward_kit.agent.reports.listings import group_lines
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import MOST_GROUPS, metadata_groups
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
-from reward_kit.errors import UsageError
 
 PLAN = {"a": [1, 1, 0], "b": [0, 0, 0], "c": [1, 1, 1], "d": [1, 0, 0], "e": [0, 1, 1]}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -68,36 +67,6 @@ def test_a_result_counts_its_rows_and_rollouts(result: EvaluationResult) -> None
 )
 def test_rows_are_grouped_by_a_field(result: EvaluationResult, field: str, groups: Any) -> None:
     assert rows_by(result, field) == groups
-
-
-def test_a_group_has_the_numbers_of_an_evaluation_of_its_rows(
-    bundle: Bundle, result: EvaluationResult
-) -> None:
-    air = result.by("metadata.domain")[0]
-    alone = evaluate(bundle, "alone", {name: PLAN[name] for name in "ac"})
-    assert (air.judged, air.pass_power, air.reward) == (6, alone.pass_power, alone.averages.reward)
-    bundle.rows(*rows_of(PLAN, metadata={"domain": "sea"}))  # the fields as evaluated count
-    assert [value for value, _ in rows_by(result, "metadata.domain")] == ["air", "rail", None]
-
-
-def test_groups_without_judged_or_finished_rollouts(result: EvaluationResult) -> None:
-    change_log(result, "b", reward=None, stop_reason="infrastructure_error")
-    rail = stored().by("metadata.domain")[1]
-    assert (rail.value, len(rail.rows), rail.judged, rail.reward, rail.pass_power) == ("rail", 1, 0, None, {})
-    change_log(result, "b", final=False)
-    assert rows_by(stored(), "metadata.domain") == [("air", "ac"), (None, "de")]
-    assert list(group_lines(stored(), "metadata.domain"))[-1] == (
-        "In no group: 1 row without a finished rollout."
-    )
-
-
-def test_unknown_fields_are_refused(result: EvaluationResult) -> None:
-    with pytest.raises(
-        UsageError, match=r"no row has a field 'metadata\.domian' \(did you mean 'metadata\.domain'"
-    ):
-        result.by("metadata.domian")
-    with pytest.raises(UsageError, match=r"There are: .*metadata\.domain, metadata\.level, metadata\.tags"):
-        result.by("weather")
 
 
 def test_the_table_of_groups_has_a_line_for_all_rows(result: EvaluationResult) -> None:
@@ -162,13 +131,3 @@ def test_to_table_gives_flat_lines_with_the_same_keys(bundle: Bundle) -> None:
     assert (first["metrics.other"], last["metrics.other"], last["metrics.task_complete"]) == (None, 0.5, None)
     assert (last["tool_faults"], last["user_faults"]) == ("book, search", "left, left_early")
     csv.DictWriter(io.StringIO(), first).writerows(table)
-
-
-def test_unknown_numbers_are_none(bundle: Bundle) -> None:
-    result = evaluate(bundle, "first", {"a": [1]}, usage={"calls": 1, "unpriced_calls": 1})
-    assert result.to_table()[0]["cost"] is None
-    change_log(result, "a", reward=None, stop_reason="user_error")
-    (line,) = stored().to_table()
-    assert (line["reward"], line["success"]) == (None, None)
-    change_log(result, "a", final=False)
-    assert stored().to_table() == []

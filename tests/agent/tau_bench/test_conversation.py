@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from tau_bench_file import native, text
 
-from reward_kit.agent.tau_bench.conversation import NOTHING_SAID, Conversation, conversation_of
+from reward_kit.agent.tau_bench.conversation import Conversation, conversation_of
 
 ROW = {
     "actions": [
@@ -80,26 +79,3 @@ def test_of_several_calls_those_with_a_result_were_run() -> None:
 def test_calls_that_the_user_answered_were_never_run() -> None:
     found = conversation_of([assistant("One moment.", "look_up"), {"role": "user", "content": "Yes?"}])
     assert (calls_of(found), replies_of(found)) == ([], ["One moment."])
-
-
-def test_the_older_function_call_is_a_call_and_so_is_one_at_the_end() -> None:
-    asked = {"role": "assistant", "content": None, "function_call": {"name": "think", "arguments": "{}"}}
-    found = conversation_of([asked, {"role": "function", "name": "think", "content": ""}, assistant("So.")])
-    assert calls_of(found) == [("think", "{}")]
-    assert [name for name, _ in calls_of(conversation_of([assistant(None, "transfer")]))] == ["transfer"]
-
-
-@pytest.mark.parametrize("content", [None, "  "])
-def test_an_empty_reply_does_not_end_the_replay(content: Any) -> None:
-    found = conversation_of(
-        [{"role": "assistant", "content": content}, {"role": "user", "content": "Hello?"}]
-    )
-    assert replies_of(found) == [NOTHING_SAID]
-
-
-def test_arguments_that_are_no_object_reach_the_tool_as_they_are() -> None:
-    traj = [
-        {"role": "assistant", "content": 'Action:\n{"name": "think", "arguments": [1]}'},
-        {"role": "user", "content": "API output: Error"},
-    ]
-    assert calls_of(conversation_of(traj)) == [("think", "[1]")]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tau_bench_file import crash, write
+from tau_bench_file import write
 
 from reward_kit.agent.tau_bench.results_file import read_results
 from reward_kit.errors import BundleError
@@ -59,17 +58,3 @@ def test_a_file_that_is_none_is_one_error(tmp_path: Path) -> None:
     for other, fault in ((tmp_path / "none.json", "no such file"), (tmp_path, "cannot be read")):
         with pytest.raises(BundleError, match=fault):
             read_results(other)
-
-
-@pytest.mark.parametrize(
-    ("last", "agents"),
-    [
-        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", True),
-        ("KeyError: 'content'", True),
-        ("KeyError: 'choices'", False),
-    ],
-)
-def test_a_crash_says_whether_the_models_answer_caused_it(tmp_path: Path, last: str, agents: bool) -> None:
-    entry = crash(0, "boom", f"Traceback (most recent call last):\n  File ...\n{last}\n")
-    (trial,) = read_results(write(tmp_path / "r.json", json.loads(json.dumps([entry]))))
-    assert (trial.error, trial.is_agents_fault, trial.judged) == ("boom", agents, False)

@@ -20,11 +20,13 @@ from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.tau_bench.results_file import results_parts
 from reward_kit.errors import BundleError, UsageError
 
+Judge = Callable[..., EvaluationResult]
+Answers = dict[int, list[str]]
 CLASSIC = RETAIL / "task_classic.jsonl"
 
 
 @pytest.fixture(scope="session")
-def observations(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+def observations(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """The answers of the tools to the gold calls of some tasks."""
     import asyncio
 
@@ -41,7 +43,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Iterator[Callable[..., EvaluationResult]]:
+def judge(tmp_path: Path) -> Iterator[Judge]:
     """Judge a file of these entries with a dataset."""
 
     def run(entries: Any, dataset: Path = CLASSIC, **options: Any) -> EvaluationResult:
@@ -58,7 +60,7 @@ def outcomes(result: EvaluationResult) -> list[tuple[str, int, float | None, str
 
 @pytest.mark.parametrize("written", [native, text])
 def test_recorded_calls_are_made_again_and_judged(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], written: Callable[..., Any]
+    judge: Judge, observations: Answers, written: Callable[..., Any]
 ) -> None:
     said = " and ".join(row_of(2)["outputs"])
     result = judge(
@@ -84,9 +86,7 @@ def test_recorded_calls_are_made_again_and_judged(
     assert record.user.startswith("tau-bench:")
 
 
-def test_a_reward_that_the_bundle_does_not_give_is_reported(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
-) -> None:
+def test_a_reward_that_the_bundle_does_not_give_is_reported(judge: Judge, observations: Answers) -> None:
     row = row_of(0)
     short = {**row, "actions": row["actions"][:-1]}
     changed = [*observations[0][:-1], "something else"]
@@ -112,7 +112,7 @@ def test_a_reward_that_the_bundle_does_not_give_is_reported(
     assert stored["agreement"]["disagreements"][0]["row_id"] == "retail.classic.000"
 
 
-def test_a_trajectory_without_a_reward_was_cut_off(judge: Callable[..., EvaluationResult]) -> None:
+def test_a_trajectory_without_a_reward_was_cut_off(judge: Judge) -> None:
     row = row_of(0)
     looking = {"actions": [row["actions"][0]] * 45}
     traj = native(looking, ["yusuf_rossi_9620"] * 45, last="")
@@ -123,9 +123,7 @@ def test_a_trajectory_without_a_reward_was_cut_off(judge: Callable[..., Evaluati
     assert result.agreement.tool_results == 45
 
 
-def test_a_run_that_broke_down_is_left_out_or_counted_as_failed(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
-) -> None:
+def test_a_run_that_broke_down_is_left_out_or_counted_as_failed(judge: Judge, observations: Answers) -> None:
     entries = [
         entry(0, native(row_of(0), observations[0]), 1.0),
         crash(0, "rate limit", "Traceback\nlitellm.RateLimitError: rate limit", trial=1),
@@ -146,9 +144,7 @@ def test_a_run_that_broke_down_is_left_out_or_counted_as_failed(
     assert counted.agreement.pass_power == pytest.approx(theirs)
 
 
-def test_another_task_under_the_same_number_is_refused(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]]
-) -> None:
+def test_another_task_under_the_same_number_is_refused(judge: Judge, observations: Answers) -> None:
     entries = [
         entry(0, native(row_of(0), observations[0]), 1.0),
         entry(5, native(row_of(5), observations[5]), 1.0),
@@ -165,9 +161,7 @@ def test_another_task_under_the_same_number_is_refused(
 
 
 def test_tasks_that_were_corrected_since_are_named(
-    judge: Callable[..., EvaluationResult],
-    observations: dict[int, list[str]],
-    caplog: pytest.LogCaptureFixture,
+    judge: Judge, observations: Answers, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = [
         entry(0, native(row_of(0), observations[0]), 1.0),
@@ -178,7 +172,7 @@ def test_tasks_that_were_corrected_since_are_named(
 
 
 def test_the_chosen_rows_are_judged_and_resumed_by_name(
-    judge: Callable[..., EvaluationResult], observations: dict[int, list[str]], tmp_path: Path
+    judge: Judge, observations: Answers, tmp_path: Path
 ) -> None:
     entries = [entry(index, native(row_of(index), observations[index]), 1.0) for index in (0, 5)]
     judge(entries, task_ids="5,7", eval_id="again")
@@ -189,26 +183,10 @@ def test_the_chosen_rows_are_judged_and_resumed_by_name(
         judge(entries, task_ids="7")
 
 
-def test_options_that_would_run_something_are_refused(judge: Callable[..., EvaluationResult]) -> None:
+def test_options_that_would_run_something_are_refused(judge: Judge) -> None:
     for option in ({"agent": "gold"}, {"n_rollouts": 2}, {"user": "llm"}):
         with pytest.raises(UsageError, match="--from-tau-bench runs nothing"):
             judge([crash(0, "x", "")], **option)
-
-
-def test_rows_of_another_bundle_are_numbered_by_position(
-    judge: Callable[..., EvaluationResult], tmp_path: Path
-) -> None:
-    bundle = flight_bundle(tmp_path)
-    first, second = {"id": "a", "actions": []}, {"id": "b", "actions": GOLD}
-    bundle.rows(first, second)
-    calls = {"actions": [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}}]}
-    traj = native(calls, ["{}"])[1:]
-    info = {"row": {"actions": GOLD}}
-    result = judge([entry(1, traj, 0.0, **info)], bundle.dataset)
-    assert outcomes(result) == [("b", 0, 0.0, "user_stop")]
-    assert result.failures == {"partially_completed": 1}
-    with pytest.raises(BundleError, match="task 0 has another instruction and other actions than row a"):
-        judge([entry(0, traj, 0.0, **info)], bundle.dataset)
 
 
 def test_our_own_files_give_the_tools_what_the_model_wrote(tmp_path: Path, stub_llm: StubServer) -> None:

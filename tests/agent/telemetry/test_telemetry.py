@@ -18,9 +18,7 @@ from seeded_players import AGENT, USER, write_players
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.base.types import ModelCall, Usage
 from reward_kit.agent.records.rollout_record import RolloutRecord
-from reward_kit.agent.telemetry.spans import spans_of
 from reward_kit.agent.telemetry.telemetry import exporter_names
 
 ERROR = 2
@@ -208,14 +206,6 @@ def test_a_failed_model_call_is_an_error_without_usage(
     assert "too many tokens" in failed.status.message
     assert attributes(failed)["error.type"] == "model_error"
     assert not {name for name in attributes(failed) if "usage" in name or "finish" in name or "cost" in name}
-
-
-def test_waiting_for_limits_is_not_part_of_a_call(bundle: Bundle) -> None:
-    record = play(bundle, agent="gold", actions=GOLD)
-    timed = ModelCall("agent", 1, 1, "stub/one", "stop", Usage(calls=1), 0.0, 11.0, waited=40.5)
-    record.model_calls = [timed]
-    (span,) = (span for span in spans_of(record, contents=False) if span.name.startswith("chat"))
-    assert (span.started, span.ended) == (40_500_000_000, 51_500_000_000)
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
