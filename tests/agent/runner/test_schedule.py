@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from small_task import small_task
 
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.runner.schedule import Job, chosen_tasks, plan, rollout_seed, run_jobs
+from reward_kit.agent.runner.schedule import Job, chosen_tasks, plan, rollout_seed
 from reward_kit.errors import BundleError
 
 
@@ -62,20 +61,3 @@ def test_a_wrong_choice_is_reported_by_its_flag(tasks: list[Task]) -> None:
     ):
         with pytest.raises(BundleError, match=fault):
             chosen_tasks(tasks, EvaluationConfig(**options))  # type: ignore[arg-type]
-
-
-async def test_no_more_than_allowed_run_at_once_and_in_order(tasks: list[Task]) -> None:
-    jobs = plan(tasks, dict.fromkeys((task.row.id for task in tasks), 4))
-    running, most, begun = 0, 0, []
-
-    async def play(job: Job) -> None:
-        nonlocal running, most
-        begun.append(job)
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-
-    await run_jobs(jobs, play, concurrency=3)
-    assert most == 3
-    assert begun == jobs
