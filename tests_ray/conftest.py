@@ -22,8 +22,8 @@ SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": 
 
 PLAYERS = '''
 import asyncio
+import ctypes
 import os
-import time
 from pathlib import Path
 
 import companions
@@ -65,9 +65,9 @@ async def dies_once(rollout):
 
 
 async def blocks(rollout):
-    """Never gives up control, in one rollout."""
+    """Never gives up control, nor lets other threads run, in one rollout."""
     if (rollout.row_id, rollout.index) == ("row-0", 1):
-        time.sleep(600)
+        ctypes.PyDLL(None).sleep(600)
     return "Hello"
 
 

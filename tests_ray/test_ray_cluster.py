@@ -152,7 +152,7 @@ def test_an_actor_that_is_killed_loses_nothing(
 
 
 def test_an_agent_that_never_gives_up_control_is_ended(
-    cluster: Cluster, bundle: Bundle, player: Player, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, bundle: Bundle, player: Player, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 1.0)
     result = evaluate(
@@ -167,6 +167,7 @@ def test_an_agent_that_never_gives_up_control_is_ended(
     lost = [outcome for outcome in result.outcomes if not outcome.judged]
     assert [(outcome.row_id, outcome.index) for outcome in lost] == [("row-0", 1)]
     assert "stopped answering" in (lost[0].stop_detail or "")
+    wait_until(lambda: not processes_with(str(marks)))
 
 
 def test_what_a_lost_node_was_playing_is_played_elsewhere(

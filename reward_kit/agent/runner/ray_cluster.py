@@ -51,6 +51,8 @@ CONNECT = 20.0
 """Seconds to reach a cluster's address."""
 ROOM_AFTER = 20.0
 """Seconds after which to say that an actor waits for a processor."""
+END = 1.0
+"""Seconds that an actor has to kill its worker."""
 WAIT = 1.0
 """Seconds that an actor lets the driver wait for messages."""
 NOT_SENT = [".?*", "__pycache__", "node_modules", "*.pyc"]
@@ -118,6 +120,11 @@ class RayActor:
         shutil.rmtree(self._folder, ignore_errors=True)
         return self._lines
 
+    async def kill(self) -> None:
+        """End the worker at once, also if it no longer sees that its socket is closed."""
+        kill_group(self._process)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     async def _read(self) -> None:
         try:
             while line := await self._reader.readline():
@@ -180,6 +187,11 @@ class RayWorker(Worker):
         if self._receiving is not None:
             self._receiving.cancel()
         with suppress(self._ray.exceptions.RayError):
+            self._actor.kill.remote()
+        asyncio.get_running_loop().call_later(END, self._end)
+
+    def _end(self) -> None:
+        with suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor)
 
     async def close(self) -> None:
@@ -190,7 +202,8 @@ class RayWorker(Worker):
             async with asyncio.timeout(2 * CLOSE_GRACE):
                 for line in await self._actor.close.remote():
                     self.receive(json.loads(line))
-        self.kill("was closed")
+        self._lost("was closed")
+        self._end()
 
     async def _receive(self) -> None:
         try:
