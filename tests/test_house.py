@@ -22,7 +22,7 @@ BOUNDS = {
     "handlers of all exceptions": (25, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
-    "lines of tests": (36_600, 30_000),
+    "lines of tests": (29_600, 30_000),
 }
 """Present bound and target of each figure. Lower a bound with the figure; never raise it."""
 

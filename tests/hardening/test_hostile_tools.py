@@ -15,6 +15,7 @@ WORST = {
     "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 2 s"),
     "recurses": ("def", "return recurses(db)", "recursion too deep"),
     "exits": ("def", "import sys\nsys.exit(0)", "tried to exit"),
+    "mute": ("def", f"class E(Exception):\n{MUTE}\nraise E", "Error: E"),
     "unprintable": ("def", f"class R:\n{MUTE}\nreturn R()", "Error: no"),
     "rows": ("async def", f"return await db.fetch_all('{NUMBERS} x FROM c')", "Error: "),
     "leaks": ("def", f"{THREADS}\nreturn 'fine'", "fine"),

@@ -133,16 +133,16 @@ async def _outcome(
             log = getattr(argument, "pending_log", None)
             if log is not None:
                 log.check()
+        return checked_result(result, place)
     except MissingAwaitError as error:
         raise RewardError(error.fault, place=error.place or place, remedy=error.remedy) from None
-    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+    except (RewardError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the border to the reward's code
         fault = _result_fault(error.__context__) if isinstance(error, ValueError) else None
         raise RewardError(
             fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(type(error).__name__)
         ) from error
-    return checked_result(result, place)
 
 
 @lru_cache(maxsize=256)

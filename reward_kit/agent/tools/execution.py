@@ -7,7 +7,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -285,7 +285,9 @@ def _error_text(error: BaseException) -> str:
     elif isinstance(error, SystemExit):
         text = "the tool tried to exit"
     else:
-        text = str(error).strip()
+        text = ""
+        with suppress(Exception):  # the exception's class is the tool's own code as well
+            text = str(error).strip()
         if isinstance(error, KeyError | StopIteration) or not text:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

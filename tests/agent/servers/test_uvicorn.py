@@ -32,12 +32,12 @@ def flight_task(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running(folder: Path, app: str) -> Iterator[tuple[str, Path]]:
+def running(folder: Path, *arguments: str) -> Iterator[tuple[str, Path]]:
     """``uvicorn MODULE:app`` started in ``folder``: its address, and the file with what it prints."""
     port, log = free_port(), folder / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", app, "--port", str(port)],
+            [sys.executable, "-m", "uvicorn", *arguments, "--port", str(port)],
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -95,3 +95,17 @@ def test_the_flight_bundle_is_served_from_the_folder_above(flight_task: Path) ->
     assert 'tools.py", line' in log.read_text()
     names = sorted(path.name for path in flight_task.iterdir() if path.name != "__pycache__")
     assert names == ["reward.py", "seed.sql", "task.jsonl", "tools.py"]
+
+
+def test_a_tool_that_is_added_is_served_after_a_reload(flight_task: Path) -> None:
+    with running(flight_task, "tools:app", "--reload") as (url, log):
+        with (flight_task / "tools.py").open("a") as tools:
+            tools.write("\n@R.tool\nasync def ping():\n    return 'pong'\n")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                answer = httpx.post(f"{url}/tools/ping")
+                if answer.status_code == 200:
+                    break
+            time.sleep(0.05)
+        assert answer.json()["result"] == "pong", log.read_text()
