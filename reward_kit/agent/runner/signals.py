@@ -54,9 +54,13 @@ def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with _ctrl_c_cancels(loop, main):
-            return _run(loop, main)
-    return _run_in_thread(loop, main)
+        loop_runs = False
+    else:
+        loop_runs = True
+    if loop_runs:
+        return _run_in_thread(loop, main)
+    with _ctrl_c_cancels(loop, main):
+        return _run(loop, main)
 
 
 def is_held_up() -> bool:
