@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -13,18 +16,21 @@ logger = logging.getLogger(__name__)
 def load_jsonl(file_path: str | Path) -> list[Any]:
     """Read a JSONL file, one value per line.
 
-    Never raises: lines that are not JSON, blank ones and comments included, are logged and skipped; an
-    unreadable file is logged and returns ``[]``.
+    Never raises: lines that are not JSON are logged and skipped, blank ones skipped; an unreadable file is
+    logged and returns ``[]``.
     """
-    values: list[Any] = []
     try:
-        with Path(file_path).open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    values.append(json.loads(line))
-                except json.JSONDecodeError as error:
-                    logger.warning("%s:%d: not JSON: %s", file_path, number, error)
+        return list(json_lines(file_path))
     except (OSError, ValueError) as error:
         logger.warning("%s cannot be read: %s", file_path, error)
         return []
-    return values
+
+
+def json_lines(path: str | Path) -> Iterator[Any]:
+    """Read the values one by one, and log lines that are not JSON; raises ``OSError`` or ``ValueError``."""
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield from [json.loads(line)] if line.strip() else []
+            except json.JSONDecodeError as error:
+                logger.warning("%s:%d: not JSON: %s", path, number, error)

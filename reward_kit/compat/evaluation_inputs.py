@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import RewardKitError
 from reward_kit.models import EvaluateResult, RewardOutput
 
-from .common_utils import load_jsonl
+from .common_utils import json_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,8 @@ def samples_from_jsonl(path: str | Path, max_samples: int) -> list[Sample]:
     """
     if not Path(path).exists():
         raise ValueError(f"Sample file does not exist: {path}")
-    return [value for value in load_jsonl(path) if isinstance(value, dict)][:max_samples]
+    samples = (value for value in json_lines(path) if isinstance(value, dict))
+    return list(itertools.islice(samples, max_samples))
 
 
 def samples_from_hugging_face(

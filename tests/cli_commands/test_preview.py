@@ -64,6 +64,12 @@ def test_a_fault_is_one_line_and_exit_code_2(folder, arguments, fault):
     assert (done.code, done.out, done.err) == (2, "", fault)
 
 
+def test_a_samples_file_that_cannot_be_read_is_one_line(folder):
+    done = run(folder, "preview", "-m", "a=good", "-s", "good")
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert "Is a directory: 'good'" in done.err
+
+
 def test_deploy_says_that_it_is_gone(folder, capsys):
     done = run(folder, "deploy", "--id", "x", "--target", "fireworks", "-m", "a=good")
     assert (done.code, done.out) == (2, "")

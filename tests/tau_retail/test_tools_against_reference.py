@@ -55,7 +55,7 @@ EXPECTED_OUTCOMES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 async def test_every_observation_and_every_final_state_is_the_same(
     base: Any, seeded_json: str, seed: int
 ) -> None:
