@@ -17,13 +17,18 @@ FOLDER = Path(os.environ.get("PEERS_FOLDER", CHECKOUT / ".venv-peers")).resolve(
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A harness as it is run; ``variant`` is what sets a second way of running it apart from the first."""
+    """A harness as it is run.
+
+    ``variant`` is what sets a second way of running it apart from the first. ``durable`` says what is on the
+    disk once a rollout is over.
+    """
 
     distribution: str
     version: str
     package: str
     command: str
     script: str
+    durable: str
     variant: str = ""
     options: tuple[str, ...] = ()
 
@@ -48,24 +53,36 @@ class Contender:
         return [str(self.python), "-c", f"import {self.package}"]
 
     def help_line(self) -> list[str]:
-        """The command line that prints the help of its command."""
+        """The command line that prints the help of its command; without one, nothing can be timed."""
         return [str(self.environment / "bin" / self.command), "--help"]
 
 
 OURS = "this checkout"
+_STORE = "outcome, trajectory, final state: SQLite, synced for each group of rollouts"
+_ROW = "row with its messages: SQLite, not synced before the checkpoint"
 CONTENDERS = (
-    Contender("reward-kit", OURS, "reward_kit", "reward-kit", "with_reward_kit.py"),
-    Contender("verifiers", "0.1.14", "verifiers", "vf-eval", "with_verifiers.py"),
-    Contender("inspect-ai", "0.3.285", "inspect_ai", "inspect", "with_inspect.py"),
-    Contender("eval-protocol", "0.3.33", "eval_protocol", "eval-protocol", "with_eval_protocol.py"),
+    Contender("reward-kit", OURS, "reward_kit", "reward-kit", "with_reward_kit.py", _STORE),
     Contender(
-        "eval-protocol",
-        "0.3.33",
-        "eval_protocol",
-        "eval-protocol",
-        "with_eval_protocol.py",
+        *("verifiers", "0.3.1", "verifiers", "vf-eval", "with_verifiers.py"),
+        durable="a line of JSON with the messages, not synced",
+    ),
+    Contender(
+        *("inspect-ai", "0.3.285", "inspect_ai", "inspect", "with_inspect.py"),
+        durable="sample in a zip archive, for each 100 samples, not synced",
+    ),
+    Contender(
+        *("eval-protocol", "0.3.33", "eval_protocol", "eval-protocol", "with_eval_protocol.py"),
+        durable=_ROW + ", anew for each message",
+    ),
+    Contender(
+        *("eval-protocol", "0.3.33", "eval_protocol", "eval-protocol", "with_eval_protocol.py"),
+        durable=_ROW + ", when it begins, ends and is judged",
         variant="rows stored at the end",
         options=("--rows-at-end",),
+    ),
+    Contender(
+        *("pydantic-evals", "2.62.0", "pydantic_evals", "", "with_pydantic_evals.py"),
+        durable="nothing; the report as one JSON file at the end, by the script",
     ),
 )
 

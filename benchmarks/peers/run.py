@@ -15,6 +15,8 @@ import json
 import os
 import platform
 import sys
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,12 @@ def main() -> None:
         show(json.loads(arguments.show.read_text()))
         return
     asked = [one for one in CONTENDERS if not arguments.only or one.distribution in arguments.only]
-    results: dict[str, Any] = {"machine": machine(), "contenders": {}, "missing": {}}
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "contenders": {},
+        "missing": {},
+    }
     if arguments.resume and arguments.json.exists():
         results = json.loads(arguments.json.read_text())
     results["crowds"] = arguments.crowds
@@ -45,10 +52,13 @@ def main() -> None:
         contenders.append(contender)
         empty: dict[str, Any] = {"runs": {}, "import": [], "help": [], "small": []}
         found = results["contenders"].setdefault(contender.name, empty)
+        found["durable"] = contender.durable
         found["asked"] = max(arguments.repeats, found.get("asked", 0))
-    for scenario in scenarios(arguments.rollouts, arguments.crowds):
-        measure_scenario(contenders, scenario, results, arguments)
-    measure_starts(contenders, results, arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for scenario in scenarios(arguments.rollouts, arguments.crowds):
+            measure_scenario(contenders, scenario, results, arguments, folder)
+        measure_starts(contenders, results, arguments, folder)
     show(results)
     print(f"\nAll runs are in {arguments.json}")
 
@@ -61,7 +71,7 @@ def keep(results: dict[str, Any], path: Path) -> None:
 
 def show(results: dict[str, Any]) -> None:
     """Print the table."""
-    print(f"\n{results['machine']}; load during the runs: {loads(results)}\n")
+    print(f"\n{results['machine']}, {results['date']}; load during the runs: {loads(results)}\n")
     print(make_table(results, results["crowds"], TURNS * ANSWER_SECONDS))
 
 
@@ -91,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure_starts(
-    contenders: list[Contender], results: dict[str, Any], arguments: argparse.Namespace
+    contenders: list[Contender], results: dict[str, Any], arguments: argparse.Namespace, folder: Path
 ) -> None:
     """Import, help, and a process with the smallest run: medians."""
     for number in range(arguments.repeats):
@@ -99,17 +109,22 @@ def measure_starts(
             found = results["contenders"][contender.name]
             if len(found["small"]) > number:
                 continue
-            small = run_once(contender, SMALL, arguments.limit)
+            small = run_once(contender, SMALL, arguments.limit, folder)
             found["small"].append(None if "failed" in small else small["process_s"])
             if not contender.variant:
-                found["import"].append(time_line(contender.import_line(), arguments.limit))
-                found["help"].append(time_line(contender.help_line(), arguments.limit))
+                found["import"].append(time_line(contender.import_line(), arguments.limit, folder))
+                if contender.command:
+                    found["help"].append(time_line(contender.help_line(), arguments.limit, folder))
             keep(results, arguments.json)
             print(f"start          {contender.name}", file=sys.stderr, flush=True)
 
 
 def measure_scenario(
-    contenders: list[Contender], scenario: Scenario, results: dict[str, Any], arguments: argparse.Namespace
+    contenders: list[Contender],
+    scenario: Scenario,
+    results: dict[str, Any],
+    arguments: argparse.Namespace,
+    folder: Path,
 ) -> None:
     """All repeats of one scenario, the contenders in turn."""
     for number in range(arguments.repeats):
@@ -118,7 +133,7 @@ def measure_scenario(
             slow = bool(runs) and runs[-1]["process_s"] > arguments.repeat_below
             if slow or len(runs) > number:
                 continue
-            run = run_once(contender, scenario, arguments.limit)
+            run = run_once(contender, scenario, arguments.limit, folder)
             runs.append(run)
             keep(results, arguments.json)
             told = (

@@ -23,7 +23,9 @@ def make_table(results: dict[str, Any], crowds: list[int], ideal: float) -> str:
 
 
 def _figures(crowds: list[int], ideal: float) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
-    rows: list[tuple[str, Callable[[dict[str, Any]], str]]] = []
+    rows: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("durable when a rollout is over", lambda contender: contender["durable"])
+    ]
     for scenario in ("saved", "not saved"):
         rows.append(
             (
@@ -40,6 +42,9 @@ def _figures(crowds: list[int], ideal: float) -> list[tuple[str, Callable[[dict[
     for crowd in crowds:
         scenario = f"{crowd} at once"
         rows.append((f"{crowd} at once: wall s", _of(scenario, lambda run: run["wall_s"], "{:.1f}")))
+        rows.append(
+            (f"{crowd} at once: whole process s", _of(scenario, lambda run: run["process_s"], "{:.1f}"))
+        )
         rows.append((f"{crowd} at once: / ideal", _of(scenario, lambda run: run["wall_s"] / ideal, "{:.2f}")))
         rows.append(
             (
@@ -48,14 +53,17 @@ def _figures(crowds: list[int], ideal: float) -> list[tuple[str, Callable[[dict[
             )
         )
         rows.append(
-            (f"{crowd} at once: peak MB", _of(scenario, lambda run: run["rss_peak_kb"] / 1024, "{:.0f}"))
+            (
+                f"{crowd} at once: peak MB, all processes",
+                _of(scenario, lambda run: run["all_peak_kb"] / 1024, "{:.0f}"),
+            )
         )
         rows.append(
             (
                 f"{crowd} at once: KB per rollout",
                 _of(
                     scenario,
-                    lambda run: (run["rss_peak_kb"] - run["rss_before_kb"]) / run["rollouts"],
+                    lambda run: (run["all_peak_kb"] - run["rss_before_kb"]) / run["rollouts"],
                     "{:.0f}",
                 ),
             )
