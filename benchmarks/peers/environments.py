@@ -67,6 +67,10 @@ CONTENDERS = (
         durable="a line of JSON with the messages, not synced",
     ),
     Contender(
+        *("verifiers", "0.4.0", "verifiers", "", "with_verifiers_v1.py"),
+        durable="an episode as a line of JSON, not synced",
+    ),
+    Contender(
         *("inspect-ai", "0.3.285", "inspect_ai", "inspect", "with_inspect.py"),
         durable="sample in a zip archive, for each 100 samples, not synced",
     ),
