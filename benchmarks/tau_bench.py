@@ -1,0 +1,143 @@
+"""The retail bundle against τ-bench itself: the same tasks, their gold actions, the reward.
+
+    git clone https://github.com/sierra-research/tau-bench DIR
+    python benchmarks/tau_bench.py --checkout DIR [--tasks 115] [--repeats 3]
+
+CPU time per rollout, all threads and child processes counted; each measurement in a process of its own, in
+turn:
+
+- *bundle*: ``evaluate`` with the gold agent on ``task_classic.jsonl``, which holds the benchmark's own tasks:
+  fork, tool calls, ground truth, reward; outcome, trajectory and final state stored. With one and with four
+  rollouts of each row.
+- *τ-bench*: its retail environment, made anew for each task as its runner does; the gold actions are its
+  steps. A user without a model gives the instruction and then stops, upon which it computes the reward. It
+  stores nothing.
+
+Imports and one task to warm up are not counted. The checkout needs LiteLLM, which the package depends on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DATASET = ROOT / "tau_retail_task" / "task_classic.jsonl"
+STOP = "###STOP###"
+
+
+def measure_bundle(tasks: int, rollouts: int) -> float:
+    """CPU milliseconds per rollout."""
+    from reward_kit.agent import evaluate
+
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"agent": "gold", "no_sim_user": True, "quiet": True, "output_dir": folder}
+        evaluate(DATASET, **options, max_tasks=1)
+        started = _cpu_seconds()
+        result = evaluate(DATASET, **options, max_tasks=tasks, n_rollouts=rollouts)
+        seconds = _cpu_seconds() - started
+    played = len(result.outcomes)
+    if played != tasks * rollouts:
+        raise SystemExit(f"{played} rollouts instead of {tasks * rollouts}")
+    return 1000 * seconds / played
+
+
+def measure_tau_bench(checkout: Path, tasks: int) -> float:
+    """CPU milliseconds per task."""
+    sys.path.insert(0, str(checkout))
+    from tau_bench.envs.retail import MockRetailDomainEnv
+    from tau_bench.envs.user import UserStrategy
+    from tau_bench.types import Action
+
+    class Customer:
+        """A user that gives the instruction, and then stops."""
+
+        def reset(self, instruction: str | None = None) -> str:
+            return instruction or ""
+
+        def step(self, content: str) -> str:  # noqa: ARG002 - the benchmark's signature
+            return STOP
+
+        def get_total_cost(self) -> float:
+            return 0.0
+
+    def play(index: int) -> float:
+        env = MockRetailDomainEnv(UserStrategy.HUMAN, task_split="test", task_index=index)
+        env.user = Customer()
+        env.reset(task_index=index)
+        for action in env.task.actions:
+            answer = env.step(action)
+            if answer.done:
+                return float(answer.reward)
+        reply = " ".join(env.task.outputs) or "Done."
+        return float(env.step(Action(name="respond", kwargs={"content": reply})).reward)
+
+    play(0)
+    started = _cpu_seconds()
+    rewards = [play(index) for index in range(tasks)]
+    seconds = _cpu_seconds() - started
+    if sum(rewards) < 0.9 * tasks:
+        raise SystemExit(f"only {sum(rewards):.0f} of {tasks} gold runs earned the reward")
+    return 1000 * seconds / tasks
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _in_own_process(*arguments: str) -> float:
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkout", type=Path, help="a clone of sierra-research/tau-bench")
+    parser.add_argument("--tasks", type=int, default=115)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--measure", choices=["bundle", "tau-bench"], help=argparse.SUPPRESS)
+    parser.add_argument("--rollouts", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure == "bundle":
+        print(json.dumps(measure_bundle(options.tasks, options.rollouts)))
+        return
+    if options.checkout is None:
+        print("skipped: name a clone of sierra-research/tau-bench with --checkout")
+        return
+    if not (options.checkout / "tau_bench").is_dir():
+        parser.error(
+            f"no folder tau_bench in {options.checkout}: it is no clone of sierra-research/tau-bench"
+        )
+    if options.measure == "tau-bench":
+        print(json.dumps(measure_tau_bench(options.checkout, options.tasks)))
+        return
+    count = ("--tasks", str(options.tasks))
+    checkout = ("--checkout", str(options.checkout))
+    theirs: list[float] = []
+    ours: dict[int, list[float]] = {1: [], 4: []}
+    for _ in range(options.repeats):
+        theirs.append(_in_own_process("--measure", "tau-bench", *checkout, *count))
+        for rollouts, found in ours.items():
+            found.append(_in_own_process("--measure", "bundle", "--rollouts", str(rollouts), *count))
+    print(f"{options.tasks} tasks, medians of {options.repeats}, CPU per rollout")
+    print(f"τ-bench                      {median(theirs):8.2f} ms")
+    for rollouts, found in ours.items():
+        ratio = median(theirs) / median(found)
+        print(f"bundle, {rollouts} rollout(s) a row     {median(found):8.2f} ms  {ratio:.0f}x less")
+
+
+if __name__ == "__main__":
+    main()
