@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.redaction import environment_secrets, hide_in_json
+from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import APPLICATION, SCHEMA, VERSION, check_format, sqlite_faults
 from reward_kit.agent.storage.lock import release, take_lock
-from reward_kit.agent.storage.outcome_rows import WRITTEN, json_text, row_of, storable, totals
+from reward_kit.agent.storage.outcome_rows import WRITTEN, row_of, storable, totals
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

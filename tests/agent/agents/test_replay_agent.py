@@ -100,7 +100,8 @@ async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("{", "is not JSON"), ('{"row_id": "a"}', "is not the record of a rollout")]
+    ("text", "fault"),
+    [("{", "is not JSON"), ('{"row_id": "a"}', "is a damaged record of a rollout, or none")],
 )
 def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> None:
     source = tmp_path / "roll_a.json"
