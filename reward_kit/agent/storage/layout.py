@@ -6,8 +6,8 @@
     ├─ .bases/<seed key>.db      each seeded state once
     │         <seed key>.<hash>.seeded   empty: the content that the base had when it was seeded
     ├─ .cache/                   answers of models (``models.cache``)
-    ├─ <row_id>/base.db          the row's seeded state, a link to the above
-    │           roll_<id>.db     final state of a rollout, if a complete file is kept
+    ├─ <row_id>/roll_<id>.db     final state of a rollout, if a complete file is kept
+    │           base.db          beside it the row's seeded state, a link to the above
     └─ evals/<eval_id>.db        the evaluation (``store``)
              <eval_id>.json      results, written at the end
 """
