@@ -64,12 +64,12 @@ def read_outcomes(
     Raises ``StorageError`` for a damaged row.
     """
     query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
-    row_id = None
+    row_ids: set[str] = set()
     for row in connection.execute(query, (f"evals/{path.name}/", *values)):
         outcome = RolloutOutcome(*row)
         checked_id(outcome.id, path)
-        if outcome.row_id != row_id:
-            row_id = checked_row_id(outcome.row_id, path)
+        if outcome.row_id not in row_ids:
+            row_ids.add(checked_row_id(outcome.row_id, path))
         outcome.final = bool(outcome.final)
         try:
             for name in _JSON:
