@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -118,11 +118,6 @@ class RolloutOutcome(Attempt):
         """Plain JSON values."""
         return {**as_json(self), "usage": _usage_to_json(self.usage)}
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> RolloutOutcome:
-        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(**{**plain, "usage": usage_from_json(plain["usage"])})
-
 
 @dataclass(slots=True)
 class BrokenOff:
@@ -143,11 +138,6 @@ class BrokenOff:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {"rollouts": self.rollouts, "usage": _usage_to_json(self.usage)}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> BrokenOff:
-        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(plain["rollouts"], usage_from_json(plain["usage"]))
 
 
 def broken_off(usage: Mapping[Any, Usage]) -> BrokenOff:
@@ -191,21 +181,17 @@ class PlayedRollout:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; bytes as base64."""
-        gold = self.row_gold
-        return {
-            **as_json(self),
-            "outcome": self.outcome.to_json(),
-            "state": _text(self.state),
-            "gold_state": _text(self.gold_state),
-            "row_gold": gold and {**as_json(gold), "state": _text(gold.state)},
-        }
+        from pydantic_core import to_jsonable_python
+
+        plain: dict[str, Any] = to_jsonable_python(self, bytes_mode="base64")
+        return plain
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> PlayedRollout:
         """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
-        gold = plain["row_gold"]
+        outcome, gold = plain["outcome"], plain["row_gold"]
         read = {
-            "outcome": RolloutOutcome.from_json(plain["outcome"]),
+            "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
             "state": _bytes(plain["state"]),
             "gold_state": _bytes(plain["gold_state"]),
             "row_gold": gold and RowGold(**{**gold, "state": _bytes(gold["state"])}),
@@ -213,12 +199,8 @@ class PlayedRollout:
         return cls(**{**plain, **read})
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else b64encode(data).decode("ascii")
-
-
 def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
+    return None if text is None else urlsafe_b64decode(text)
 
 
 def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:

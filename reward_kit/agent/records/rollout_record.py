@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
@@ -78,7 +78,7 @@ class RolloutRecord(Attempt):
     def gold(self) -> list[Action]:
         return list(self.row.actions or ())
 
-    @property
+    @cached_property
     def lines(self) -> list[Line]:
         """The spoken lines of agent and user, in order."""
         return History(self.messages).lines

@@ -84,7 +84,7 @@ def test_recordings_are_not_used_twice_to_make_up_the_number(tmp_path: Path, pla
     log = agent_eval(bundle.dataset, **options).log_path
     options[player] = f"replay:{log}"
     assert agent_eval(bundle.dataset, **options).score == 1.0
-    with pytest.raises(BundleError, match=r"row a: 2 rollouts are recorded, 9 asked for.* --n-rollouts 2"):
+    with pytest.raises(BundleError, match=r"9 rollouts asked for, recorded only 0, 1.* --n-rollouts 2"):
         agent_eval(bundle.dataset, n_rollouts=9, eval_id="more", **options)
     assert not (tmp_path / "runs" / "evals" / "more.jsonl").exists()
 
