@@ -50,7 +50,7 @@ class Export:
             for outcome, record in zip(self.outcomes, records, strict=True):
                 line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
                 if line is not None:
-                    yield {name: line[name] for name in self.columns if self._has(line, name)}
+                    yield self._chosen(line)
         except StorageError as error:
             remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
             raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
@@ -65,11 +65,13 @@ class Export:
         """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
-    def _has(self, line: Mapping[str, Any], column: str) -> bool:
-        """OpenAI takes neither null nor an empty list of tools, nor a word on calls of tools without them."""
-        if self.layout != "openai" or column == "messages":
-            return True
-        return bool(line["tools"]) and line[column] is not None
+    def _chosen(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns; OpenAI takes no null, no empty list of tools, and no word on calls of none."""
+        names: Iterable[str] = self.columns
+        if self.layout == "openai":
+            has_tools = bool(line["tools"])
+            names = (name for name in names if name == "messages" or (has_tools and line[name] is not None))
+        return {name: line[name] for name in names}
 
 
 def export(

@@ -140,38 +140,40 @@ def stored_files(evals: Path) -> list[Path]:
 
 
 def find_evaluation(name: str | Path, output_dir: str | Path) -> Path:
-    """The file of an evaluation.
+    """The file of an evaluation: as ``find_named``, or by the path of it or of the results beside it.
 
-    ``name`` is its name in ``output_dir`` (``latest``: the one written to last), or the path of its file or
-    of the results beside it. Raises ``UsageError`` if there is no such thing.
+    Raises ``UsageError`` if there is no such thing.
     """
     evals, path = Path(output_dir) / "evals", Path(name)
     try:
         for file in (evals / f"{name}{SUFFIX}", path, path.with_suffix(SUFFIX)):
             if file.suffix == SUFFIX and file.is_file():
                 return file
-        fault = ""
-        if path.is_dir():
-            fault = "is a folder, not an evaluation"
-        elif path.suffix in (".json", SUFFIX):
+        if not path.is_dir() and path.suffix not in (".json", SUFFIX):
+            return find_named(str(name), evals)
+        fault = "is a folder, not an evaluation" if path.is_dir() else "there is no such file"
+        if path.is_file():
             fault = "is not the file of an evaluation, and has none beside it"
-            fault = fault if path.is_file() else "there is no such file"
     except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
         fault = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot be read: {fault}", place=str(name)[:60]) from error
-    if fault:
-        remedy = "Name an evaluation, or its file runs/evals/NAME.db."
-        raise UsageError(fault, place=str(name), remedy=remedy)
+    raise UsageError(fault, place=str(name), remedy="Name an evaluation, or its file runs/evals/NAME.db.")
+
+
+def find_named(name: str, evals: Path) -> Path:
+    """The file of the evaluation ``name`` in a folder ``evals``; ``latest`` is the one written to last.
+
+    Raises ``UsageError`` if there is none.
+    """
+    path = evals / f"{name}{SUFFIX}"
+    if path.is_file():
+        return path
     newest = sorted(stored_files(evals), key=written, reverse=True)
     if name == LATEST and newest:
         return newest[0]
-    raise _unknown(str(name), [file.stem for file in newest], evals)
-
-
-def _unknown(name: str, known: list[str], evals: Path) -> UsageError:
-    """The error about a name that is none of ``known``, the newest first."""
     if name == LATEST:
-        return UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
+        raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
+    known = [file.stem for file in newest]
     remedy = f"There are: {', '.join(known)}."
     if not known:
         remedy = "There is none in this folder; is --output-dir right?"
@@ -179,7 +181,7 @@ def _unknown(name: str, known: list[str], evals: Path) -> UsageError:
         remedy = f"The newest of {len(known)}: {', '.join(known[:NAMED])}."
     near = get_close_matches(name, known, n=1)
     remedy = f"Did you mean {near[0]!r}? {remedy}" if near else remedy
-    return UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
+    raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
 
 def written(file: Path) -> float:

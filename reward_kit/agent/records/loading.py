@@ -63,6 +63,9 @@ class StoredRollout:
         """``runs/evals/EVAL.db/ID``, which ``load_rollout`` reads."""
         return self.file / self.id
 
+    def __str__(self) -> str:
+        return str(self.address)
+
     def find(self, kind: Kind) -> StateFiles | None:
         """The files of a state; None if it was not kept.
 
@@ -143,7 +146,7 @@ def read_rollouts(file: Path, rollouts: Iterable[str]) -> Iterator[RolloutRecord
     """
     ids = list(rollouts)
     for rollout, text in zip(ids, read_trajectories(file, ids), strict=True):
-        yield read_record(text, file / rollout, StoredRollout(file, rollout))
+        yield read_record(text, StoredRollout(file, rollout))
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:

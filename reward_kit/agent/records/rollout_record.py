@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
@@ -17,8 +18,6 @@ from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pydantic import TypeAdapter
 
     from reward_kit.agent.base.task_row import Action, TaskRow
@@ -40,8 +39,8 @@ class RolloutRecord(Attempt):
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
     seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
     one. ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
-    of the bundle. ``path`` is the file or address that it was read from, ``stored`` gives its databases if
-    that was an evaluation.
+    of the bundle. ``source`` is the file or the place in an evaluation that it was read from; only the latter
+    has its databases.
     """
 
     eval_id: str
@@ -63,9 +62,19 @@ class RolloutRecord(Attempt):
     format: Literal["reward-kit.rollout/1"] = FORMAT
 
     def __post_init__(self) -> None:
-        self.path: Path | None = None
-        self.stored: StoredRollout | None = None
+        self.source: Path | StoredRollout | None = None
         self._opened = ExitStack()
+
+    @property
+    def stored(self) -> StoredRollout | None:
+        """The place in an evaluation that it was read from."""
+        return None if self.source is None or isinstance(self.source, Path) else self.source
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or the address ``NAME.db/ID``, that it was read from."""
+        source = self.source
+        return source if source is None or isinstance(source, Path) else source.address
 
     @property
     def row(self) -> TaskRow:
@@ -194,7 +203,7 @@ def _adapter() -> TypeAdapter[RolloutRecord]:
     return TypeAdapter(RolloutRecord)
 
 
-def read_record(text: str, path: Path, stored: StoredRollout | None = None) -> RolloutRecord:
+def read_record(text: str, source: Path | StoredRollout) -> RolloutRecord:
     """The inverse of ``RolloutRecord.encoded``; raises ``StorageError`` for anything else."""
     from pydantic import ValidationError
 
@@ -204,6 +213,6 @@ def read_record(text: str, path: Path, stored: StoredRollout | None = None) -> R
         first = error.errors(include_url=False, include_input=False)[0]
         place = "".join(f"{part}: " for part in first["loc"])
         fault = "not JSON" if first["type"] == "json_invalid" else "a damaged record of a rollout, or none"
-        raise StorageError(f"is {fault}: {place}{first['msg']}", place=str(path)) from error
-    record.path, record.stored = path, stored
+        raise StorageError(f"is {fault}: {place}{first['msg']}", place=str(source)) from error
+    record.source = source
     return record

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN = 30
 """Differences that an error lists."""
-_ROWS = "SELECT row_id, fields, fingerprints FROM rows"
 LONGEST = 80
 """Characters of a value that a difference shows."""
 
@@ -45,7 +44,8 @@ def check_same(
         runs = connection.execute(
             "SELECT configuration, code, toolsets FROM evaluation ORDER BY run"
         ).fetchall()
-        known = {row_id: stored for row_id, *stored in connection.execute(_ROWS)}
+        rows = connection.execute("SELECT row_id, fields, fingerprints FROM rows")
+        known = {row_id: stored for row_id, *stored in rows}
     code: dict[str, str] = {}
     toolsets: dict[str, list[dict[str, Any]]] = {}
     for _, modules, tools in runs:
@@ -63,7 +63,7 @@ def check_same(
                 found.setdefault(difference, []).append(row.row_id)
     differences = [
         *_option_differences(run.configuration, json.loads(runs[0][0])),
-        *(f"row {rows[0]}: {one}{also_in_more_rows(len(rows) - 1)}" for one, rows in found.items()),
+        *(f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items()),
         *_code_differences(run.code, code, is_same_bundle=any(row.row_id in known for row in run.rows)),
     ]
     if not differences:
