@@ -66,7 +66,7 @@ def line_of(
     row_rewards: Sequence[float],
     layout: Format,
 ) -> dict[str, Any] | None:
-    """All columns of a rollout; None if it is for training and the agent says and calls nothing.
+    """At least ``COLUMNS`` of a rollout; None if it is for training and the agent says and calls nothing.
 
     Raises ``StorageError`` for a record that is damaged.
     """
@@ -77,7 +77,7 @@ def line_of(
         raise StorageError(fault, place=str(record.path)) from error
     if messages is None:
         return None
-    known = {
+    return {
         **as_json(outcome),
         "messages": messages,
         "tools": stored.tools_of(outcome.row_id),
@@ -92,7 +92,6 @@ def line_of(
         "opening": record.opening,
         "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
     }
-    return {name: known[name] for name in COLUMNS}
 
 
 def conversation(messages: Sequence[Message], opening: int, layout: Format) -> list[Message] | None:
