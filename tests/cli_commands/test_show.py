@@ -122,7 +122,7 @@ def test_text_of_models_and_tools_cannot_drive_the_terminal(
     [
         (["nothing"], "there is no evaluation 'nothing'. There are: first."),
         (["runs/a/roll_x.json"], "there is no such file"),
-        (["half.json"], "is an incomplete record of a rollout"),
+        (["half.json"], "is a damaged record of a rollout, or none"),
         (["bad.json"], "is a damaged record of a rollout"),
         (["x" * 3000], "File name too long"),
         (["-o", "nowhere"], "there are no evaluations in this folder"),

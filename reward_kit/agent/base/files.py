@@ -29,24 +29,20 @@ _PROCESS = os.urandom(4).hex()
 _counter = itertools.count()
 
 
-def temporary_beside(path: Path) -> Path:
-    """A hidden name in the folder of ``path`` that no other writer, in this or another process, uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{_PROCESS}-{next(_counter)}.tmp")
-
-
 @contextmanager
 def draft_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A fresh name in the folder of ``path``; a file of that name is removed at the end.
+    """A hidden name in the folder of ``path`` that no other writer, in this or another process, uses.
 
-    Raises ``StorageError`` for an ``OSError`` inside the block.
+    A file of that name is removed at the end. Raises ``StorageError`` for an ``OSError`` inside the block.
     """
-    temporary = temporary_beside(Path(path))
+    name = f".{Path(path).name}.{os.getpid()}-{_PROCESS}-{next(_counter)}.tmp"
+    draft = Path(path).with_name(name)
     try:
         with as_storage_error(Path(path)):
-            yield temporary
+            yield draft
     finally:
         with suppress(OSError):
-            temporary.unlink()
+            draft.unlink()
 
 
 @contextmanager

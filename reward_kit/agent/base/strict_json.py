@@ -56,13 +56,15 @@ def copied(value: Any) -> Any:
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots, several of them; unlike ``asdict`` this copies nothing."""
-    return dict(zip(value.__slots__, _values(value.__class__)(value), strict=True))
+    """The fields of a dataclass, several of them; unlike ``asdict`` this copies nothing."""
+    names, values = _fields(value.__class__)
+    return dict(zip(names, values(value), strict=True))
 
 
 @cache
-def _values(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    return attrgetter(*kind.__slots__)
+def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    names = tuple(one.name for one in fields(kind))
+    return names, attrgetter(*names)
 
 
 def json_bytes(value: Any) -> bytes:
@@ -73,6 +75,11 @@ def json_bytes(value: Any) -> bytes:
         return to_json(value, inf_nan_mode="constants", fallback=str)
     except ValueError:  # half of a surrogate pair, as models sometimes write, or nested too deep for it
         return json.dumps(value, default=_plain).encode()
+
+
+def json_text(value: Any) -> str:
+    """``json_bytes`` as text."""
+    return json_bytes(value).decode()
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,13 @@ from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_file,
 from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
-from reward_kit.agent.records.evaluation_file import read_rollout, reading
+from reward_kit.agent.records.evaluation_file import read_trajectories
+from reward_kit.agent.records.loading import read_rollouts
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
-from reward_kit.errors import UsageError
+from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -40,22 +40,38 @@ class Export:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """A dict of the columns for each rollout; ``StorageError`` if a trajectory cannot be read."""
-        rewards = {row.row_id: _rewards(row) for row in self.evaluation.rows}
-        for outcome in self.outcomes:
-            line = line_of(self.evaluation, outcome, rewards[outcome.row_id], self.layout)
-            if line is not None:
-                yield {name: line[name] for name in self.columns if self._has(line, name)}
+        stored = self.evaluation
+        rewards = {
+            row.row_id: [one.reward for one in _by_index(row) if one.reward is not None]
+            for row in stored.rows
+        }
+        records = read_rollouts(stored.log_path, self.ids)
+        try:
+            for outcome, record in zip(self.outcomes, records, strict=True):
+                line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
+                if line is not None:
+                    yield self._chosen(line)
+        except StorageError as error:
+            remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
+            raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the rollouts."""
+        return [outcome.id for outcome in self.outcomes]
 
     @property
     def without_tools(self) -> int:
         """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
-    def _has(self, line: Mapping[str, Any], column: str) -> bool:
-        """OpenAI takes neither null nor an empty list of tools, nor a word on calls of tools without them."""
-        if self.layout != "openai" or column == "messages":
-            return True
-        return bool(line["tools"]) and line[column] is not None
+    def _chosen(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns; OpenAI takes no null, no empty list of tools, and no word on calls of none."""
+        names: Iterable[str] = self.columns
+        if self.layout == "openai":
+            has_tools = bool(line["tools"])
+            names = (name for name in names if name == "messages" or (has_tools and line[name] is not None))
+        return {name: line[name] for name in names}
 
 
 def export(
@@ -78,12 +94,15 @@ def export(
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
-    chosen_columns = _columns(format, columns)
-    for flag, bound in (("--min-reward", min_reward), ("--max-reward", max_reward)):
-        if bound is not None and (not isinstance(bound, int | float) or bound != bound):
-            raise UsageError(f"{flag} takes a number, not {bound!r}")
+    known = OPENAI_COLUMNS if format == "openai" else COLUMNS
+    there_are = f"There are: {', '.join(known)}."
+    chosen = known if columns is None else tuple(dict.fromkeys(_names(columns)))
+    _check_known(chosen, known, "column", f" in the format {format}", there_are)
+    if not chosen:
+        raise UsageError("no column is named", remedy=there_are)
     stored = load_evaluation(name, output_dir)
-    asked = None if rows is None else _known_rows(stored, _names("--rows", rows))
+    asked = None if rows is None else _names(rows)
+    _check_known(asked or (), [row.row_id for row in stored.rows], "row", f" in {stored.eval_id}", None)
     outcomes: list[RolloutOutcome] = []
     left_out: Counter[str] = Counter()
     for row in stored.rows:
@@ -91,13 +110,13 @@ def export(
             left_out["row"] += row.planned
             continue
         left_out["not run"] += row.planned - len(row.outcomes)
-        for outcome in sorted(row.outcomes, key=lambda outcome: outcome.index):
+        for outcome in _by_index(row):
             reason = _reason(outcome.reward, min_reward, max_reward, unjudged=unjudged)
             if reason is None:
                 outcomes.append(outcome)
             else:
                 left_out[reason] += 1
-    return Export(stored, tuple(outcomes), +left_out, chosen_columns, format)
+    return Export(stored, tuple(outcomes), +left_out, chosen, format)
 
 
 def write_lines(lines: Iterable[Any], path: Path | None) -> int:
@@ -121,13 +140,10 @@ def write_rollouts(found: Export, folder: Path) -> int:
 
     The folder is made if need be. Raises ``StorageError`` if a file cannot be written.
     """
-    path = found.evaluation.path
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with reading(path) as connection:
-        for outcome in found.outcomes:
-            text = read_rollout(connection, outcome.id, path).trajectory
-            write_file(folder / f"roll_{outcome.id}.json", f"{text}\n".encode(), durable=False)
+    for rollout, text in zip(found.ids, read_trajectories(found.evaluation.log_path, found.ids), strict=True):
+        write_file(folder / f"roll_{rollout}.json", f"{text}\n".encode(), durable=False)
     return len(found.outcomes)
 
 
@@ -141,47 +157,26 @@ def _encoded(line: Any) -> bytes:
         return json_bytes(line)
 
 
-def _columns(layout: Format, asked: str | Iterable[str] | None) -> tuple[str, ...]:
-    known = OPENAI_COLUMNS if layout == "openai" else COLUMNS
-    if asked is None:
-        return known
-    names = _names("--columns", asked)
-    for name in names:
-        if name not in known:
-            fault = f"there is no column {name!r} in the format {layout}{did_you_mean(name, known)}"
-            raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
-    if not names:
-        raise UsageError("no column is named", remedy=f"There are: {', '.join(known)}.")
-    return tuple(dict.fromkeys(names))
-
-
-def _names(flag: str, given: object) -> list[str]:
-    parts = given.split(",") if isinstance(given, str) else given
-    names = list(parts) if isinstance(parts, Iterable) else []
-    if not isinstance(parts, Iterable) or not all(isinstance(name, str) for name in names):
-        raise UsageError(
-            f"{flag} takes names, not {given!r}", remedy="Give a list, or a text with commas between them."
-        )
+def _names(given: str | Iterable[str]) -> list[str]:
+    names = given.split(",") if isinstance(given, str) else given
     return [name.strip() for name in names if name.strip()]
 
 
-def _known_rows(stored: StoredEvaluation, asked: Sequence[str]) -> frozenset[str]:
-    known = [row.row_id for row in stored.rows]
-    for row_id in asked:
-        if row_id not in known:
-            fault = f"there is no row {row_id!r}{did_you_mean(row_id, known)}"
-            raise UsageError(fault, place=f"evaluation {stored.eval_id}")
-    return frozenset(asked)
+def _check_known(
+    names: Iterable[str], known: Collection[str], noun: str, where: str, remedy: str | None
+) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {noun} {name!r}{where}{did_you_mean(name, known)}", remedy=remedy)
 
 
 def _reason(reward: float | None, low: float | None, high: float | None, *, unjudged: bool) -> str | None:
-    """Why a rollout is left out; None if it is not."""
+    """The reason for leaving a rollout out; None if it is not."""
     if reward is None:
         return None if unjudged else "not judged"
     within = (low is None or reward >= low) and (high is None or reward <= high)
     return None if within else "reward"
 
 
-def _rewards(row: RowResult) -> list[float]:
-    judged = sorted(row.outcomes, key=lambda outcome: outcome.index)
-    return [outcome.reward for outcome in judged if outcome.reward is not None]
+def _by_index(row: RowResult) -> list[RolloutOutcome]:
+    return sorted(row.outcomes, key=lambda outcome: outcome.index)

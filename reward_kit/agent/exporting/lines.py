@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.strict_json import as_json
-from reward_kit.agent.records.loading import load_rollout
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 Format = Literal["full", "openai", "trl"]
@@ -60,39 +60,38 @@ _TEMPLATE_KEYS = ("reasoning_content", "tool_calls", "tool_call_id", "name")
 
 
 def line_of(
-    stored: StoredEvaluation, outcome: RolloutOutcome, row_rewards: Sequence[float], layout: Format
+    stored: StoredEvaluation,
+    outcome: RolloutOutcome,
+    record: RolloutRecord,
+    row_rewards: Sequence[float],
+    layout: Format,
 ) -> dict[str, Any] | None:
-    """All columns of a rollout; None if it is for training and the agent says and calls nothing.
+    """At least ``COLUMNS`` of a rollout; None if it is for training and the agent says and calls nothing.
 
-    Raises ``StorageError`` if the trajectory cannot be read.
+    Raises ``StorageError`` for a record that is damaged.
     """
-    path = stored.folder / outcome.file
     try:
-        record = load_rollout(path)
         messages = conversation(record.messages, record.opening, layout)
-        if messages is None:
-            return None
-        known = {
-            **as_json(outcome),
-            "messages": messages,
-            "tools": stored.tools_of(outcome.row_id),
-            "parallel_tool_calls": stored.parallel_tool_calls(outcome.row_id),
-            "reason": (record.result or {}).get("reason"),
-            "row_rewards": list(row_rewards),
-            "rollout": outcome.index,
-            "eval_id": stored.eval_id,
-            "model": record.models.get("agent"),
-            "agent": record.agent,
-            "user": record.user,
-            "opening": record.opening,
-            "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
-        }
-    except StorageError as error:
-        remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
-        raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(path)) from error
-    return {name: known[name] for name in COLUMNS}
+        fault = f"is a damaged record of a rollout: {error!r}"
+        raise StorageError(fault, place=str(record.path)) from error
+    if messages is None:
+        return None
+    return {
+        **as_json(outcome),
+        "messages": messages,
+        "tools": stored.tools_of(outcome.row_id),
+        "parallel_tool_calls": stored.parallel_tool_calls(outcome.row_id),
+        "reason": (record.result or {}).get("reason"),
+        "row_rewards": row_rewards,
+        "rollout": outcome.index,
+        "eval_id": stored.eval_id,
+        "model": record.models.get("agent"),
+        "agent": record.agent,
+        "user": record.user,
+        "opening": record.opening,
+        "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
+    }
 
 
 def conversation(messages: Sequence[Message], opening: int, layout: Format) -> list[Message] | None:

@@ -11,14 +11,13 @@ import re
 import sqlite3
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
 SUFFIX = ".db"
 LATEST = "latest"
@@ -124,17 +123,15 @@ FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
 _KEY = re.compile(r"[0-9a-f]{8,128}")
-_FAULTS = (
-    ("is full", "the disk is full", "Make room, then continue with --resume: what is finished is kept."),
-    ("readonly", "may not be written", "Choose another folder with --output-dir."),
-    *(
-        (sign, "is damaged, or not the file of an evaluation ({})", None)
-        for sign in ("not a database", "malformed", "no such table")
-    ),
-    ("unable to open", "cannot be opened ({})", None),
-    ("", "cannot be read or written: {}", None),
-)
-"""Part of an error of SQLite, what it means, remedy."""
+_FAULTS = {
+    "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
+    "readonly": ("may not be written", "Choose another folder with --output-dir."),
+    "not a database": ("is damaged, or not the file of an evaluation ({})", None),
+    "malformed": ("is damaged, or not the file of an evaluation ({})", None),
+    "no such table": ("is damaged, or not the file of an evaluation ({})", None),
+    "": ("cannot be read or written: {}", None),
+}
+"""A fault and its remedy, by a part of SQLite's error."""
 
 
 def stored_files(evals: Path) -> list[Path]:
@@ -142,27 +139,48 @@ def stored_files(evals: Path) -> list[Path]:
     return sorted(file for file in evals.glob(f"*{SUFFIX}") if file.is_file() and not file.is_symlink())
 
 
-def find_file(evals: Path, name: str) -> Path:
+def find_evaluation(name: str | Path, output_dir: str | Path) -> Path:
+    """The file of an evaluation: as ``find_named``, or by the path of it or of the results beside it.
+
+    Raises ``UsageError`` if there is no such thing.
+    """
+    evals, path = Path(output_dir) / "evals", Path(name)
+    try:
+        for file in (evals / f"{name}{SUFFIX}", path, path.with_suffix(SUFFIX)):
+            if file.suffix == SUFFIX and file.is_file():
+                return file
+        if not path.is_dir() and path.suffix not in (".json", SUFFIX):
+            return find_named(str(name), evals)
+        fault = "is a folder, not an evaluation" if path.is_dir() else "there is no such file"
+        if path.is_file():
+            fault = "is not the file of an evaluation, and has none beside it"
+    except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
+        fault = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot be read: {fault}", place=str(name)[:60]) from error
+    raise UsageError(fault, place=str(name), remedy="Name an evaluation, or its file runs/evals/NAME.db.")
+
+
+def find_named(name: str, evals: Path) -> Path:
     """The file of the evaluation ``name`` in a folder ``evals``; ``latest`` is the one written to last.
 
     Raises ``UsageError`` if there is none.
     """
     path = evals / f"{name}{SUFFIX}"
-    if name != LATEST and path.is_file():
+    if path.is_file():
         return path
     newest = sorted(stored_files(evals), key=written, reverse=True)
+    if name == LATEST and newest:
+        return newest[0]
     if name == LATEST:
-        if newest:
-            return newest[0]
         raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
-    names = [file.stem for file in newest]
-    remedy = "There is none in this folder; is --output-dir right?"
-    if names:
-        near = get_close_matches(name, names, n=1)
-        known = f"There are: {', '.join(names)}."
-        if len(names) > NAMED:
-            known = f"The newest of {len(names)}: {', '.join(names[:NAMED])}."
-        remedy = f"Did you mean {near[0]!r}? {known}" if near else known
+    known = [file.stem for file in newest]
+    remedy = f"There are: {', '.join(known)}."
+    if not known:
+        remedy = "There is none in this folder; is --output-dir right?"
+    elif len(known) > NAMED:
+        remedy = f"The newest of {len(known)}: {', '.join(known[:NAMED])}."
+    near = get_close_matches(name, known, n=1)
+    remedy = f"Did you mean {near[0]!r}? {remedy}" if near else remedy
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
 
@@ -204,9 +222,8 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _connected(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute("PRAGMA schema_version").fetchone()
+        for pragma in ("trusted_schema = OFF", "query_only = ON", "schema_version"):
+            connection.execute(f"PRAGMA {pragma}").fetchone()
     except sqlite3.Error:
         connection.close()
         raise
@@ -218,17 +235,14 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
-        raise StorageError(
-            "is not the file of an evaluation",
-            place=str(path),
-            remedy="Name an evaluation, or its file runs/evals/NAME.db.",
-        )
-    if version != VERSION:
-        raise StorageError(
-            f"was written by another version of reward-kit (format {version}, this one reads {VERSION})",
-            place=str(path),
-            remedy="Use that version, or another --eval-id.",
-        )
+        fault = "is not the file of an evaluation"
+        remedy = "Name an evaluation, or its file runs/evals/NAME.db."
+    elif version != VERSION:
+        fault = f"was written by another version of reward-kit (format {version}, this one reads {VERSION})"
+        remedy = "Use that version, or another --eval-id."
+    else:
+        return
+    raise StorageError(fault, place=str(path), remedy=remedy)
 
 
 @contextmanager
@@ -238,7 +252,7 @@ def sqlite_faults(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         text = str(error)
-        _, fault, remedy = next(known for known in _FAULTS if known[0] in text)
+        fault, remedy = next(known for part, known in _FAULTS.items() if part in text)
         raise StorageError(fault.format(text), place=str(path), remedy=remedy) from error
 
 
@@ -256,26 +270,37 @@ class RolloutData(NamedTuple):
     gold: bytes | None
 
 
-def read_rollout(connection: sqlite3.Connection, rollout: str, path: Path) -> RolloutData:
-    """A rollout by its id; raises ``StorageError`` if there is none."""
-    found = connection.execute(
-        "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
-        " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
-        " LEFT JOIN rows USING (row_id)"
-        " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
-        " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
-        " WHERE r.id = ?",
-        (rollout,),
-    ).fetchone()
+def rollout_at(address: Path) -> RolloutData:
+    """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
+    with reading(address.parent) as connection:
+        found = connection.execute(
+            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
+            " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
+            " LEFT JOIN rows USING (row_id)"
+            " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
+            " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
+            " WHERE r.id = ?",
+            (address.name,),
+        ).fetchone()
     if found is None:
-        raise StorageError(f"there is no rollout {rollout!r:.90}", place=str(path))
+        raise _no_rollout(address)
     return RolloutData(*found)
 
 
-def rollout_at(address: Path) -> RolloutData:
-    """The rollout at ``NAME.db/ROLLOUT_ID``."""
-    with reading(address.parent) as connection:
-        return read_rollout(connection, address.name, address.parent)
+def read_trajectories(path: Path, rollouts: Iterable[str]) -> Iterator[str]:
+    """The trajectory of each rollout, read when its turn comes; ``StorageError`` if one is missing."""
+    with reading(path) as connection:
+        for rollout in rollouts:
+            found = connection.execute(
+                "SELECT json FROM trajectories WHERE rollout = ?", (rollout,)
+            ).fetchone()
+            if found is None:
+                raise _no_rollout(path / rollout)
+            yield found[0]
+
+
+def _no_rollout(address: Path) -> StorageError:
+    return StorageError(f"there is no rollout {address.name!r:.90}", place=str(address.parent))
 
 
 def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
@@ -303,8 +328,7 @@ def base_path(runs: Path, key: str) -> Path:
 def file_within(runs: Path, name: str) -> Path:
     """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder lies elsewhere."""
     path = runs / name
-    parts = PurePath(name).parts
-    if PurePath(name).is_absolute() or ".." in parts or path.resolve() != runs.resolve().joinpath(*parts):
+    if Path(name).is_absolute() or ".." in Path(name).parts or path.resolve() != runs.resolve() / name:
         raise StorageError(
             f"a stored file name leads out of the runs folder: {name!r:.90}",
             place=str(runs),

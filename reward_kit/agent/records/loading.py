@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +23,8 @@ from reward_kit.agent.records.evaluation_file import (
     base_path,
     checked_id,
     file_within,
-    find_file,
+    find_evaluation,
+    read_trajectories,
     reading,
     rollout_at,
     stored_files,
@@ -31,6 +33,7 @@ from reward_kit.agent.records.rollout_record import RolloutRecord, read_record
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
     from reward_kit.agent.database import Database
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 Kind = Literal["final", "gold"]
 _PLACE = re.compile(r"(?P<evaluation>.+?)\s+(?P<row>\S+?)\s*#(?P<number>[1-9][0-9]*)")
 _ID = re.compile(r"(?:roll_)?(?P<id>[A-Za-z0-9_-]{4,80})")
-_NOT_KEPT = "the final database was not kept"
-_KEEP = "Run with --keep-db full or delta."
 
 
 class StateFiles(NamedTuple):
@@ -61,6 +62,9 @@ class StoredRollout:
     def address(self) -> Path:
         """``runs/evals/EVAL.db/ID``, which ``load_rollout`` reads."""
         return self.file / self.id
+
+    def __str__(self) -> str:
+        return str(self.address)
 
     def find(self, kind: Kind) -> StateFiles | None:
         """The files of a state; None if it was not kept.
@@ -116,10 +120,7 @@ def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRe
         )
     path = Path(name)
     if path.suffix == ".json" and path.is_file():
-        try:
-            return read_record(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+        return read_file(path)
     found = find_rollout(name if isinstance(name, str) else path, output_dir)
     if found is None:
         raise StorageError(
@@ -127,7 +128,25 @@ def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRe
             place=str(name),
             remedy="Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json.",
         )
-    return read_record(rollout_at(found.address).trajectory, found.address, found)
+    return next(read_rollouts(found.file, [found.id]))
+
+
+def read_file(path: Path) -> RolloutRecord:
+    """The rollout in a ``roll_ID.json``; raises ``StorageError`` if it cannot be read."""
+    try:
+        return read_record(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+
+
+def read_rollouts(file: Path, rollouts: Iterable[str]) -> Iterator[RolloutRecord]:
+    """Rollouts of an evaluation by their ids, each read when its turn comes.
+
+    Raises ``StorageError`` for one that is missing or damaged.
+    """
+    ids = list(rollouts)
+    for rollout, text in zip(ids, read_trajectories(file, ids), strict=True):
+        yield read_record(text, StoredRollout(file, rollout))
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
@@ -147,7 +166,9 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
         )
     found = rollout.find("final")
     if found is None:
-        raise StorageError(_NOT_KEPT, place=str(name), remedy=_KEEP)
+        raise StorageError(
+            "the final database was not kept", place=str(name), remedy="Run with --keep-db full or delta."
+        )
     return found
 
 
@@ -162,52 +183,41 @@ def find_rollout(name: str | Path, output_dir: str | Path = "runs") -> StoredRol
         return StoredRollout(path.parent, checked_id(path.name, path.parent))
     if isinstance(name, Path):
         return None
-    evals = Path(output_dir) / "evals"
     place = _PLACE.fullmatch(name.strip())
     if place is not None:
-        return _at_place(evals, place["evaluation"], place["row"], int(place["number"]))
+        file = find_evaluation(place["evaluation"], output_dir)
+        return _at_place(file, place["row"], int(place["number"]))
     rollout = _ID.fullmatch(name)
-    return None if rollout is None else _by_id(evals, rollout["id"])
+    return None if rollout is None else _by_id(Path(output_dir) / "evals", rollout["id"])
 
 
-def _at_place(evals: Path, evaluation: str, row_id: str, number: int) -> StoredRollout:
-    given = Path(evaluation)
-    file = given if given.suffix == SUFFIX and given.is_file() else find_file(evals, evaluation)
+def _at_place(file: Path, row_id: str, number: int) -> StoredRollout:
     with reading(file) as connection:
         found = connection.execute(
             "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1",
             (row_id, number - 1),
         ).fetchone()
-        rows = [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
+        rows = [] if found else [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
     if found is not None:
         return StoredRollout(file, checked_id(found[0], file))
     if row_id in rows:
         raise UsageError(f"row {row_id} has no rollout {number} that is over", place=str(file))
     near = get_close_matches(row_id, rows, n=1)
-    raise UsageError(
-        f"there is no rollout of a row {row_id!r}",
-        place=str(file),
-        remedy=f"Did you mean {near[0]!r}?" if near else None,
-    )
+    remedy = f"Did you mean {near[0]!r}?" if near else None
+    raise UsageError(f"there is no rollout of a row {row_id!r}", place=str(file), remedy=remedy)
 
 
 def _by_id(evals: Path, start: str) -> StoredRollout | None:
     found: list[StoredRollout] = []
     query = "SELECT id FROM rollouts WHERE id >= ? AND id < ? ORDER BY id"
     for file in stored_files(evals):
-        try:
-            with reading(file) as connection:
-                ids = connection.execute(query, (start, f"{start}\U0010ffff")).fetchall()
-        except StorageError:  # a damaged evaluation hides no rollout of another
-            continue
-        found += [StoredRollout(file, checked_id(one, file)) for (one,) in ids]
+        with suppress(StorageError), reading(file) as connection:  # a damaged one hides no rollout of another
+            ids = connection.execute(query, (start, f"{start}\U0010ffff")).fetchall()
+            found += [StoredRollout(file, checked_id(one, file)) for (one,) in ids]
     found = [one for one in found if one.id == start] or found
     if len(found) > 1:
         names = ", ".join(one.id for one in found[:NAMED])
         more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        raise UsageError(
-            f"{len(found)} rollouts have such an id: {names}{more}",
-            place=start,
-            remedy="Give more of the id.",
-        )
+        fault = f"{len(found)} rollouts have such an id: {names}{more}"
+        raise UsageError(fault, place=start, remedy="Give more of the id.")
     return found[0] if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -32,48 +32,27 @@ class ToolFault(TypedDict):
 
 
 @dataclass(slots=True)
-class RolloutOutcome:
-    """The end of one rollout: a row of the table ``rollouts``.
+class Attempt:
+    """One attempt at a rollout: its place, and its end.
 
-    ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one; only the last try is
-    ``final``. ``reward`` is None if nothing could be judged: ``stop_reason`` says why, or ``error`` if the
-    reward itself failed. ``failure`` is the class of a failure, ``failure_step`` the first wrong step.
-    ``user_faults`` are the kinds of the simulated user's faults, None without such a user. ``tool_faults``
-    are the tools that raised something other than ``ToolError``, or broke or held up what others need.
-    ``turn_of_success`` is None unless the rollout succeeded. ``started`` is in Unix seconds; ``seconds`` and
-    ``model_seconds`` (all model calls that were answered, retries included) in seconds, ``waited_seconds``
-    those for which limits held back these calls; ``timed_calls`` counts those whose time is known.
-    ``metrics`` are the scores of the reward's metrics, None for none. ``file`` is the address of the
-    trajectory, ``database`` the complete final database, both relative to the runs folder.
+    ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one. ``reward`` is None if
+    nothing could be judged: ``stop_reason`` says why, or ``error`` if the reward itself failed. ``started``
+    is in Unix seconds.
     """
 
     id: str
     row_id: str
     index: int
     attempt: int
-    final: bool
     seed: int
     reward: float | None
     stop_reason: str
     stop_detail: str | None
     error: str | None
-    failure: str | None
-    failure_detail: str | None
     steps: int
     turns: int
-    turn_of_success: int | None
     started: float
     seconds: float
-    model_seconds: float
-    file: str
-    usage: dict[str, Usage] = field(default_factory=dict)
-    failure_step: int | None = None
-    user_faults: list[str] | None = None
-    tool_faults: dict[str, ToolFault] | None = None
-    waited_seconds: float = 0.0
-    timed_calls: int | None = None
-    metrics: dict[str, float] | None = None
-    database: str | None = None
 
     @property
     def judged(self) -> bool:
@@ -90,6 +69,36 @@ class RolloutOutcome:
         if self.reward is not None:
             return None
         return self.stop_reason if self.stop_reason in UNJUDGED_STOPS else REWARD_ERROR
+
+
+@dataclass(slots=True)
+class RolloutOutcome(Attempt):
+    """An attempt as reports count it: a row of the table ``rollouts``.
+
+    Only the last attempt is ``final``. ``failure`` is the class of a failure, ``failure_step`` the first
+    wrong step. ``turn_of_success`` is None unless the rollout succeeded. ``model_seconds`` are those of all
+    model calls that were answered, retries included, ``waited_seconds`` those for which limits held back
+    these calls; ``timed_calls`` counts those whose time is known. ``file`` is the address of the trajectory,
+    ``database`` the complete final database, both relative to the runs folder. ``user_faults`` are the kinds
+    of the simulated user's faults, None without such a user. ``tool_faults`` are the tools that raised
+    something other than ``ToolError``, or broke or held up what others need. ``metrics`` are the scores of
+    the reward's metrics, None for none.
+    """
+
+    final: bool
+    failure: str | None
+    failure_detail: str | None
+    turn_of_success: int | None
+    model_seconds: float
+    file: str
+    usage: dict[str, Usage] = field(default_factory=dict)
+    failure_step: int | None = None
+    user_faults: list[str] | None = None
+    tool_faults: dict[str, ToolFault] | None = None
+    waited_seconds: float = 0.0
+    timed_calls: int | None = None
+    metrics: dict[str, float] | None = None
+    database: str | None = None
 
     @property
     def trouble(self) -> str:
@@ -108,11 +117,6 @@ class RolloutOutcome:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {**as_json(self), "usage": _usage_to_json(self.usage)}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> RolloutOutcome:
-        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(**{**plain, "usage": usage_from_json(plain["usage"])})
 
 
 @dataclass(slots=True)
@@ -134,11 +138,6 @@ class BrokenOff:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {"rollouts": self.rollouts, "usage": _usage_to_json(self.usage)}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> BrokenOff:
-        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(plain["rollouts"], usage_from_json(plain["usage"]))
 
 
 def broken_off(usage: Mapping[Any, Usage]) -> BrokenOff:
@@ -182,21 +181,17 @@ class PlayedRollout:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; bytes as base64."""
-        gold = self.row_gold
-        return {
-            **as_json(self),
-            "outcome": self.outcome.to_json(),
-            "state": _text(self.state),
-            "gold_state": _text(self.gold_state),
-            "row_gold": gold and {**as_json(gold), "state": _text(gold.state)},
-        }
+        from pydantic_core import to_jsonable_python
+
+        plain: dict[str, Any] = to_jsonable_python(self, bytes_mode="base64")
+        return plain
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> PlayedRollout:
         """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
-        gold = plain["row_gold"]
+        outcome, gold = plain["outcome"], plain["row_gold"]
         read = {
-            "outcome": RolloutOutcome.from_json(plain["outcome"]),
+            "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
             "state": _bytes(plain["state"]),
             "gold_state": _bytes(plain["gold_state"]),
             "row_gold": gold and RowGold(**{**gold, "state": _bytes(gold["state"])}),
@@ -204,12 +199,8 @@ class PlayedRollout:
         return cls(**{**plain, **read})
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else b64encode(data).decode("ascii")
-
-
 def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
+    return None if text is None else urlsafe_b64decode(text)
 
 
 def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:

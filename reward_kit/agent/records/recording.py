@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.records.evaluation_file import FINAL, SUFFIX, reading
-from reward_kit.agent.records.rollout_record import RolloutRecord, read_record
+from reward_kit.agent.records.loading import read_file, read_rollouts
 from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from reward_kit.agent.records.rollout_record import RolloutRecord
 
 
 class Recordings:
@@ -44,8 +47,6 @@ class Recordings:
         except StorageError as error:
             fault = f"the recording cannot be read: {error.fault}"
             raise BundleError(fault, place=error.place or str(source)) from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(f"the recording cannot be read: {error}", place=str(source)) from error
 
     def check(self, row_id: str) -> None:
         """Raise ``BundleError`` if no rollout of the row was recorded."""
@@ -65,13 +66,12 @@ class Recordings:
         missing = min(set(range(n_rollouts)) - recorded.keys(), default=None)
         if missing is None:
             return
-        are = " is" if len(recorded) == 1 else "s are"
-        fault = f"row {row_id}: {len(recorded)} rollout{are} recorded, {n_rollouts} asked for"
-        if len(recorded) >= n_rollouts:
-            fault = f"row {row_id}: rollout {missing} is not recorded, only {_listed(recorded)}"
         most = max(missing, int(len(recorded) == 1))
-        remedy = f"Replay fewer: --n-rollouts {most}." if most else None
-        raise BundleError(fault, place=str(self.source), remedy=remedy)
+        raise BundleError(
+            f"row {row_id}: {n_rollouts} rollouts asked for, recorded {_listed(recorded)}",
+            place=str(self.source),
+            remedy=f"Replay fewer: --n-rollouts {most}." if most else None,
+        )
 
     def with_user(self, row_id: str) -> bool:
         """True if a user takes part in the row's recorded rollouts, beyond what the row begins with."""
@@ -82,7 +82,7 @@ class Recordings:
         self.check(row_id)
         found = self.find_or_none(row_id, index)
         if found is None:
-            fault = f"rollout {index} of row {row_id} is not recorded, only {_listed(self._rows[row_id])}"
+            fault = f"row {row_id}: rollout {index} asked for, recorded {_listed(self._rows[row_id])}"
             raise BundleError(fault, place=str(self.source))
         return found
 
@@ -93,15 +93,12 @@ class Recordings:
 
 
 def _records(source: Path) -> Iterator[RolloutRecord]:
-    if source.suffix == SUFFIX and not source.is_dir():
-        query = f"SELECT id, json FROM rollouts JOIN trajectories ON rollout = id WHERE {FINAL} ORDER BY seq"  # noqa: S608
-        with reading(source) as connection:
-            for rollout, text in connection.execute(query):
-                yield read_record(text, source / rollout)
-        return
-    for file in sorted(source.rglob("roll_*.json")) if source.is_dir() else [source]:
-        yield read_record(file.read_text(encoding="utf-8"), file)
+    if source.suffix != SUFFIX or source.is_dir():
+        return map(read_file, sorted(source.rglob("roll_*.json")) if source.is_dir() else [source])
+    query = f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq"  # noqa: S608
+    with reading(source) as connection:
+        return read_rollouts(source, [rollout for (rollout,) in connection.execute(query)])
 
 
 def _listed(indices: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(indices)))
+    return f"only {cut(', '.join(map(str, sorted(indices))), 80)}"

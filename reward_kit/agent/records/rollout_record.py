@@ -2,78 +2,79 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.strict_json import as_json, json_bytes
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
+from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pydantic import TypeAdapter
 
     from reward_kit.agent.base.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
     from reward_kit.agent.database.database import Mode
     from reward_kit.agent.records.loading import Kind, StoredRollout
 
-FORMAT = "reward-kit.rollout/1"
+FORMAT: Final = "reward-kit.rollout/1"
 
 
-@dataclass(slots=True)
-class RolloutRecord:
-    """Everything that is known of a rollout that is over.
+@dataclass
+class RolloutRecord(Attempt):
+    """Everything that is known of a rollout that is over; its fields are the JSON object that is stored.
 
     A record has the same attributes as a live rollout (``messages``, ``tool_calls``, ``row``, ``gold`` ...),
     so that a reward takes either. ``models`` are named by role; a model of a person's own agent or user only
     if it was asked. ``fields`` is the row as the reward got it, ``result`` what the reward returned.
     ``database`` says how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
-    seed. ``started`` is in Unix seconds. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of
-    the simulated user, None without one. ``offered_tools`` are the names of the tools that the agent chose to
-    show its model, None for those of the bundle. ``path`` is the file or address that it was read from,
-    ``stored`` gives its databases if that was an evaluation.
+    seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
+    one. ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
+    of the bundle. ``source`` is the file or the place in an evaluation that it was read from; only the latter
+    has its databases.
     """
 
-    id: str
-    row_id: str
-    index: int
-    attempt: int
-    seed: int
     eval_id: str
     agent: str
     user: str
     models: dict[str, str]
     fields: dict[str, Any]
-    messages: list[Message]
-    tool_calls: list[ToolCall]
-    model_calls: list[ModelCall]
-    usage: dict[str, Usage]
-    steps: int
-    turns: int
-    stop_reason: str
-    stop_detail: str | None
-    reward: float | None
     result: dict[str, Any] | None
-    error: str | None
     failure: dict[str, Any] | None
-    started: float
-    seconds: float
     base: str
     database: str | None
     gold_database: str | None
+    usage: dict[str, Usage]
+    messages: list[Message]
+    tool_calls: list[ToolCall]
+    model_calls: list[ModelCall]
     user_faults: list[dict[str, Any]] | None = None
     offered_tools: list[str] | None = None
-    format: str = FORMAT
-    path: Path | None = None
-    stored: StoredRollout | None = None
-    _opened: ExitStack = field(default_factory=ExitStack, repr=False)
+    format: Literal["reward-kit.rollout/1"] = FORMAT
+
+    def __post_init__(self) -> None:
+        self.source: Path | StoredRollout | None = None
+        self._opened = ExitStack()
+
+    @property
+    def stored(self) -> StoredRollout | None:
+        """The place in an evaluation that it was read from."""
+        return None if self.source is None or isinstance(self.source, Path) else self.source
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or the address ``NAME.db/ID``, that it was read from."""
+        source = self.source
+        return source if source is None or isinstance(source, Path) else source.address
 
     @property
     def row(self) -> TaskRow:
@@ -86,7 +87,7 @@ class RolloutRecord:
     def gold(self) -> list[Action]:
         return list(self.row.actions or ())
 
-    @property
+    @cached_property
     def lines(self) -> list[Line]:
         """The spoken lines of agent and user, in order."""
         return History(self.messages).lines
@@ -183,43 +184,35 @@ class RolloutRecord:
         return database.read_only_async() if is_async else database.read_only()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the small and telling fields first."""
-        plain = {name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}
-        plain["usage"] = {role: as_json(usage) for role, usage in self.usage.items()}
-        plain["tool_calls"] = [as_json(call) for call in self.tool_calls]
-        plain["model_calls"] = [{**as_json(call), "usage": as_json(call.usage)} for call in self.model_calls]
+        """Plain JSON values."""
+        plain: dict[str, Any] = _adapter().dump_python(self, mode="json", warnings=False)
         return plain
 
     def encoded(self) -> str:
-        """The same as JSON text; the encoder takes the calls apart itself, which is quicker."""
-        return json_bytes({name: getattr(self, name) for name in (*_PLAIN, *_LISTS)}).decode()
+        """The JSON object that is stored, as text."""
+        try:
+            return _adapter().dump_json(self, warnings=False).decode()
+        except ValueError:  # half of a surrogate pair, foreign values, or nested too deep for this encoder
+            return json_bytes(as_json(self)).decode()
 
 
-_LISTS = ("usage", "messages", "tool_calls", "model_calls")
-_NOT_STORED = ("path", "stored", "_opened")
-_NAMES = [item.name for item in fields(RolloutRecord) if item.name not in (*_LISTS, *_NOT_STORED)]
-_PLAIN = sorted(_NAMES, key=lambda name: name != "format")
+@cache
+def _adapter() -> TypeAdapter[RolloutRecord]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RolloutRecord)
 
 
-def read_record(text: str, path: Path, stored: StoredRollout | None = None) -> RolloutRecord:
+def read_record(text: str, source: Path | StoredRollout) -> RolloutRecord:
     """The inverse of ``RolloutRecord.encoded``; raises ``StorageError`` for anything else."""
+    from pydantic import ValidationError
+
     try:
-        plain = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"is not JSON: {error}", place=str(path)) from error
-    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
-        raise StorageError(f"is not the record of a rollout (format {FORMAT})", place=str(path))
-    try:
-        return RolloutRecord(
-            **{name: plain[name] for name in _PLAIN},
-            usage={role: Usage(**usage) for role, usage in plain["usage"].items()},
-            messages=plain["messages"],
-            tool_calls=[ToolCall(**call) for call in plain["tool_calls"]],
-            model_calls=[
-                ModelCall(**{**call, "usage": Usage(**call["usage"])}) for call in plain["model_calls"]
-            ],
-            path=path,
-            stored=stored,
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise StorageError(f"is an incomplete record of a rollout: {error!r}", place=str(path)) from error
+        record = _adapter().validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        fault = "not JSON" if first["type"] == "json_invalid" else "a damaged record of a rollout, or none"
+        raise StorageError(f"is {fault}: {place}{first['msg']}", place=str(source)) from error
+    record.source = source
+    return record

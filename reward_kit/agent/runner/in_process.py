@@ -13,6 +13,7 @@ from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
@@ -30,7 +31,7 @@ from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
-from reward_kit.agent.storage.layout import RunsFolder
+from reward_kit.agent.storage.layout import FULL_UP_TO, RunsFolder
 from reward_kit.agent.tau_bench.replay import PREFIX, RecordedAgent, RecordedUser, recorded_run
 from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.database import Changes
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.orchestrator import FinishedRollout
@@ -200,14 +200,6 @@ class InProcess:
         file: str | None = None
         state: bytes | None = None
         gold_state: bytes | None = None
-        with finished.database as database:
-            changes = database.changes()
-            if row.keep == "full":
-                file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
-            elif row.keep == "delta":
-                state = await asyncio.to_thread(database.delta)
-            if row.keep is not None and gold is not None and not gold.shared:
-                gold_state = gold.database.delta()
         record = record_of(
             finished,
             attempt=request.attempt,
@@ -218,8 +210,16 @@ class InProcess:
             database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
             gold_database="delta" if gold is not None and row.keep is not None else None,
         )
-        _classify(record, task, changes, finished.gold, gold)
-        await self._show(record)
+        with finished.database as database:
+            _classify(record, task, Changes.deferred(database.changes), finished.gold, gold)
+            if row.keep == "full":
+                file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
+            elif row.keep == "delta":
+                is_small = database.mode == "overlay" and database.base_size <= FULL_UP_TO
+                state = database.delta() if is_small else await asyncio.to_thread(database.delta)
+            if row.keep is not None and gold is not None and not gold.shared:
+                gold_state = gold.database.delta()
+        await self._show(record, task)
         if self._telemetry is not None:
             self._telemetry.record(record)
         outcome = outcome_of(
@@ -249,7 +249,7 @@ class InProcess:
                     _classify(record, row.task, final.changes(), expected, gold)
         except (StorageError, DatabaseError, *DAMAGED) as error:
             raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
-        await self._show(record)
+        await self._show(record, row.task)
         outcome = outcome_of(record, final=True)
         return PlayedRollout(outcome, record.encoded(), record.base, judged=time.time())
 
@@ -276,14 +276,14 @@ class InProcess:
         if calls:
             record.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
 
-    async def _show(self, record: RolloutRecord) -> None:
+    async def _show(self, record: RolloutRecord, task: Task) -> None:
         """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
         if self._config.debug:
             from reward_kit.agent.reports.transcript import transcript
 
-            path = self._folder.root / record.row_id / f"roll_{record.id}.log"
+            folder = await asyncio.to_thread(self._folder.row_folder, task)
             text = transcript(record).encode(errors="replace")
-            await asyncio.to_thread(write_file, path, text, durable=False)
+            await asyncio.to_thread(write_file, folder / f"roll_{record.id}.log", text, durable=False)
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""

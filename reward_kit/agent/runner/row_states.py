@@ -120,7 +120,6 @@ class RowStates:
         base = self._bases.get(key)
         if base is None:
             base = self._bases[key] = self._folder.open_base(task.seed, mode=task.registry.database)
-        await asyncio.to_thread(self._folder.row_folder, task)
         row = RowState(task, base, None, keep_of(self._config.keep_db, base, self._planned))
         if task.row.actions is not None:
             gold = row.gold = await replay_gold_calls(task, base, seed=seed)

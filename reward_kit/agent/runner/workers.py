@@ -188,7 +188,7 @@ class Workers:
         played = PlayedRollout.from_json({name: plain[name] for name in plain if name != "files"})
         outcome = played.outcome
         expected = {f"{outcome.row_id}/roll_{outcome.id}{ending}" for ending in (".db", ".log")}
-        if self._cluster is not None:
+        if files:
             RunsFolder(self._root).row_folder(self._tasks[outcome.row_id])
         for name, data in files.items():
             if name not in expected:

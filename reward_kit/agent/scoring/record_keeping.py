@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.records.outcome import RolloutOutcome, is_success
+from reward_kit.agent.records.outcome import Attempt, RolloutOutcome
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.scoring.outputs import turn_of_success
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.records.outcome import ToolFault
     from reward_kit.agent.rollout.orchestrator import FinishedRollout
 
-_IN_BOTH = {item.name for item in fields(RolloutOutcome)} & {item.name for item in fields(RolloutRecord)}
-_SAME = sorted(_IN_BOTH - {"failure", "user_faults", "database"})
-"""Fields that an outcome has in the same form as the record."""
+_ATTEMPT = [item.name for item in fields(Attempt)]
 
 
 def record_of(
@@ -87,24 +85,25 @@ def outcome_of(
 ) -> RolloutOutcome:
     """The outcome of a record; ``database`` is its complete final database, relative to the runs folder."""
     success_turn = None
-    if record.reward is not None and is_success(record.reward):
+    if record.success:
         changed = (call.turn for call in record.tool_calls if call.changes)
         success_turn = turn_of_success(record.messages, record.opening, changed, record.outputs)
     failure: Mapping[str, Any] = record.failure or {}
     answered = [call for call in record.model_calls if call.error is None]
     faults = record.user_faults
     return RolloutOutcome(
-        **{name: getattr(record, name) for name in _SAME},
+        **{name: getattr(record, name) for name in _ATTEMPT},
         final=final,
         failure=failure.get("kind"),
         failure_detail=failure.get("detail"),
         failure_step=failure.get("step"),
-        user_faults=None if faults is None else [fault["kind"] for fault in faults],
-        tool_faults=tool_faults,
         turn_of_success=success_turn,
         model_seconds=sum(call.seconds for call in answered),
         waited_seconds=record.waited,
         timed_calls=sum(call.usage.calls for call in answered if call.seconds),
+        usage=record.usage,
+        user_faults=None if faults is None else [fault["kind"] for fault in faults],
+        tool_faults=tool_faults,
         metrics=record.metric_scores,
         file=f"evals/{record.eval_id}.db/{record.id}",
         database=database,

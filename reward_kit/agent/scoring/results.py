@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.records.evaluation_file import read_fields
-from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
 from reward_kit.agent.scoring.metrics import mean, passes_of, success_within_turns
@@ -193,8 +193,8 @@ class EvaluationResult:
 
         Raises ``StorageError`` if one cannot be read.
         """
-        for outcome in self.outcomes:
-            with self.record(outcome) as record:
+        for record in read_rollouts(self.log_path, (outcome.id for outcome in self.outcomes)):
+            with record:
                 yield record
 
     def row_fields(self) -> list[tuple[RowResult, Mapping[str, Any]]]:

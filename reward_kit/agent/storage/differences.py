@@ -44,31 +44,27 @@ def check_same(
         runs = connection.execute(
             "SELECT configuration, code, toolsets FROM evaluation ORDER BY run"
         ).fetchall()
-        known_rows = connection.execute("SELECT row_id, fields, fingerprints FROM rows").fetchall()
+        rows = connection.execute("SELECT row_id, fields, fingerprints FROM rows")
+        known = {row_id: stored for row_id, *stored in rows}
     code: dict[str, str] = {}
     toolsets: dict[str, list[dict[str, Any]]] = {}
     for _, modules, tools in runs:
         code = {**json.loads(modules), **code}
         toolsets |= json.loads(tools)
-    before = {row_id: (json.loads(fields), json.loads(prints)) for row_id, fields, prints in known_rows}
-    rows = {row.row_id: row for row in run.rows}
     inside = (name.partition("/") for name in code if not name.startswith("../"))
     former = next((folder for folder, slash, _ in inside if slash), "")
     found: dict[str, list[str]] = {}
-    for task in tasks:
-        if task.row.id in before:
-            row = rows[task.row.id]
-            fields, prints = before[row.row_id]
-            was = result_fields(fields, former)
-            for difference in _row_differences(task, row, was, prints, run, toolsets, root):
+    for task, row in zip(tasks, run.rows, strict=True):
+        if row.row_id in known:
+            fields, prints = known[row.row_id]
+            for difference in _row_differences(
+                task, row, fields, json.loads(prints), former, run, toolsets, root
+            ):
                 found.setdefault(difference, []).append(row.row_id)
     differences = [
         *_option_differences(run.configuration, json.loads(runs[0][0])),
-        *(
-            f"row {ids[0]}: {difference}{also_in_more_rows(len(ids) - 1)}"
-            for difference, ids in found.items()
-        ),
-        *_code_differences(run.code, code, is_same_bundle=not before.keys().isdisjoint(rows)),
+        *(f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items()),
+        *_code_differences(run.code, code, is_same_bundle=any(row.row_id in known for row in run.rows)),
     ]
     if not differences:
         return
@@ -96,15 +92,17 @@ def _option_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> It
 def _row_differences(
     task: PlannedTask,
     row: StoredRow,
-    was: Mapping[str, Any],
+    fields: str,
     before: Mapping[str, Any],
+    former: str,
     run: Run,
     toolsets: Mapping[str, list[dict[str, Any]]],
     root: Path,
 ) -> Iterator[str]:
-    """Each difference of a row from what is stored of it: its fields, and fingerprints ``before``."""
+    """Each difference of a row from what is stored of it: its ``fields``, and fingerprints ``before``."""
     now = row.fingerprints
     if before["row"] != now["row"]:
+        was = result_fields(json.loads(fields), former)
         yield from _field_differences(task, was, result_fields(row.fields, task.folder.name))
         for name in _unequal(before["prompts"], now["prompts"]):
             yield _changed_file(f"{task.folder.name}/{name}")

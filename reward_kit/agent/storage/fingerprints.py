@@ -60,23 +60,23 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
 
 def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
     """The facts of ``tasks`` that an evaluation stores."""
-    toolsets: dict[str, Toolset] = {}
-    found = []
-    for task in tasks:
-        name, registry = task.row.toolset, task.registry
-        if name not in toolsets:
-            toolsets[name] = Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
-        found.append(
-            PlannedTask(
-                row=task.row,
-                seed=task.seed,
-                folder=task.folder,
-                user_prompts=task.user_prompts,
-                toolset=toolsets[name],
-                has_default_reward=task.reward is end_goal_reward,
-            )
+    tasks = list(tasks)
+    registries = {task.row.toolset: task.registry for task in tasks}
+    toolsets = {
+        name: Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
+        for name, registry in registries.items()
+    }
+    return [
+        PlannedTask(
+            row=task.row,
+            seed=task.seed,
+            folder=task.folder,
+            user_prompts=task.user_prompts,
+            toolset=toolsets[task.row.toolset],
+            has_default_reward=task.reward is end_goal_reward,
         )
-    return found
+        for task in tasks
+    ]
 
 
 def reward_files(tasks: Iterable[Task]) -> set[str]:
@@ -159,18 +159,16 @@ def _file_of(name: str, root: Path) -> Path | None:
     if top in _NOT_FOLLOWED or not top:
         return None
     package = sys.modules.get(top)
-    if package is not None:
-        folders = [Path(path) for path in getattr(package, "__path__", ()) if isinstance(path, str)]
-        file = getattr(package, "__file__", None)
-        candidates = [path for folder in folders for path in _files(folder.joinpath(*rest))] if rest else []
-        if not rest and isinstance(file, str):
-            candidates = [Path(file)]
-    else:
+    if package is None:
         candidates = [path for folder in (root, Path.cwd()) for path in _files(folder.joinpath(top, *rest))]
-    for path in candidates:
-        if _INSTALLED.isdisjoint(path.parts) and path.is_file():
-            return path
-    return None
+    elif rest:
+        folders = [path for path in getattr(package, "__path__", ()) if isinstance(path, str)]
+        candidates = [path for folder in folders for path in _files(Path(folder).joinpath(*rest))]
+    else:
+        file = getattr(package, "__file__", None)
+        candidates = [Path(file)] if isinstance(file, str) else []
+    own = (path for path in candidates if _INSTALLED.isdisjoint(path.parts) and path.is_file())
+    return next(own, None)
 
 
 def _files(module: Path) -> tuple[Path, Path]:

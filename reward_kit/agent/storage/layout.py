@@ -6,8 +6,8 @@
     ├─ .bases/<seed key>.db      each seeded state once
     │         <seed key>.<hash>.seeded   empty: the content that the base had when it was seeded
     ├─ .cache/                   answers of models (``models.cache``)
-    ├─ <row_id>/base.db          the row's seeded state, a link to the above
-    │           roll_<id>.db     final state of a rollout, if a complete file is kept
+    ├─ <row_id>/roll_<id>.db     final state of a rollout, if a complete file is kept
+    │           base.db          beside it the row's seeded state, a link to the above
     └─ evals/<eval_id>.db        the evaluation (``store``)
              <eval_id>.json      results, written at the end
 """
@@ -21,7 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reward_kit.agent.base.files import as_storage_error, link_or_copy, sync_folder, temporary_beside
+from reward_kit.agent.base.files import (
+    as_storage_error,
+    draft_beside,
+    link_or_copy,
+    sync_folder,
+)
 from reward_kit.agent.records.evaluation_file import SUFFIX
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -52,14 +57,12 @@ class RunsFolder:
         self._bases = self.root / ".bases"
         self._checked: set[str] = set()
         self._made: set[str] = set()
-        self._synced: set[str] = set()
         with as_storage_error(self.root):
             self.evals.mkdir(parents=True, exist_ok=True)
             self._bases.mkdir(exist_ok=True)
             # Found now rather than when the first paid rollout is to be written.
-            probe = temporary_beside(self.evals / "probe")
-            probe.touch()
-            probe.unlink()
+            with draft_beside(self.evals / "probe") as probe:
+                probe.touch()
 
     def evaluation(self, eval_id: str) -> Path:
         """The file of an evaluation."""
@@ -98,26 +101,20 @@ class RunsFolder:
     def _seed(self, seed: Seed, path: Path) -> None:
         from reward_kit.agent.database.seeding import seed_base
 
-        temporary = temporary_beside(path)
-        try:
-            with as_storage_error(path):
-                seed_base(temporary, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
-                fingerprint = _fingerprint(temporary)
-                if fingerprint is None:
-                    raise OSError("what was written cannot be read back")
-                # There before the base is: everybody who sees the base can check it.
-                self._marker(seed.key, fingerprint).touch()
-                try:
-                    os.link(
-                        temporary, path
-                    )  # unlike a rename this never replaces a base that others have open
-                except OSError:
-                    if not self._is_intact(seed.key):  # else another process was first
-                        if path.exists():
-                            logger.warning("%s: the base was damaged and is seeded again", path)
-                        temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with draft_beside(path) as draft:
+            seed_base(draft, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
+            fingerprint = _fingerprint(draft)
+            if fingerprint is None:
+                raise OSError("what was written cannot be read back")
+            # There before the base is: everybody who sees the base can check it.
+            self._marker(seed.key, fingerprint).touch()
+            try:
+                os.link(draft, path)  # unlike a rename this never replaces a base that others have open
+            except OSError:
+                if not self._is_intact(seed.key):  # else another process was first
+                    if path.exists():
+                        logger.warning("%s: the base was damaged and is seeded again", path)
+                    draft.replace(path)
 
     def row_folder(self, task: Task | PlannedTask) -> Path:
         """The folder of a row, with ``base.db`` in it; ``StorageError`` if it is a link to elsewhere."""
@@ -131,11 +128,9 @@ class RunsFolder:
         base, link = self._base(task.seed.key), folder / "base.db"
         with as_storage_error(folder):
             folder.mkdir(exist_ok=True)
-            try:
-                os.link(base, link)
-            except OSError:  # it is there already, or the file system has no links
-                if not (link.exists() and link.samefile(base)):
-                    link_or_copy(base, link)
+            if not (link.exists() and link.samefile(base)):
+                link_or_copy(base, link)
+            sync_folder(self.root)
         self._made.add(task.row.id)
         return folder
 
@@ -149,16 +144,14 @@ class RunsFolder:
         with as_storage_error(path):
             database.export(path)
             sync_folder(folder)
-            if task.row.id not in self._synced:
-                sync_folder(self.root)
-                self._synced.add(task.row.id)
         return f"{folder.name}/{path.name}"
 
     def sweep(self, tasks: Sequence[PlannedTask]) -> None:
         """Remove the temporary files of killed processes from the folders of ``tasks``."""
         before = time.time() - ABANDONED_AFTER
-        for task in tasks:
-            for path in (self.root / task.row.id).glob(".*.tmp"):
+        rows = {task.row.id for task in tasks}
+        for folder in self.root.iterdir():
+            for path in folder.glob(".*.tmp") if folder.name in rows else ():
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < before:
                         path.unlink()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.files import as_storage_error
@@ -15,47 +15,51 @@ from reward_kit.agent.records.evaluation_file import reading, sqlite_faults
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE = 0.5
 """Seconds that the lock may be held by somebody who only looks whether it is free."""
 
 
-def take_lock(path: Path) -> sqlite3.Connection:
-    """Hold the lock of the evaluation at ``path``, until ``release`` or the end of the process.
-
-    Raises ``StorageError`` if somebody else has it.
-    """
+@contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it."""
     place = _place(path)
-    while True:
-        with as_storage_error(place):
-            place.touch()
-            before = place.lstat()
-        with sqlite_faults(place):
-            lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-            try:
-                lock.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError as error:
-                lock.close()
-                if "locked" not in str(error):
-                    raise
-                holder = _last_writer(path)
-                raise StorageError(
-                    f"another process{f' ({holder})' if holder else ''} is running this evaluation",
-                    place=path.stem,
-                    remedy="Wait for it to end, or choose another --eval-id.",
-                ) from error
-        # If the former holder has removed the file since it was opened here, nobody else sees this lock.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(before, place.lstat()):
-                return lock
+    lock = None
+    while lock is None:
+        lock = _taken(place, path)
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
         lock.close()
 
 
-def release(path: Path, lock: sqlite3.Connection) -> None:
-    """Give up the lock of the evaluation at ``path``."""
-    _place(path).unlink(missing_ok=True)
+def _taken(place: Path, path: Path) -> sqlite3.Connection | None:
+    """The locked file; None if its former holder has removed it since it was opened here."""
+    with as_storage_error(place):
+        place.touch()
+        before = place.lstat()
+    with sqlite_faults(place):
+        lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            holder = _last_writer(path)
+            raise StorageError(
+                f"another process{f' ({holder})' if holder else ''} is running this evaluation",
+                place=path.stem,
+                remedy="Wait for it to end, or choose another --eval-id.",
+            ) from error
+    with suppress(FileNotFoundError):
+        if os.path.samestat(before, place.lstat()):
+            return lock
     lock.close()
+    return None
 
 
 def writer_of(path: Path) -> str | None:

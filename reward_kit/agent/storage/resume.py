@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.option_values import key_values
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, check_eval_id, flag_of
-from reward_kit.agent.records.evaluation_file import find_file, reading
+from reward_kit.agent.records.evaluation_file import find_named, reading
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -110,9 +110,8 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ``UsageError`` if its dataset or bundle was moved and no option names the new place.
     """
-    evals = Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals"
     check_eval_id(given["resume"], "--resume")
-    path = find_file(evals, given["resume"])
+    path = find_named(given["resume"], Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals")
     with reading(path) as connection:
         query = "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
         found = connection.execute(query).fetchone()

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.redaction import environment_secrets, hide_in_json
+from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import APPLICATION, SCHEMA, VERSION, check_format, sqlite_faults
-from reward_kit.agent.storage.lock import release, take_lock
-from reward_kit.agent.storage.outcome_rows import WRITTEN, json_text, row_of, storable, totals
+from reward_kit.agent.storage.lock import writer_lock
+from reward_kit.agent.storage.outcome_rows import WRITTEN, row_of, storable, totals
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 COMMIT_PATIENCE = 60.0
 """Seconds that a commit waits for readers, in the rollback journal mode."""
+PAGE_SIZE = 8192
+"""Bytes: a trajectory takes few pages, and an index that is hit at random none too large."""
 LARGEST_GROUP = 64
 """Rollouts in one transaction."""
 _UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
@@ -66,20 +69,20 @@ class Store:
         self.path = path
         self.run = 0
         self._guard = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._lock: sqlite3.Connection | None = take_lock(path)
-        with ExitStack() as failed:
-            failed.callback(self.close)
+        with ExitStack() as opened:
+            opened.enter_context(writer_lock(path))
             with sqlite_faults(path):
                 self._connection = sqlite3.connect(
                     path, timeout=COMMIT_PATIENCE, isolation_level=None, check_same_thread=False
                 )
+                opened.callback(self._connection.close)
                 self._prepare(self._connection)
             self._file = path.stat()
-            failed.pop_all()
+            self._opened = opened.pop_all()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file."""
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")  # of a new file
         with suppress(sqlite3.OperationalError):  # a file system without it: the rollback journal
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -109,16 +112,17 @@ class Store:
             self.run = begun.lastrowid or 0
             connection.execute("UPDATE rows SET n_rollouts = 0 WHERE n_rollouts")
             connection.executemany(
-                "INSERT INTO rows (position, row_id, n_rollouts, base, fields, fingerprints)"
+                "INSERT INTO rows (row_id, n_rollouts, position, base, fields, fingerprints)"
                 " VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position",
                 (
                     (
-                        place,
                         row.row_id,
                         row.n_rollouts,
+                        place,
                         row.base,
-                        *map(json_text, (row.fields, row.fingerprints)),
+                        json_text(row.fields),
+                        json_text(row.fingerprints),
                     )
                     for place, row in enumerate(run.rows)
                 ),
@@ -134,7 +138,7 @@ class Store:
                 (status, storable(reason, environment_secrets()), seconds, self.run),
             )
             if results:
-                self._add_note(connection, "results", results)
+                self.add_note("results", results)
 
     def add(self, played: Sequence[PlayedRollout]) -> None:
         """Store attempts in one transaction; they are on the disk when this returns.
@@ -145,18 +149,18 @@ class Store:
         secrets = environment_secrets()
         with self.transaction() as connection:
             for one in played:
-                rollout, gold = one.outcome.id, one.row_gold
+                rollout = one.outcome.id
                 connection.execute(_INSERT, row_of(one, self.run, secrets))
                 trajectory = hide_in_json(one.trajectory, secrets)
                 connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?)", (rollout, trajectory))
                 for kind, state in (("final", one.state), ("gold", one.gold_state)):
                     if state is not None:
-                        values = rollout, kind, state
-                        connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", values)
-                if gold is not None:
-                    calls, changes = (
-                        hide_in_json(json_text(value), secrets) for value in (gold.calls, gold.changes)
-                    )
+                        connection.execute(
+                            "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (rollout, kind, state)
+                        )
+                if (gold := one.row_gold) is not None:
+                    calls = hide_in_json(json_text(gold.calls), secrets)
+                    changes = hide_in_json(json_text(gold.changes), secrets)
                     connection.execute(
                         "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?"
                         " WHERE row_id = ? AND gold_calls IS NULL",
@@ -165,15 +169,13 @@ class Store:
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
+        values = self.run, time.time(), kind, used.rollouts, *totals(used.usage), json_text(used.usage)
         with self.transaction() as connection:
-            self._add_usage(connection, kind, used)
-
-    def _add_usage(self, connection: sqlite3.Connection, kind: str, used: BrokenOff) -> None:
-        connection.execute(
-            "INSERT INTO usage (run, created, kind, rollouts, tokens, cost, usage)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self.run, time.time(), kind, used.rollouts, *totals(used.usage), json_text(used.usage)),
-        )
+            connection.execute(
+                "INSERT INTO usage (run, created, kind, rollouts, tokens, cost, usage)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
 
     def add_note(
         self,
@@ -184,29 +186,19 @@ class Store:
         used: BrokenOff | None = None,
     ) -> None:
         """Store a note, with what making it has ``used``."""
-        with self.transaction() as connection:
-            self._add_note(connection, kind, content, rollout)
-            if used is not None:
-                self._add_usage(connection, kind, used)
-
-    def _add_note(
-        self,
-        connection: sqlite3.Connection,
-        kind: str,
-        content: Mapping[str, Any],
-        rollout: str | None = None,
-    ) -> None:
         text = hide_in_json(json_text(content), environment_secrets())
-        connection.execute(
-            "INSERT INTO notes (run, created, kind, rollout, json) VALUES (?, ?, ?, ?, ?)",
-            (self.run, time.time(), kind, rollout, text),
-        )
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO notes (run, created, kind, rollout, json) VALUES (?, ?, ?, ?, ?)",
+                (self.run, time.time(), kind, rollout, text),
+            )
+            if used is not None:
+                self.add_usage(kind, used)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction of all calls inside; what they write is on the disk at the end."""
         connection = self._connection
-        assert connection is not None, "the store is open"
         with self._guard, sqlite_faults(self.path):
             if connection.in_transaction:
                 yield connection
@@ -229,12 +221,8 @@ class Store:
 
     def close(self) -> None:
         """Close the file, and release the lock; may be called again."""
-        if self._connection is not None:
-            with suppress(sqlite3.Error):
-                self._connection.close()
-        lock, self._lock = self._lock, None
-        if lock is not None:  # a second time the lock file may be another process's
-            release(self.path, lock)
+        with suppress(sqlite3.Error):
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.records.evaluation_file import FINAL, SUFFIX, find_file, read_fields, reading
+from reward_kit.agent.records.evaluation_file import FINAL, find_evaluation, read_fields, reading
 from reward_kit.agent.records.outcome import BrokenOff, total_usage, usage_from_json
 from reward_kit.agent.scoring.results import EvaluationResult, StoredStatus
 from reward_kit.agent.scoring.rows import row_results
@@ -77,12 +77,7 @@ def load_evaluation(name: Named, output_dir: str | Path = "runs") -> StoredEvalu
 
 
 def find_stored(name: Named, output_dir: str | Path) -> Path:
-    """The file of an evaluation.
-
-    ``name`` is an evaluation's name in ``output_dir`` (``latest``: begun or continued last), the path of its
-    file or of the results beside it, or the result of the evaluation, which knows its own folder. Raises
-    ``UsageError`` if there is no such thing.
-    """
+    """The file of an evaluation: as ``find_evaluation``, or of a result, which knows its own folder."""
     if isinstance(name, EvaluationResult):
         name = name.log_path
     if not isinstance(name, str | os.PathLike):
@@ -90,22 +85,7 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
             f"no evaluation is named by {cut(repr(name), LONGEST_SHOWN)}",
             remedy="Give its name, the path of its file or results, or the result of evaluate().",
         )
-    evals, path = Path(output_dir) / "evals", Path(name)
-    try:
-        for file in (evals / f"{name}{SUFFIX}", path, path.with_suffix(SUFFIX)):
-            if file.suffix == SUFFIX and file.is_file():
-                return file
-        if path.is_dir() or path.suffix in (".json", SUFFIX):
-            fault = "is not the file of an evaluation, and has none beside it"
-            if not path.is_file():
-                fault = "is a folder, not an evaluation" if path.is_dir() else "there is no such file"
-            raise UsageError(
-                fault, place=str(name), remedy="Name an evaluation, or its file runs/evals/NAME.db."
-            )
-        return find_file(evals, str(name))
-    except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
-        fault = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot be read: {fault}", place=str(name)[:60]) from error
+    return find_evaluation(name, output_dir)
 
 
 def has_runs(path: Path) -> bool:

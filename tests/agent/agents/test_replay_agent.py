@@ -84,7 +84,7 @@ def test_recordings_are_not_used_twice_to_make_up_the_number(tmp_path: Path, pla
     log = agent_eval(bundle.dataset, **options).log_path
     options[player] = f"replay:{log}"
     assert agent_eval(bundle.dataset, **options).score == 1.0
-    with pytest.raises(BundleError, match=r"row a: 2 rollouts are recorded, 9 asked for.* --n-rollouts 2"):
+    with pytest.raises(BundleError, match=r"9 rollouts asked for, recorded only 0, 1.* --n-rollouts 2"):
         agent_eval(bundle.dataset, n_rollouts=9, eval_id="more", **options)
     assert not (tmp_path / "runs" / "evals" / "more.jsonl").exists()
 
@@ -100,7 +100,8 @@ async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("{", "is not JSON"), ('{"row_id": "a"}', "is not the record of a rollout")]
+    ("text", "fault"),
+    [("{", "is not JSON"), ('{"row_id": "a"}', "is a damaged record of a rollout, or none")],
 )
 def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> None:
     source = tmp_path / "roll_a.json"

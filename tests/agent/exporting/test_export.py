@@ -99,7 +99,7 @@ class TestLines:
 
     def test_wrong_arguments_are_told_at_once(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
-        with pytest.raises(UsageError, match=r"no row 'aa' \(did you mean 'a'\?\)"):
+        with pytest.raises(UsageError, match=r"no row 'aa' in first \(did you mean 'a'\?\)"):
             export("first", rows=["aa"])
         with pytest.raises(UsageError, match=r"no column 'rewards' .*\(did you mean 'reward'\?\)"):
             export("first", columns="rewards")
