@@ -132,6 +132,12 @@ def argument_differences(expected: Mapping[str, Any], made: Mapping[str, Any] | 
     ]
 
 
+@lru_cache(maxsize=4096)
+def _unlikeness(one: str, other: str) -> float:
+    """From 0 for equal texts to 1 for texts without a common character."""
+    return 1 - SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
 def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tuple[int, float]:
     """A distance between arguments that sorts: how many differ, then how unlike those are as texts.
 
@@ -141,9 +147,3 @@ def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tupl
     number = len(expected) + 1 if isinstance(made, str) else len(differences)
     pairs = [(json_text(each.get("expected")), json_text(each.get("got"))) for each in differences]
     return number, sum(_unlikeness(one[:COMPARED], other[:COMPARED]) for one, other in pairs)
-
-
-@lru_cache(maxsize=4096)
-def _unlikeness(one: str, other: str) -> float:
-    """From 0 for equal texts to 1 for texts without a common character."""
-    return 1 - SequenceMatcher(None, one, other, autojunk=False).ratio()

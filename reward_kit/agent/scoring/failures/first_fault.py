@@ -36,6 +36,11 @@ class Fault:
     made: ToolCall | None = None
     expected: ExpectedCall | None = None
 
+    @property
+    def is_wrong_call(self) -> bool:
+        """True if a call was wrong, not only missing or in another order."""
+        return self.made is not None and self.kind != "other"
+
 
 def first_fault(
     tool_calls: Sequence[ToolCall],
@@ -70,7 +75,7 @@ def _relevant(
     """The missing and surplus calls that touch differing rows; all of them if none is known to."""
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        keys[row.table].add(json.dumps(row.key, sort_keys=True))
+        keys[row["table"]].add(json.dumps(row["key"], sort_keys=True))
 
     def touches(change: Mapping[str, Any]) -> bool:
         differing = keys.get(change["table"], set())
