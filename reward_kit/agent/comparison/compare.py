@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.comparison.measures import Measure, measures_of, metrics_of
 from reward_kit.agent.comparison.row_pairs import (
     CHANGED,
@@ -34,8 +33,7 @@ IRRELEVANT = ("platform",)
 """Versions that do not affect results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """An option or version that differs; ``a`` and ``b`` as text."""
 
     name: str
@@ -98,7 +96,7 @@ class EvaluationComparison:
             "a": _named(self.a),
             "b": _named(self.b),
             "verdict": self.success.verdict,
-            "settings": [as_json(setting) for setting in self.settings],
+            "settings": [setting._asdict() for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],
             "metrics": [metric.to_json() for metric in self.metrics],
@@ -164,33 +162,28 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
     changed = changed_rows_between(one, other)
     fields = changed_fields(one, other, changed[0]) if changed else []
     if not pairs:
-        raise _nothing_to_compare(one, other, left_out, fields)
+        reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
+        what = f" (fields: {', '.join(fields)})" if fields else ""
+        if not fields and {*changed_rows_between(one, other, parts=("seed",))} & {*left_out.get(CHANGED, ())}:
+            what = " (their seed; a seed that reads the clock changes daily unless the row has a `now`)"
+        raise UsageError(
+            f"no row can be compared: {reasons or 'there are none'}{what}",
+            place=f"{one.eval_id} and {other.eval_id}",
+            remedy="Add --changed-rows to compare changed rows." if CHANGED in left_out else None,
+        )
+    modules = {name: (one.code.get(name), other.code.get(name)) for name in {**one.code, **other.code}}
     return EvaluationComparison(
         a=one,
         b=other,
         rows=tuple(pairs),
         left_out={reason: tuple(ids) for reason, ids in left_out.items()},
         settings=tuple(different_settings(one, other)),
-        code=different_code(one, other),
+        code={name: (before, now) for name, (before, now) in modules.items() if before != now},
         measures=tuple(measures_of(pairs)),
         metrics=tuple(metrics_of(pairs)),
         changed=tuple(changed),
         changed_fields=tuple(fields),
         tools=tuple(changed_rows_between(one, other, parts=("tools",))),
-    )
-
-
-def _nothing_to_compare(
-    a: StoredEvaluation, b: StoredEvaluation, left_out: Mapping[str, list[str]], fields: list[str]
-) -> UsageError:
-    reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
-    what = f" (fields: {', '.join(fields)})" if fields else ""
-    if not fields and {*changed_rows_between(a, b, parts=("seed",))} & {*left_out.get(CHANGED, ())}:
-        what = " (their seed; a seed that reads the clock changes daily unless the row has a `now`)"
-    return UsageError(
-        f"no row can be compared: {reasons or 'there are none'}{what}",
-        place=f"{a.eval_id} and {b.eval_id}",
-        remedy="Add --changed-rows to compare changed rows." if CHANGED in left_out else None,
     )
 
 
@@ -206,32 +199,17 @@ def _named(stored: StoredEvaluation) -> dict[str, Any]:
 
 def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
     """Yield differing options that affect results, and versions."""
+    before, now = ({**one.configuration, "model": one.asked_model} for one in (a, b))
     options = [name for name, option in OPTIONS.items() if option.fixed or name in ALSO_RELEVANT]
-    pairs = [
-        (flag_of(name), _value(a, name), _value(b, name))
-        for name in options
-        if name in a.configuration and name in b.configuration
-    ]
-    versions = a.versions.keys() & b.versions.keys() - {*IRRELEVANT}
+    pairs = [(flag_of(name), before[name], now[name]) for name in options if name in before and name in now]
     pairs += [
-        (f"version of {name}", a.versions[name], b.versions[name]) for name in a.versions if name in versions
+        (f"version of {name}", version, b.versions[name])
+        for name, version in a.versions.items()
+        if name in b.versions and name not in IRRELEVANT
     ]
-    for name, before, now in pairs:
-        if before != now:
-            yield Setting(name, _shown(before), _shown(now))
-
-
-def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[str | None, str | None]]:
-    """Return changed modules of bundle, agent and user with their fingerprints (None: absent)."""
-    both = {name: (a.code.get(name), b.code.get(name)) for name in {**a.code, **b.code}}
-    return {name: (before, now) for name, (before, now) in both.items() if before != now}
-
-
-def _value(stored: StoredEvaluation, name: str) -> Any:
-    """Return an option's value; for the model, the one that was asked."""
-    if name == "model":
-        return stored.asked_model
-    return stored.configuration[name]
+    for name, one, other in pairs:
+        if one != other:
+            yield Setting(name, _shown(one), _shown(other))
 
 
 def _shown(value: Any) -> str:
