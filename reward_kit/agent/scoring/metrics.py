@@ -70,31 +70,15 @@ def shown_ks(largest: int) -> list[int]:
     return [k for k in range(1, largest + 1) if k in LEADERBOARD_KS or k & (k - 1) == 0 or k == largest]
 
 
-def pass_power_k(n: int, c: int, k: int) -> float:
-    """Pass^k of one task, for 1 <= k <= n: C(c, k) / C(n, k).
-
-    The chance that k rollouts drawn from its n all succeeded, which is the unbiased estimate of the chance
-    that k independent rollouts all succeed (Yao et al. 2024, tau-bench, arXiv 2406.12045). Exact up to the
-    final division.
-    """
-    return math.comb(c, k) / math.comb(n, k)
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Pass@k of one task, for 1 <= k <= n: 1 - C(n-c, k) / C(n, k).
-
-    The chance that at least one of k rollouts drawn from its n succeeded, by Chen et al. 2021 (arXiv
-    2107.03374). Exact up to the final division.
-    """
-    draws = math.comb(n, k)
-    return (draws - math.comb(n - c, k)) / draws
-
-
 @lru_cache(maxsize=256)
 def pass_curves(n: int, c: int) -> list[tuple[float, float]]:
-    """Pass^k and Pass@k of one task for k from 1 to n, as ``pass_power_k`` and ``pass_at_k`` give them.
+    """Pass^k and Pass@k of one task for k from 1 to n, each exact up to the final division.
 
-    Each binomial coefficient follows from the one before: n = 10 000 takes 0.1 s instead of minutes.
+    Pass^k = C(c, k) / C(n, k) is the chance that k rollouts drawn from its n all succeeded: the unbiased
+    estimate of the chance that k independent rollouts all succeed (Yao et al. 2024, tau-bench, arXiv
+    2406.12045). Pass@k = 1 - C(n-c, k) / C(n, k) is the chance that at least one of them did (Chen et al.
+    2021, arXiv 2107.03374). Each binomial coefficient follows from the one before: n = 10 000 takes 0.1 s
+    instead of minutes.
     """
     curves = []
     draws = all_succeed = all_fail = 1
