@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.types import UNJUDGED_STOPS
@@ -196,11 +197,10 @@ class _Judge:
         self._tasks = {task.row.id: task for task in bundle.tasks}
         self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
         self._dataset = bundle.dataset
-        self._stored = stored
+        self._folder = stored.folder
         self._timeout = timeout
         self._retries = retries
-        self._warn = warn
-        self._warned: set[str] = set()
+        self._warn_once = cache(warn)
         self._limit = asyncio.Semaphore(AT_A_TIME)
 
     async def again(self, outcome: RolloutOutcome) -> Rejudged:
@@ -210,15 +210,15 @@ class _Judge:
         async with self._limit:
             try:
                 return await self._again(outcome)
-            except (RewardKitError, *DAMAGED) as error:
+            except RewardKitError as error:
+                fault = str(error)
+            except DAMAGED as error:
                 fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
-                if isinstance(error, RewardKitError):
-                    fault = str(error)
         cleared = dict.fromkeys(("reward", "failure", "failure_detail", "failure_step", "turn_of_success"))
         return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
 
     async def _again(self, outcome: RolloutOutcome) -> Rejudged:
-        record = load_rollout(self._stored.folder / outcome.file)
+        record = load_rollout(self._folder / outcome.file)
         reward, record.fields = self._found(record)
         task = self._tasks.get(record.row_id)
         result = await judge_record(
@@ -267,8 +267,3 @@ class _Judge:
             self._warn_once(
                 f"{place}: its seed has changed since; the stored databases begin with the former"
             )
-
-    def _warn_once(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            self._warn(warning)

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.strict_json import readable_json
-from reward_kit.agent.base.versions import versions
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout
 from reward_kit.agent.scoring.record_keeping import outcome_of
-from reward_kit.agent.scoring.results import EvaluationResult
-from reward_kit.agent.scoring.rows import usage_of
 from reward_kit.agent.storage.fingerprints import code_of, planned
 from reward_kit.agent.storage.resume import make_run
 from reward_kit.agent.storage.store import Store
-from reward_kit.agent.storage.stored_evaluation import has_runs
+from reward_kit.agent.storage.stored_evaluation import has_runs, read_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,36 +37,21 @@ def store_rescoring(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[T
     config = done.config
     assert config.eval_id is not None
     path = stored.path.with_stem(config.eval_id)
-    judged = {rollout.now.row_id for rollout in done.rollouts}
-    known = [task for task in tasks if task.row.id in judged]
+    counts = {rollout.now.row_id: done.planned.get(rollout.now.row_id, 1) for rollout in done.rollouts}
+    known = [task for task in tasks if task.row.id in counts]
     code: dict[str, str] = {}
     for folder in {task.folder for task in known}:
         code.update(code_of(folder, config))
-    counts = {row_id: done.planned.get(row_id, 1) for row_id in judged}
     run = _as_played(make_run(config, planned(known), counts, code), stored, done)
-    reason = f"judged again from {done.log}"
-    rollouts = []
     # in one transaction: a part of it would be resumed as if models had to play the rest
     with Store(path) as store, store.transaction():
         check_unused(path)
         store.begin_run(run)
         for rollout in done.rollouts:
-            played = _rescored(rollout, stored, config.eval_id)
-            store.add([played])
-            rollouts.append(replace(rollout, now=played.outcome))
-        store.end_run("complete", reason, done.seconds)
-    done = replace(done, rollouts=tuple(rollouts))
-    result = EvaluationResult(
-        eval_id=config.eval_id,
-        status="complete",
-        reason=reason,
-        configuration={**config.to_json(), "rescored_from": str(done.log)},
-        versions=versions(),
-        rows=done.rows(),
-        usage=usage_of([rollout.now for rollout in done.rollouts]),
-        seconds=done.seconds,
-        folder=stored.folder,
-    )
+            store.add([_rescored(rollout, stored, config.eval_id)])
+        store.end_run("complete", f"judged again from {done.log}", done.seconds)
+    configuration = {**config.to_json(), "rescored_from": str(done.log)}
+    result = replace(read_evaluation(path), configuration=configuration)
     write_file(result.results_path, readable_json(result.to_json()))
     return replace(done, written=result)
 

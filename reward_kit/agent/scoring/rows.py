@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json
-from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.metrics import (
     Estimate,
     average,
@@ -20,7 +19,6 @@ from reward_kit.agent.scoring.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.records.outcome import RolloutOutcome
 
 
@@ -152,15 +150,6 @@ def row_results(
         )
         for row_id, found in by_row.items()
     )
-
-
-def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
-    """Tokens and cost of agent and user, and of rewards that counted theirs (``judge``)."""
-    roles = dict.fromkeys(("agent", "user", *(role for outcome in outcomes for role in outcome.usage)))
-    return {
-        role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
-        for role in roles
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.text import duration, money, tokens
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations
-from reward_kit.agent.records.outcome import RolloutOutcome
+from reward_kit.agent.records.outcome import RolloutOutcome, total_usage
 from reward_kit.agent.reports.console import print_report
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.runner.progress import Tally
-from reward_kit.agent.scoring.rows import RowResult, row_result, usage_of
+from reward_kit.agent.scoring.rows import RowResult, row_result
 
 PRICED = Usage(
     calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123
@@ -74,7 +74,10 @@ def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: A
         "configuration": {**configuration, **(options or {})},
         "versions": {},
         "rows": rows,
-        "usage": usage_of([one for each in rows for one in each.outcomes]),
+        "usage": {
+            role: total_usage(one.usage[role] for row in rows for one in row.outcomes if role in one.usage)
+            for role in ("agent", "user")
+        },
         "seconds": 83.4,
         "folder": Path("runs"),
         **more,
