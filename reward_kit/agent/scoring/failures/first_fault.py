@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,34 +93,25 @@ def _relevant(
 def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], aligned: Alignment) -> Pairs:
     """For each missing call, by position, the closest call of the same tool.
 
-    A call that changed rows is preferred to a refused one: it did the harm. A failed attempt that is closer
-    to a later right call was an attempt at that one.
+    A call that changed rows is preferred to a refused one: it did the harm.
     """
     pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
-    names = {want.name for want in missing.values()}
-    # Surplus calls have no bound.
-    free = [(False, (math.inf, 0.0), call) for call in surplus]
-    free += [(True, _nearest_later(call, aligned), call) for call in aligned.attempts if call.name in names]
+    free = [*surplus, *aligned.attempts]
     for place, want in missing.items():
-        ranked = [
-            (is_attempt, far, number)
-            for number, (is_attempt, bound, call) in enumerate(free)
-            if call.name == want.name and (far := distance(want.arguments, call.arguments)) < bound
-        ]
-        if ranked:
-            pairs[place] = want, free.pop(min(ranked)[-1])[-1]
+        fitting = [call for call in free if call.name == want.name and _may_stand_for(call, want, aligned)]
+        if fitting:
+            made = min(fitting, key=lambda call: (not call.changes, distance(want.arguments, call.arguments)))
+            pairs[place] = want, made
+            free = [call for call in free if call is not made]
     return pairs
 
 
-def _nearest_later(attempt: ToolCall, aligned: Alignment) -> tuple[float, float]:
-    """The distance of an attempt to the nearest right call after it."""
-    return min(
-        (
-            distance(call.arguments, attempt.arguments)
-            for _, call in aligned.matched
-            if call.name == attempt.name and call.index > attempt.index and isinstance(call.arguments, dict)
-        ),
-        default=(math.inf, 0.0),
+def _may_stand_for(call: ToolCall, want: ExpectedCall, aligned: Alignment) -> bool:
+    """False for a failed attempt that is closer to a right call after it: it was an attempt at that one."""
+    return bool(call.changes) or all(
+        distance(want.arguments, call.arguments) < distance(right.arguments, call.arguments)
+        for _, right in aligned.matched
+        if right.name == call.name and right.index > call.index and isinstance(right.arguments, dict)
     )
 
 
@@ -186,19 +176,18 @@ def _line(call: ExpectedCall | ToolCall) -> str:
 
 
 def _differences(differences: Sequence[Mapping[str, Any]]) -> str:
-    lines = [_difference(each) for each in differences[:SHOWN_ARGUMENTS]]
+    lines = []
+    for difference in differences[:SHOWN_ARGUMENTS]:
+        name = difference["argument"]
+        expected, got = (json_text(difference.get(side), LONGEST_JSON) for side in ("expected", "got"))
+        if name is None:
+            lines.append(f"the arguments are no JSON object: {got}")
+        elif "got" not in difference:
+            lines.append(f"{name} is missing, expected {expected}")
+        elif "expected" not in difference:
+            lines.append(f"{name} was not expected, got {got}")
+        else:
+            lines.append(f"{name}: expected {expected}, got {got}")
     if len(differences) > SHOWN_ARGUMENTS:
         lines.append(f"and {len(differences) - SHOWN_ARGUMENTS} more")
     return "; ".join(lines)
-
-
-def _difference(difference: Mapping[str, Any]) -> str:
-    name = difference["argument"]
-    expected, got = (json_text(difference.get(side), LONGEST_JSON) for side in ("expected", "got"))
-    if name is None:
-        return f"the arguments are no JSON object: {got}"
-    if "got" not in difference:
-        return f"{name} is missing, expected {expected}"
-    if "expected" not in difference:
-        return f"{name} was not expected, got {got}"
-    return f"{name}: expected {expected}, got {got}"
