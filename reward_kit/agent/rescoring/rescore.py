@@ -18,7 +18,6 @@ from reward_kit.agent.records.outcome import RolloutOutcome, is_success
 from reward_kit.agent.rescoring.judging import DAMAGED, REWARD_TIMEOUT, judge_record
 from reward_kit.agent.rescoring.storing import check_unused, store_rescoring
 from reward_kit.agent.rollout.judge import names_argument
-from reward_kit.agent.scoring.metrics import mean, passes_of
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result
 from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.storage.resume import resumed_options
@@ -26,15 +25,13 @@ from reward_kit.agent.storage.stored_evaluation import Named, load_evaluation
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.scoring.metrics import PassTable
     from reward_kit.agent.scoring.results import EvaluationResult
-    from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 FORMAT = "reward-kit.rescoring/1"
@@ -83,12 +80,14 @@ class Rejudged:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """An evaluation, judged again. ``written`` are the results of the new evaluation, if one was made."""
+    """The evaluation ``stored``, judged again; ``seconds`` is the time that it took.
 
-    log: Path
+    ``written`` are the results of the new evaluation, if one was made.
+    """
+
+    stored: StoredEvaluation
     config: EvaluationConfig
     rollouts: tuple[Rejudged, ...]
-    planned: dict[str, int]
     seconds: float
     written: EvaluationResult | None = None
 
@@ -103,38 +102,30 @@ class Rescoring:
         return [rollout for rollout in self.rollouts if rollout.failed]
 
     @property
-    def before(self) -> PassTable:
-        """Pass^k as it was, without the rollouts that cannot be judged now."""
-        return passes_of(self.rows(before=True), seed=self.config.seed)
+    def before(self) -> EvaluationResult:
+        """The results as they were, without the rollouts that cannot be judged now."""
+        return self._results(rollout.now if rollout.failed else rollout.before for rollout in self.rollouts)
 
     @property
-    def now(self) -> PassTable:
-        """Pass^k as it is."""
-        return passes_of(self.rows(), seed=self.config.seed)
+    def now(self) -> EvaluationResult:
+        """The results as they are judged now."""
+        return self._results(rollout.now for rollout in self.rollouts)
 
-    def mean_reward(self, *, before: bool = False) -> float | None:
-        """The mean over rows of their mean reward, as reports give it."""
-        return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
-
-    def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
-        """The rollouts row by row; rows without any are left out.
-
-        Of the ``failed`` the rewards ``before`` do not count either: the two would be of different rollouts.
-        """
-        outcomes = [
-            rollout.before if before and not rollout.failed else rollout.now for rollout in self.rollouts
-        ]
-        planned = {outcome.row_id: self.planned.get(outcome.row_id, 0) for outcome in outcomes}
-        return row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+    def _results(self, outcomes: Iterable[RolloutOutcome]) -> EvaluationResult:
+        planned = {row.row_id: row.planned for row in self.stored.rows if row.outcomes}
+        rows = row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+        return replace(self.stored, rows=rows)
 
     def to_json(self) -> dict[str, Any]:
+        before, now = self.before, self.now
+        rewards = [one and one.value for one in (before.averages.reward, now.averages.reward)]
         return {
             "format": FORMAT,
-            "log": str(self.log),
-            "pass_power_before": {str(k): one.to_json() for k, one in self.before.pass_power.items()},
-            "pass_power": {str(k): one.to_json() for k, one in self.now.pass_power.items()},
-            "reward_before": self.mean_reward(before=True),
-            "reward": self.mean_reward(),
+            "log": str(self.stored.path),
+            "pass_power_before": {str(k): one.to_json() for k, one in before.pass_power.items()},
+            "pass_power": {str(k): one.to_json() for k, one in now.pass_power.items()},
+            "reward_before": rewards[0],
+            "reward": rewards[1],
             "changed": len(self.changed),
             "not_judged": len(self.failed),
             "rollouts": [rollout.to_json() for rollout in self.rollouts],
@@ -178,9 +169,8 @@ async def rescore(
     with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
         judge = _Judge(bundle, stored, timeout, config.retries, warn)
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
-        planned = {row.row_id: row.planned for row in stored.rows}
-        done = Rescoring(stored.path, config, tuple(rollouts), planned, time.perf_counter() - started)
-        return done if eval_id is None else store_rescoring(done, stored, bundle.tasks)
+        done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
+        return done if eval_id is None else store_rescoring(done, bundle.tasks)
 
 
 class _Judge:

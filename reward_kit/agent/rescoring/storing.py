@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 
-def store_rescoring(done: Rescoring, stored: StoredEvaluation, tasks: Sequence[Task]) -> Rescoring:
-    """Store ``done``, which comes from ``stored``, under the name that its configuration has.
+def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
+    """Store ``done`` under the name that its configuration has.
 
     The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
     of that name.
     """
-    config = done.config
+    config, stored = done.config, done.stored
     assert config.eval_id is not None
     path = stored.path.with_stem(config.eval_id)
-    counts = {rollout.now.row_id: done.planned.get(rollout.now.row_id, 1) for rollout in done.rollouts}
+    counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
     known = [task for task in tasks if task.row.id in counts]
     code: dict[str, str] = {}
     for folder in {task.folder for task in known}:
         code.update(code_of(folder, config))
-    run = _as_played(make_run(config, planned(known), counts, code), stored, done)
+    source = {"rescored_from": str(stored.path)}
+    run = _as_played(make_run(config, planned(known), counts, code), stored)
     # in one transaction: a part of it would be resumed as if models had to play the rest
     with Store(path) as store, store.transaction():
         check_unused(path)
-        store.begin_run(run)
+        store.begin_run(replace(run, configuration={**run.configuration, **source}))
         for rollout in done.rollouts:
             store.add([_rescored(rollout, stored, config.eval_id)])
-        store.end_run("complete", f"judged again from {done.log}", done.seconds)
-    configuration = {**config.to_json(), "rescored_from": str(done.log)}
-    result = replace(read_evaluation(path), configuration=configuration)
+        store.end_run("complete", f"judged again from {stored.path}", done.seconds)
+    result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
     write_file(result.results_path, readable_json(result.to_json()))
     return replace(done, written=result)
 
@@ -66,20 +66,14 @@ def check_unused(path: Path) -> None:
         )
 
 
-def _as_played(run: Run, stored: StoredEvaluation, done: Rescoring) -> Run:
+def _as_played(run: Run, stored: StoredEvaluation) -> Run:
     """``run`` with the tools, agent and user of the time when the rollouts were played."""
     rows = []
     for row in run.rows:
         before = stored.fingerprints.get(row.row_id, {})
         kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
         rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
-    return replace(
-        run,
-        code={**stored.code, **run.code},
-        toolsets=stored.toolsets,
-        rows=rows,
-        configuration={**run.configuration, "rescored_from": str(done.log)},
-    )
+    return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
 
 
 def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> PlayedRollout:
