@@ -41,11 +41,6 @@ class PairedDifference:
     differing: int
 
     @property
-    def too_few(self) -> bool:
-        """True if there are too few rows for a significant difference."""
-        return self.rows < MIN_ROWS
-
-    @property
     def verdict(self) -> Verdict:
         """Verdict on B by the interval; more is better."""
         if self.interval is not None and self.interval.low > 0:

@@ -25,7 +25,6 @@ SHOWN = 10
 """Rollouts that the report shows."""
 LONGEST = 80
 """Characters of an observation that are shown."""
-_VERBS = {"observation": "answered", "changes": "changed", "call": "made as"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ class CallDifference:
             return f"{place} is not made any more"
         if self.what == "added":
             return f"{place} was not made before"
-        return f"{place}: {_VERBS[self.what]} {self.before!r}, now {self.now!r}"
+        verb = {"observation": "answered", "changes": "changed", "call": "made as"}[self.what]
+        return f"{place}: {verb} {self.before!r}, now {self.now!r}"
 
 
 @dataclass(frozen=True, slots=True)

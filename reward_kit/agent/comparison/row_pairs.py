@@ -49,17 +49,17 @@ class RowPair:
 
     def to_json(self) -> dict[str, Any]:
         failed = self.failed_rollout() if self.difference else None
+        a, b = (
+            {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
+            for row in (self.a, self.b)
+        )
         return {
             "id": self.row_id,
             "difference": self.difference,
-            "a": _counts(self.a),
-            "b": _counts(self.b),
+            "a": a,
+            "b": b,
             "failed_rollout": failed.id if failed else None,
         }
-
-
-def _counts(row: RowResult) -> dict[str, Any]:
-    return {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
 
 
 def pair_rows(
@@ -107,7 +107,6 @@ def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> lis
 
 
 def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
-    """Return the reason for leaving a row out, if there is one."""
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
     for what, wanting in (

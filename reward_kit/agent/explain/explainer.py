@@ -123,7 +123,7 @@ class Explainer:
         finally:
             found = [made[outcome.id] for outcome in failed if outcome.id in made]
             missing = len(failed) - len(found)
-            self.result = Explanations(self.model.name, found, missing, self._reason, store.path)
+            self.result = Explanations(self.model.name, found, missing, self._reason)
             closing = getattr(self.model, "close", None)
             if closing is not None:
                 await closing()

@@ -121,7 +121,7 @@ def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[
         yield f"{none}: each of {rows} succeeds as often in {side} as in A"
     elif found.verdict == "no difference":
         yield f"{none} that {rows} can show: {points}, {interval}"
-        if found.too_few:
+        if found.rows < MIN_ROWS:
             yield f"({rows} are too few for an interval to mean much: compare at least {MIN_ROWS})"
     else:
         yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"

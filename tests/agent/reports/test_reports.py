@@ -195,7 +195,7 @@ def test_explanations_are_counted_with_their_cost() -> None:
 
     made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
     rows = row(4, *(failed("a", number) for number in range(4)))
-    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down", Path("x")))
+    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down"))
     text = words(result)
     for part in (
         "explanations 3 by openai/judge, $0.0300",
