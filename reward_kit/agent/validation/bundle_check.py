@@ -16,7 +16,6 @@ from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from datetime import datetime
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
 
@@ -98,12 +97,13 @@ async def validate(
         Path(output_dir).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
         seeded = list(_seeded(tasks, Path(folder), report, opened))
-        places = [opened.enter_context(_Untouched()) for _ in range(AT_ONCE)]
+        forks: dict[int, tuple[object, Database]] = {}
+        opened.callback(_close, forks)
         for start in range(0, len(seeded), AT_ONCE):
             batch = seeded[start : start + AT_ONCE]
             checks = [
-                row_verdicts(task, base, place.fork_of(base, task.row.clock()))
-                for (task, base), place in zip(batch, places, strict=False)
+                row_verdicts(task, base, _untouched(forks, place, task, base))
+                for place, (task, base) in enumerate(batch)
             ]
             for (task, _), verdicts in zip(batch, await asyncio.gather(*checks), strict=True):
                 _add_row(task, verdicts, report)
@@ -152,26 +152,19 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
     return opened.enter_context(base)
 
 
-class _Untouched:
-    """The seeded state for rewards to read, forked anew only if the next row has another seed or clock."""
+def _untouched(forks: dict[int, tuple[object, Database]], place: int, task: Task, base: Database) -> Database:
+    """The seeded state for rewards to read: the place's last fork, if seed and clock are the same."""
+    key = base, task.row.clock()
+    if place in forks and forks[place][0] != key:
+        forks.pop(place)[1].close()
+    if place not in forks:
+        forks[place] = key, base.fork(seed=0, now=task.row.clock())
+    return forks[place][1]
 
-    def __init__(self) -> None:
-        self._made_of: tuple[Database, datetime | None] | None = None
-        self._forked = ExitStack()
 
-    def fork_of(self, base: Database, now: datetime | None) -> Database:
-        """A fork of ``base`` that was never written to, open until the next call with other arguments."""
-        if self._made_of != (base, now):
-            self._forked.close()
-            self.database = self._forked.enter_context(base.fork(seed=0, now=now))
-            self._made_of = base, now
-        return self.database
-
-    def __enter__(self) -> _Untouched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._forked.close()
+def _close(forks: dict[int, tuple[object, Database]]) -> None:
+    for _, fork in forks.values():
+        fork.close()
 
 
 def _add_row(task: Task, verdicts: list[Verdict], report: ValidationReport) -> None:

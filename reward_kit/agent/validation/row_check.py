@@ -15,7 +15,7 @@ from reward_kit.agent.rollout.rollout import RolloutStopped
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.bundle import Task
@@ -53,7 +53,8 @@ async def row_verdicts(task: Task, base: Database, untouched: Database) -> list[
             if silent.reached:
                 more.append(("warning", f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"))
     return [
-        *_gold_verdicts(task, gold, replay.calls),
+        *_call_verdicts(task, gold, replay.calls),
+        *_gold_verdicts(gold, replay.calls),
         *more,
         _idle_verdict(task, idle, gold, changed=changed),
     ]
@@ -168,44 +169,43 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
     return found
 
 
-def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> list[Verdict]:
-    """The findings about the gold actions: played by the gold agent, and ``replayed`` for gold_db."""
-    verdicts: list[Verdict] = []
+def _call_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+    """The findings about the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
+    refused = []
     for number, call in gold.calls.items():
         raised = replayed[number].raised
         text = f"gold action {number} ({call.name})"
         if call.status == "failed" and raised:
-            text += f" raised {one_line(raised)}; a tool that refuses a call raises ToolError"
+            yield "error", f"{text} raised {one_line(raised)}; a tool that refuses a call raises ToolError"
         elif call.status == "ok" and raised and "rollout" in task.registry.tools[call.name].injected:
-            text += f" is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            fault = f"is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            yield "error", f"{text} {fault}"
         elif call.status in _FAULTY:
-            text += f" answered {one_line(repr(call.content))}"
-        else:
-            continue
-        verdicts.append(("error", text))
-    refused = {number: call for number, call in gold.calls.items() if call.status == "refused"}
+            yield "error", f"{text} answered {one_line(repr(call.content))}"
+        elif call.status == "refused":
+            refused.append(f"{text} with {one_line(repr(call.content))}")
     if refused:
-        number, first = next(iter(refused.items()))
-        answer = f", gold action {number} ({first.name}) with {one_line(repr(first.content))}"
-        verdicts.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
+        yield "ok", f"{len(refused)} of the gold actions refused by their tool, {refused[0]}"
+
+
+def _gold_verdicts(gold: _Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+    """The findings about the reward of the gold actions."""
     if gold.error:
-        verdicts.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
+        yield "error", f"the gold actions cannot be judged: {one_line(gold.error)}"
     elif not gold.reached:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
-        verdicts.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
+        yield "error", f"the gold actions give reward {gold.reward:g}, not 1{why}"
         for number, call in gold.calls.items():
-            tool = task.registry.tools.get(call.name)
-            if call.changes and tool is not None and tool.terminal:
+            if call.changes and replayed[number].status == "skipped":
                 tables = ", ".join(sorted({change["table"] for change in call.changes}))
                 text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
                 text += "terminal tools are not run there; let another tool write, or leave it out of what "
-                verdicts.append(("error", f"{text}the reward compares"))
+                yield "error", f"{text}the reward compares"
     elif gold.is_sound:
         gives = "gives" if len(gold.calls) == 1 else "give"
-        verdicts.append(("ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}"))
+        yield "ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}"
     if gold.reward is not None and round(gold.reward, 6) > 1:
-        verdicts.append(("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"))
-    return verdicts
+        yield "warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"
 
 
 def _idle_verdict(
