@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.text import count, excerpt
-from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.records.recording import Recordings
@@ -212,7 +211,7 @@ def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
         seed=0,
         eval_id="",
         agent="",
-        user="tau-bench" if any(message["role"] == "user" for message in messages) else NO_USER,
+        user="tau-bench" if any(message["role"] == "user" for message in messages) else "none",
         models={},
         fields={},
         messages=messages,
