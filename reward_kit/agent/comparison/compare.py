@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.comparison.measures import Measure, measures_of, metrics_of
-from reward_kit.agent.comparison.row_pairs import (
-    CHANGED,
-    RowPair,
-    changed_fields,
-    changed_rows_between,
-    pair_rows,
-)
+from reward_kit.agent.comparison.measures import Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
+from reward_kit.agent.scoring.rows import row_result
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -24,9 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.comparison.measures import PairedDifference
+    from reward_kit.agent.scoring.rows import RowResult
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
+CHANGED = "changed in between"
+CONTENT = ("row", "seed")
+"""Fingerprints of a row's content: its fields, and its seeded database."""
 ALSO_RELEVANT = ("errors_as_failures",)
 """Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)
@@ -185,6 +184,62 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
         changed_fields=tuple(fields),
         tools=tuple(changed_rows_between(one, other, parts=("tools",))),
     )
+
+
+def pair_rows(
+    a: StoredEvaluation, b: StoredEvaluation, *, changed_rows: bool, errors_as_failures: bool
+) -> tuple[list[RowPair], dict[str, list[str]]]:
+    """Return the row pairs in A's order, and the ids of other rows by the reason for leaving them out."""
+    rows_a, rows_b = (
+        {
+            row.row_id: row_result(
+                row.row_id, row.planned, row.outcomes, errors_as_failures=errors_as_failures
+            )
+            for row in one.rows
+        }
+        for one in (a, b)
+    )
+    changed = set() if changed_rows else set(changed_rows_between(a, b))
+    pairs = []
+    left_out: dict[str, list[str]] = {}
+    for row_id in dict.fromkeys([*rows_a, *rows_b]):
+        one, other = rows_a.get(row_id), rows_b.get(row_id)
+        reason = CHANGED if row_id in changed else _reason(one, other)
+        if reason is not None:
+            left_out.setdefault(reason, []).append(row_id)
+        elif one is not None and other is not None:
+            pairs.append(RowPair(one, other))
+    return pairs, left_out
+
+
+def changed_rows_between(
+    a: StoredEvaluation, b: StoredEvaluation, parts: Sequence[str] = CONTENT
+) -> list[str]:
+    """Return the rows of both evaluations that differ in ``parts`` of their fingerprints."""
+    return [
+        row_id
+        for row_id, before in a.fingerprints.items()
+        if (now := b.fingerprints.get(row_id)) is not None
+        and any(before.get(part) != now.get(part) for part in parts)
+    ]
+
+
+def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
+    """Return the names of a row's changed fields."""
+    before, now = (one.fields_of(row_id) or {} for one in (a, b))
+    return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
+
+
+def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
+    if a is None or b is None:
+        return "only in A" if b is None else "only in B"
+    for what, wanting in (
+        ("not run", (not a.outcomes, not b.outcomes)),
+        ("not judged", (not a.judged, not b.judged)),
+    ):
+        if any(wanting):
+            return f"{what} in {' and '.join(compress('AB', wanting))}"
+    return None
 
 
 def _named(stored: StoredEvaluation) -> dict[str, Any]:

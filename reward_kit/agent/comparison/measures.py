@@ -1,4 +1,4 @@
-"""Measures of rows in both evaluations, and their paired differences with confidence intervals."""
+"""Rows in both evaluations, their measures, and the paired differences with confidence intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from reward_kit.agent.scoring.metrics import Interval, mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
 
@@ -26,6 +25,48 @@ all of five 2 times in 32."""
 
 _NORMAL = 1.959963984540054
 _FEW = {1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 4: 2.776445105}
+
+
+@dataclass(frozen=True, slots=True)
+class RowPair:
+    """A row with judged rollouts in both evaluations."""
+
+    a: RowResult
+    b: RowResult
+
+    @property
+    def row_id(self) -> str:
+        return self.a.row_id
+
+    @property
+    def difference(self) -> float:
+        """The success rate in B minus that in A."""
+        return self.b.passed / self.b.judged - self.a.passed / self.a.judged
+
+    @property
+    def weaker(self) -> RowResult:
+        """The side that failed more often."""
+        return self.a if self.difference > 0 else self.b
+
+    def failed_rollout(self) -> RolloutOutcome | None:
+        """Return a failed rollout of the weaker side, of its most frequent failure class."""
+        failed = [outcome for outcome in self.weaker.outcomes if outcome.judged and not outcome.success]
+        counted = self.weaker.failures
+        return max(failed, key=lambda outcome: counted[outcome.failure or ""], default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        failed = self.failed_rollout() if self.difference else None
+        a, b = (
+            {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
+            for row in (self.a, self.b)
+        )
+        return {
+            "id": self.row_id,
+            "difference": self.difference,
+            "a": a,
+            "b": b,
+            "failed_rollout": failed.id if failed else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from reward_kit.agent.base.text import (
     tallied,
     tokens,
 )
+from reward_kit.agent.comparison.compare import CHANGED
 from reward_kit.agent.comparison.measures import MIN_ROWS
-from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
-    from reward_kit.agent.comparison.measures import Measure, PairedDifference, Unit
-    from reward_kit.agent.comparison.row_pairs import RowPair
+    from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase

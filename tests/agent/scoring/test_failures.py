@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from reward_kit.agent.base.types import StopReason, ToolCall
 from reward_kit.agent.database import Database
-from reward_kit.agent.scoring.failures.alignment import ExpectedCall
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure, classify_failure
+from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
 from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences, row_line
 from reward_kit.agent.scoring.user_faults import UserFault
 

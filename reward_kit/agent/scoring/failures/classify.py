@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import is_success
-from reward_kit.agent.scoring.failures.alignment import argument_differences
-from reward_kit.agent.scoring.failures.first_fault import Fault, first_fault
+from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.outputs import missing_outputs, replies
 from reward_kit.agent.scoring.user_faults import find_user_faults
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.database import Changes
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.scoring.failures.alignment import ExpectedCall
+    from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault
 
