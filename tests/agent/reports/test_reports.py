@@ -67,6 +67,7 @@ def row(planned: int, *outcomes: RolloutOutcome) -> RowResult:
 
 def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: Any) -> EvaluationResult:
     configuration = {"agent": "tool-calling", "model": "openai/gpt-4o-mini", "errors_as_failures": False}
+    usages = [one.usage for row in rows for one in row.outcomes]
     given: dict[str, Any] = {
         "eval_id": "e1",
         "status": "complete",
@@ -74,10 +75,7 @@ def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: A
         "configuration": {**configuration, **(options or {})},
         "versions": {},
         "rows": rows,
-        "usage": {
-            role: total_usage(one.usage[role] for row in rows for one in row.outcomes if role in one.usage)
-            for role in ("agent", "user")
-        },
+        "usage": {role: total_usage(one.get(role, Usage()) for one in usages) for role in ("agent", "user")},
         "seconds": 83.4,
         "folder": Path("runs"),
         **more,
