@@ -81,16 +81,17 @@ def rescore(
 
 
 def _report_lines(done: Rescoring) -> Iterator[str]:
+    from reward_kit.agent.scoring.metrics import LEADERBOARD_KS
+
     judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
-    yield f"{done.log.stem}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
+    yield f"{done.stored.eval_id}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
     yield f"{'':8}{'before':>8}{'now':>8}"
-    before, now = done.before.pass_power, done.now.pass_power
-    for k in sorted({*before, *now}):
-        if k <= 4:
-            was, is_now = (score(table[k].value if k in table else None) for table in (before, now))
-            yield f"{f'Pass^{k}':8}{was:>8}{is_now:>8}"
-    was, is_now = score(done.mean_reward(before=True)), score(done.mean_reward())
-    yield f"{'reward':8}{was:>8}{is_now:>8}"
+    before, now = done.before, done.now
+    lines = [(f"Pass^{k}", before.pass_power.get(k), now.pass_power.get(k)) for k in LEADERBOARD_KS]
+    for name, *both in [*lines, ("reward", before.averages.reward, now.averages.reward)]:
+        if any(both) or name == "reward":
+            was, is_now = (score(one.value if one else None) for one in both)
+            yield f"{name:8}{was:>8}{is_now:>8}"
     changed = [rollout for rollout in done.changed if rollout not in done.failed]
     yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
     yield from _rollout_lines(changed)

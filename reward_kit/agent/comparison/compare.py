@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.strict_json import as_json
-from reward_kit.agent.comparison.measures import Measure, measures_of, metrics_of
-from reward_kit.agent.comparison.row_pairs import (
-    CHANGED,
-    RowPair,
-    changed_fields,
-    changed_rows_between,
-    pair_rows,
-)
+from reward_kit.agent.comparison.measures import Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
+from reward_kit.agent.scoring.rows import row_result
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -25,17 +19,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.comparison.measures import PairedDifference
+    from reward_kit.agent.scoring.rows import RowResult
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
+CHANGED = "changed in between"
+CONTENT = ("row", "seed")
+"""Fingerprints of a row's content: its fields, and its seeded database."""
 ALSO_RELEVANT = ("errors_as_failures",)
 """Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)
 """Versions that do not affect results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """An option or version that differs; ``a`` and ``b`` as text."""
 
     name: str
@@ -98,7 +95,7 @@ class EvaluationComparison:
             "a": _named(self.a),
             "b": _named(self.b),
             "verdict": self.success.verdict,
-            "settings": [as_json(setting) for setting in self.settings],
+            "settings": [setting._asdict() for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],
             "metrics": [metric.to_json() for metric in self.metrics],
@@ -164,14 +161,23 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
     changed = changed_rows_between(one, other)
     fields = changed_fields(one, other, changed[0]) if changed else []
     if not pairs:
-        raise _nothing_to_compare(one, other, left_out, fields)
+        reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
+        what = f" (fields: {', '.join(fields)})" if fields else ""
+        if not fields and {*changed_rows_between(one, other, parts=("seed",))} & {*left_out.get(CHANGED, ())}:
+            what = " (their seed; a seed that reads the clock changes daily unless the row has a `now`)"
+        raise UsageError(
+            f"no row can be compared: {reasons or 'there are none'}{what}",
+            place=f"{one.eval_id} and {other.eval_id}",
+            remedy="Add --changed-rows to compare changed rows." if CHANGED in left_out else None,
+        )
+    modules = {name: (one.code.get(name), other.code.get(name)) for name in {**one.code, **other.code}}
     return EvaluationComparison(
         a=one,
         b=other,
         rows=tuple(pairs),
         left_out={reason: tuple(ids) for reason, ids in left_out.items()},
         settings=tuple(different_settings(one, other)),
-        code=different_code(one, other),
+        code={name: (before, now) for name, (before, now) in modules.items() if before != now},
         measures=tuple(measures_of(pairs)),
         metrics=tuple(metrics_of(pairs)),
         changed=tuple(changed),
@@ -180,18 +186,60 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
     )
 
 
-def _nothing_to_compare(
-    a: StoredEvaluation, b: StoredEvaluation, left_out: Mapping[str, list[str]], fields: list[str]
-) -> UsageError:
-    reasons = ", ".join(f"{len(ids)} {reason}" for reason, ids in left_out.items())
-    what = f" (fields: {', '.join(fields)})" if fields else ""
-    if not fields and {*changed_rows_between(a, b, parts=("seed",))} & {*left_out.get(CHANGED, ())}:
-        what = " (their seed; a seed that reads the clock changes daily unless the row has a `now`)"
-    return UsageError(
-        f"no row can be compared: {reasons or 'there are none'}{what}",
-        place=f"{a.eval_id} and {b.eval_id}",
-        remedy="Add --changed-rows to compare changed rows." if CHANGED in left_out else None,
+def pair_rows(
+    a: StoredEvaluation, b: StoredEvaluation, *, changed_rows: bool, errors_as_failures: bool
+) -> tuple[list[RowPair], dict[str, list[str]]]:
+    """Return the row pairs in A's order, and the ids of other rows by the reason for leaving them out."""
+    rows_a, rows_b = (
+        {
+            row.row_id: row_result(
+                row.row_id, row.planned, row.outcomes, errors_as_failures=errors_as_failures
+            )
+            for row in one.rows
+        }
+        for one in (a, b)
     )
+    changed = set() if changed_rows else set(changed_rows_between(a, b))
+    pairs = []
+    left_out: dict[str, list[str]] = {}
+    for row_id in dict.fromkeys([*rows_a, *rows_b]):
+        one, other = rows_a.get(row_id), rows_b.get(row_id)
+        reason = CHANGED if row_id in changed else _reason(one, other)
+        if reason is not None:
+            left_out.setdefault(reason, []).append(row_id)
+        elif one is not None and other is not None:
+            pairs.append(RowPair(one, other))
+    return pairs, left_out
+
+
+def changed_rows_between(
+    a: StoredEvaluation, b: StoredEvaluation, parts: Sequence[str] = CONTENT
+) -> list[str]:
+    """Return the rows of both evaluations that differ in ``parts`` of their fingerprints."""
+    return [
+        row_id
+        for row_id, before in a.fingerprints.items()
+        if (now := b.fingerprints.get(row_id)) is not None
+        and any(before.get(part) != now.get(part) for part in parts)
+    ]
+
+
+def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
+    """Return the names of a row's changed fields."""
+    before, now = (one.fields_of(row_id) or {} for one in (a, b))
+    return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
+
+
+def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
+    if a is None or b is None:
+        return "only in A" if b is None else "only in B"
+    for what, wanting in (
+        ("not run", (not a.outcomes, not b.outcomes)),
+        ("not judged", (not a.judged, not b.judged)),
+    ):
+        if any(wanting):
+            return f"{what} in {' and '.join(compress('AB', wanting))}"
+    return None
 
 
 def _named(stored: StoredEvaluation) -> dict[str, Any]:
@@ -206,32 +254,17 @@ def _named(stored: StoredEvaluation) -> dict[str, Any]:
 
 def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
     """Yield differing options that affect results, and versions."""
+    before, now = ({**one.configuration, "model": one.asked_model} for one in (a, b))
     options = [name for name, option in OPTIONS.items() if option.fixed or name in ALSO_RELEVANT]
-    pairs = [
-        (flag_of(name), _value(a, name), _value(b, name))
-        for name in options
-        if name in a.configuration and name in b.configuration
-    ]
-    versions = a.versions.keys() & b.versions.keys() - {*IRRELEVANT}
+    pairs = [(flag_of(name), before[name], now[name]) for name in options if name in before and name in now]
     pairs += [
-        (f"version of {name}", a.versions[name], b.versions[name]) for name in a.versions if name in versions
+        (f"version of {name}", version, b.versions[name])
+        for name, version in a.versions.items()
+        if name in b.versions and name not in IRRELEVANT
     ]
-    for name, before, now in pairs:
-        if before != now:
-            yield Setting(name, _shown(before), _shown(now))
-
-
-def different_code(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[str | None, str | None]]:
-    """Return changed modules of bundle, agent and user with their fingerprints (None: absent)."""
-    both = {name: (a.code.get(name), b.code.get(name)) for name in {**a.code, **b.code}}
-    return {name: (before, now) for name, (before, now) in both.items() if before != now}
-
-
-def _value(stored: StoredEvaluation, name: str) -> Any:
-    """Return an option's value; for the model, the one that was asked."""
-    if name == "model":
-        return stored.asked_model
-    return stored.configuration[name]
+    for name, one, other in pairs:
+        if one != other:
+            yield Setting(name, _shown(one), _shown(other))
 
 
 def _shown(value: Any) -> str:

@@ -1,9 +1,12 @@
-"""Measures of rows in both evaluations, and their paired differences with confidence intervals."""
+"""Rows in both evaluations, their measures, and the paired differences with confidence intervals."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.scoring.metrics import Interval, mean
@@ -11,7 +14,6 @@ from reward_kit.agent.scoring.metrics import Interval, mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.comparison.row_pairs import RowPair
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
 
@@ -26,6 +28,48 @@ _FEW = {1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 4: 2.776445105}
 
 
 @dataclass(frozen=True, slots=True)
+class RowPair:
+    """A row with judged rollouts in both evaluations."""
+
+    a: RowResult
+    b: RowResult
+
+    @property
+    def row_id(self) -> str:
+        return self.a.row_id
+
+    @property
+    def difference(self) -> float:
+        """The success rate in B minus that in A."""
+        return self.b.passed / self.b.judged - self.a.passed / self.a.judged
+
+    @property
+    def weaker(self) -> RowResult:
+        """The side that failed more often."""
+        return self.a if self.difference > 0 else self.b
+
+    def failed_rollout(self) -> RolloutOutcome | None:
+        """Return a failed rollout of the weaker side, of its most frequent failure class."""
+        failed = [outcome for outcome in self.weaker.outcomes if outcome.judged and not outcome.success]
+        counted = self.weaker.failures
+        return max(failed, key=lambda outcome: counted[outcome.failure or ""], default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        failed = self.failed_rollout() if self.difference else None
+        a, b = (
+            {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
+            for row in (self.a, self.b)
+        )
+        return {
+            "id": self.row_id,
+            "difference": self.difference,
+            "a": a,
+            "b": b,
+            "failed_rollout": failed.id if failed else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class PairedDifference:
     """The mean over ``rows`` of B minus A, with its 95 % interval (None with fewer than two rows).
 
@@ -36,11 +80,6 @@ class PairedDifference:
     interval: Interval | None
     rows: int
     differing: int
-
-    @property
-    def too_few(self) -> bool:
-        """True if there are too few rows for a significant difference."""
-        return self.rows < MIN_ROWS
 
     @property
     def verdict(self) -> Verdict:
@@ -89,19 +128,18 @@ class Measure:
 def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield all measures of the rows, Pass^1 first."""
     for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
-        yield _measure(pairs, f"Pass^{k}", "share", _pass_power(k), most=1.0)
-    yield _measure(pairs, "reward", "share", lambda row: row.reward)
-    roles = {
-        role for pair in pairs for one in _outcomes(pair) for role, usage in one.usage.items() if usage.calls
-    }
+        yield _measure(pairs, f"Pass^{k}", "share", methodcaller("pass_power", k), most=1.0)
+    yield _measure(pairs, "reward", "share", attrgetter("reward"))
+    used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
+    roles = {role for role, usage in used if usage.calls}
     if roles:
         yield _cost(pairs)
     for role in ("agent", "user", "judge"):
         if role in roles:
-            yield _measure(pairs, f"{role} tokens", "tokens", _tokens(role))
-    yield _measure(pairs, "steps", "number", _mean_of(lambda outcome: outcome.steps))
-    yield _measure(pairs, "turns", "number", _mean_of(lambda outcome: outcome.turns))
-    yield _measure(pairs, "time", "seconds", _mean_of(lambda outcome: outcome.seconds))
+            yield _measure(pairs, f"{role} tokens", "tokens", _mean_of(partial(_tokens, role)))
+    yield _measure(pairs, "steps", "number", _mean_of(attrgetter("steps")))
+    yield _measure(pairs, "turns", "number", _mean_of(attrgetter("turns")))
+    yield _measure(pairs, "time", "seconds", _mean_of(attrgetter("seconds")))
 
 
 def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
@@ -109,9 +147,8 @@ def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
 
     If no row has it on both sides, there is no difference, and each mean is over the rows of its side.
     """
-    outcomes = (outcome for pair in pairs for outcome in _outcomes(pair))
-    for name in dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ()):
-        yield _measure(pairs, name, "score", _scores(name))
+    for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
+        yield _measure(pairs, name, "score", methodcaller("metric", name))
 
 
 def _measure(
@@ -140,43 +177,28 @@ def _measure(
 
 def _cost(pairs: Sequence[RowPair]) -> Measure:
     """Measure the cost of all roles together; one call without a price makes the sum unknown."""
-    unpriced = (_unpriced(pair.a for pair in pairs), _unpriced(pair.b for pair in pairs))
-    cost = _measure(pairs, "cost", "dollars", _mean_of(lambda outcome: outcome.cost))
-    a, b = (None if calls else value for calls, value in zip(unpriced, (cost.a, cost.b), strict=True))
-    return Measure("cost", "dollars", a, b, None if any(unpriced) else cost.difference, unpriced)
-
-
-def _unpriced(rows: Iterator[RowResult]) -> int:
-    return sum(
-        usage.unpriced_calls for row in rows for outcome in row.outcomes for usage in outcome.usage.values()
+    cost = _measure(pairs, "cost", "dollars", _mean_of(attrgetter("cost")))
+    a, b = (
+        sum(usage.unpriced_calls for row in rows for one in row.outcomes for usage in one.usage.values())
+        for rows in ([pair.a for pair in pairs], [pair.b for pair in pairs])
+    )
+    difference = None if a or b else cost.difference
+    return replace(
+        cost, a=None if a else cost.a, b=None if b else cost.b, difference=difference, unpriced=(a, b)
     )
 
 
-def _outcomes(pair: RowPair) -> Iterator[RolloutOutcome]:
-    yield from pair.a.outcomes
-    yield from pair.b.outcomes
-
-
-def _pass_power(k: int) -> Callable[[RowResult], float | None]:
-    return lambda row: row.pass_power(k)
+def _outcomes(pairs: Sequence[RowPair]) -> Iterator[RolloutOutcome]:
+    return chain.from_iterable(chain(pair.a.outcomes, pair.b.outcomes) for pair in pairs)
 
 
 def _mean_of(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], float | None]:
     return lambda row: mean([value(outcome) for outcome in row.outcomes])
 
 
-def _scores(metric: str) -> Callable[[RowResult], float | None]:
-    return lambda row: mean(
-        [outcome.metrics[metric] for outcome in row.outcomes if outcome.metrics and metric in outcome.metrics]
-    )
-
-
-def _tokens(role: str) -> Callable[[RowResult], float | None]:
-    def used(outcome: RolloutOutcome) -> float:
-        usage = outcome.usage.get(role)
-        return usage.input_tokens + usage.output_tokens if usage is not None else 0
-
-    return _mean_of(used)
+def _tokens(role: str, outcome: RolloutOutcome) -> float:
+    usage = outcome.usage.get(role)
+    return usage.input_tokens + usage.output_tokens if usage is not None else 0
 
 
 def mean_difference(differences: Sequence[float], *, most: float = math.inf) -> PairedDifference:

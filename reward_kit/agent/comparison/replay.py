@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
-from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.text import apart, count, one_line
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.errors import StorageError
@@ -25,7 +25,6 @@ SHOWN = 10
 """Rollouts that the report shows."""
 LONGEST = 80
 """Characters of an observation that are shown."""
-_VERBS = {"observation": "answered", "changes": "changed", "call": "made as"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ class CallDifference:
             return f"{place} is not made any more"
         if self.what == "added":
             return f"{place} was not made before"
-        return f"{place}: {_VERBS[self.what]} {self.before!r}, now {self.now!r}"
+        verb = {"observation": "answered", "changes": "changed", "call": "made as"}[self.what]
+        return f"{place}: {verb} {self.before!r}, now {self.now!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,12 @@ class RolloutDifference:
     call: CallDifference | None
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {**as_json(self), "call": as_json(self.call) if self.call else None}
-
     def line(self) -> str:
         """One line for a person."""
         parts = []
         if self.reward != self.reward_before:
-            before, now = (
-                "none" if reward is None else f"{reward:g}" for reward in (self.reward_before, self.reward)
-            )
+            both = self.reward_before, self.reward
+            before, now = ("none" if reward is None else f"{reward:g}" for reward in both)
             parts.append(f"reward {before} -> {now}")
         if self.stop_reason != self.stop_reason_before:
             parts.append(f"ended by {self.stop_reason_before} -> {self.stop_reason}")
@@ -98,8 +94,7 @@ class ReplayComparison:
     untold: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        differences = [difference.to_json() for difference in self.differences]
-        return {**as_json(self), "different": len(differences), "differences": differences}
+        return {**asdict(self), "different": len(self.differences)}
 
     def lines(self) -> Iterator[str]:
         """The report for a person, line by line."""
@@ -125,11 +120,10 @@ def compare_replay(
     differences = []
     for outcome in outcomes:
         recording = recordings.find_or_none(outcome.row_id, outcome.index)
-        try:
+        record = None
+        with suppress(StorageError):
             record = load_rollout(folder / outcome.file)
-        except StorageError:
-            recording = None
-        if recording is None:
+        if recording is None or record is None:
             untold += 1
             continue
         compared += 1

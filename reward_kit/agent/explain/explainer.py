@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from reward_kit.agent.explain.explanation import Explanation, Explanations, Verd
 from reward_kit.agent.models.answer_parts import text_in
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import BrokenOff
-from reward_kit.agent.rollout.budgets import spent_of
+from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.models.limiter import Limiters
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.store import Store
@@ -60,24 +60,19 @@ def prompt_version() -> str:
     return hashlib.sha256("\0".join((prompt("judge"), prompt("again"))).encode()).hexdigest()[:12]
 
 
-def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -> Explainer | None:
-    """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called.
-
-    Its calls go through ``limiters``, those of the rollouts if these ask models, so that what the rollouts
-    have used of a limit counts; otherwise through its own.
-    """
+def make_explainer(config: EvaluationConfig) -> Explainer | None:
+    """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called."""
     if config.explain is None:
         return None
     from reward_kit.agent.models.limiter import Limiters
     from reward_kit.agent.models.litellm import remote_model
 
-    if limiters is None or not limiters.used:
-        limiters = Limiters(
-            ceiling=config.max_concurrency,
-            rpm=config.rpm,
-            tpm=config.tpm,
-            patience=min(config.patience, LONGEST_PATIENCE),
-        )
+    limiters = Limiters(
+        ceiling=config.max_concurrency,
+        rpm=config.rpm,
+        tpm=config.tpm,
+        patience=min(config.patience, LONGEST_PATIENCE),
+    )
     model = remote_model(
         config.explain,
         client=config.client,
@@ -85,23 +80,23 @@ def make_explainer(config: EvaluationConfig, limiters: Limiters | None = None) -
         timeout=config.call_timeout,
         limiters=limiters,
     )
-    return Explainer(model, concurrency=config.max_concurrency, max_cost=config.max_cost, seed=config.seed)
+    budget = Budget(max_cost=math.inf if config.max_cost is None else config.max_cost)
+    return Explainer(model, budget, concurrency=config.max_concurrency, seed=config.seed)
 
 
 @dataclass(slots=True)
 class Explainer:
     """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
 
-    None is begun once the rollouts and the judgements together have cost ``max_cost`` US dollars.
-    ``result`` is what there is, also after ``explain`` was cancelled.
+    None is begun once the rollouts and the judgements together have exhausted the ``budget``. ``result`` is
+    what there is, also after ``explain`` was cancelled.
     """
 
     model: Model
+    budget: Budget
     concurrency: int = 10
-    max_cost: float | None = None
     seed: int | None = None
     result: Explanations | None = None
-    _spent: float = 0.0
     _unreachable: int = 0
     _reason: str | None = None
 
@@ -113,11 +108,12 @@ class Explainer:
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
         made: dict[str, Explanation] = {}
+        self.budget.spent = spent
         try:
-            kept = _stored(store)
-            self._spent = spent + sum(one.usage.cost for one in kept)
-            identity = (self.model.name, prompt_version())
-            made |= {one.rollout: one for one in kept if (one.model, one.prompt) == identity}
+            for one in _stored(store):
+                self.budget.count(one.usage)
+                if (one.model, one.prompt) == (self.model.name, prompt_version()):
+                    made[one.rollout] = one
             waiting = iter([outcome for outcome in failed if outcome.id not in made])
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.concurrency):
@@ -127,7 +123,7 @@ class Explainer:
         finally:
             found = [made[outcome.id] for outcome in failed if outcome.id in made]
             missing = len(failed) - len(found)
-            self.result = Explanations(self.model.name, found, missing, self._reason, store.path)
+            self.result = Explanations(self.model.name, found, missing, self._reason)
             closing = getattr(self.model, "close", None)
             if closing is not None:
                 await closing()
@@ -136,30 +132,23 @@ class Explainer:
         self, waiting: Iterator[RolloutOutcome], made: dict[str, Explanation], store: Store
     ) -> None:
         for outcome in waiting:
-            if not self._may_start():
+            if self.budget.exhausted:
+                self._reason = self._reason or f"{self.budget.state} (--max-cost)"
+            if self.budget.exhausted or self._unreachable >= GIVE_UP_AFTER:
                 return
             try:
                 explanation = await self._judge(load_rollout(store.path / outcome.id))
-            except ModelError as error:
+            except (ModelError, StorageError) as error:
                 logger.debug("no explanation of %s", outcome.id, exc_info=error)
                 self._reason = self._reason or str(error)
-                self._unreachable += GIVE_UP_AFTER if isinstance(error, ModelSetupError) else 1
-            except StorageError as error:
-                self._reason = self._reason or str(error)
-            else:
-                self._unreachable = 0
-                # not in a thread: a cancellation must not come in between
-                used = BrokenOff(1, {"explanation": explanation.usage})
-                store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
-                made[outcome.id] = explanation
-
-    def _may_start(self) -> bool:
-        if self._unreachable >= GIVE_UP_AFTER:
-            return False
-        if self.max_cost is not None and self._spent >= self.max_cost:
-            self._reason = self._reason or f"{spent_of(self._spent, self.max_cost)} (--max-cost)"
-            return False
-        return True
+                if isinstance(error, ModelError):
+                    self._unreachable += GIVE_UP_AFTER if isinstance(error, ModelSetupError) else 1
+                continue
+            self._unreachable = 0
+            # not in a thread: a cancellation must not come in between
+            used = BrokenOff(1, {"explanation": explanation.usage})
+            store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
+            made[outcome.id] = explanation
 
     async def _judge(self, record: RolloutRecord) -> Explanation:
         usage = Usage()
@@ -194,21 +183,20 @@ class Explainer:
             {"role": "system", "content": prompt("judge")},
             {"role": "user", "content": context},
         ]
-        problem = said = ""
         for _ in range(ASKED):
             answer = await self.model.complete(messages, seed=self.seed)
             usage.add(answer.usage)
-            self._spent += answer.usage.cost
+            self.budget.count(answer.usage)
             text = text_in(answer.message)
             try:
                 return read_verdict(text)
             except ValueError as error:
                 problem = str(error)
-            said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
             messages += [
                 {"role": "assistant", "content": text or "(nothing)"},
                 {"role": "user", "content": prompt("again").format(problem=problem)},
             ]
+        said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
         raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")
 
 

@@ -16,7 +16,6 @@ from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Author = Literal["user", "agent", "environment"]
 AUTHORS: tuple[Author, ...] = get_args(Author)
@@ -60,14 +59,13 @@ class Explanation:
 class Explanations:
     """The judgements of an evaluation's failed rollouts.
 
-    ``missing`` counts those that are not made, for ``reason``. ``path`` is the file that holds them.
+    ``missing`` counts those that are not made, for ``reason``.
     """
 
     model: str
     made: Sequence[Explanation]
     missing: int
     reason: str | None
-    path: Path
 
     @property
     def complete(self) -> bool:
@@ -97,20 +95,21 @@ class Explanations:
         """Plain JSON values, as in the results file."""
         total = len(self.usable)
         shown = ("row_id", "index", "author", "fault", "sentence", "problem")
+        authors = {
+            author: {
+                "count": number,
+                "percent": 100 * number / total,
+                "faults": dict(self.faults(author).most_common()),
+            }
+            for author, number in self.authors.most_common()
+        }
         return {
             "model": self.model,
             "made": len(self.made),
             "unusable": len(self.made) - total,
             "missing": self.missing,
             "reason": self.reason,
-            "authors": {
-                author: {
-                    "count": number,
-                    "percent": 100 * number / total,
-                    "faults": dict(self.faults(author).most_common()),
-                }
-                for author, number in self.authors.most_common()
-            },
+            "authors": authors,
             "usage": as_json(self.usage),
             "rollouts": [
                 {"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made

@@ -19,8 +19,8 @@ from reward_kit.agent.base.text import (
     tallied,
     tokens,
 )
+from reward_kit.agent.comparison.compare import CHANGED
 from reward_kit.agent.comparison.measures import MIN_ROWS
-from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
-    from reward_kit.agent.comparison.measures import Measure, PairedDifference, Unit
-    from reward_kit.agent.comparison.row_pairs import RowPair
+    from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase
@@ -121,7 +120,7 @@ def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[
         yield f"{none}: each of {rows} succeeds as often in {side} as in A"
     elif found.verdict == "no difference":
         yield f"{none} that {rows} can show: {points}, {interval}"
-        if found.too_few:
+        if found.rows < MIN_ROWS:
             yield f"({rows} are too few for an interval to mean much: compare at least {MIN_ROWS})"
     else:
         yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"

@@ -47,4 +47,4 @@ def _explanations(stored: StoredEvaluation) -> Explanations:
     notes = map(Explanation.from_json, read_notes(stored.path, "explanation"))
     known = {one.rollout: one for one in notes if one.model == plain["model"]}
     made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
-    return Explanations(plain["model"], made, plain["missing"], plain["reason"], stored.path)
+    return Explanations(plain["model"], made, plain["missing"], plain["reason"])

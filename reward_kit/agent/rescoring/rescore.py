@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig, check_eval_id
+from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
-from reward_kit.agent.records.outcome import RolloutOutcome, is_success
+from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, is_success
 from reward_kit.agent.rescoring.judging import DAMAGED, REWARD_TIMEOUT, judge_record
-from reward_kit.agent.rescoring.storing import check_unused, store_rescoring
 from reward_kit.agent.rollout.judge import names_argument
-from reward_kit.agent.scoring.metrics import mean, passes_of
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result
 from reward_kit.agent.scoring.rows import row_results
-from reward_kit.agent.storage.resume import resumed_options
-from reward_kit.agent.storage.stored_evaluation import Named, load_evaluation
+from reward_kit.agent.storage.fingerprints import code_of, planned
+from reward_kit.agent.storage.resume import make_run, resumed_options
+from reward_kit.agent.storage.store import Store
+from reward_kit.agent.storage.stored_evaluation import Named, has_runs, load_evaluation, read_evaluation
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.scoring.metrics import PassTable
     from reward_kit.agent.scoring.results import EvaluationResult
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.storage.resume import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 FORMAT = "reward-kit.rescoring/1"
@@ -82,12 +86,14 @@ class Rejudged:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """An evaluation, judged again. ``written`` are the results of the new evaluation, if one was made."""
+    """The evaluation ``stored``, judged again; ``seconds`` is the time that it took.
 
-    log: Path
+    ``written`` are the results of the new evaluation, if one was made.
+    """
+
+    stored: StoredEvaluation
     config: EvaluationConfig
     rollouts: tuple[Rejudged, ...]
-    planned: dict[str, int]
     seconds: float
     written: EvaluationResult | None = None
 
@@ -102,38 +108,30 @@ class Rescoring:
         return [rollout for rollout in self.rollouts if rollout.failed]
 
     @property
-    def before(self) -> PassTable:
-        """Pass^k as it was, without the rollouts that cannot be judged now."""
-        return passes_of(self.rows(before=True), seed=self.config.seed)
+    def before(self) -> EvaluationResult:
+        """The results as they were, without the rollouts that cannot be judged now."""
+        return self._results(rollout.now if rollout.failed else rollout.before for rollout in self.rollouts)
 
     @property
-    def now(self) -> PassTable:
-        """Pass^k as it is."""
-        return passes_of(self.rows(), seed=self.config.seed)
+    def now(self) -> EvaluationResult:
+        """The results as they are judged now."""
+        return self._results(rollout.now for rollout in self.rollouts)
 
-    def mean_reward(self, *, before: bool = False) -> float | None:
-        """The mean over rows of their mean reward, as reports give it."""
-        return mean([row.reward for row in self.rows(before=before) if row.reward is not None])
-
-    def rows(self, *, before: bool = False) -> tuple[RowResult, ...]:
-        """The rollouts row by row; rows without any are left out.
-
-        Of the ``failed`` the rewards ``before`` do not count either: the two would be of different rollouts.
-        """
-        outcomes = [
-            rollout.before if before and not rollout.failed else rollout.now for rollout in self.rollouts
-        ]
-        planned = {outcome.row_id: self.planned.get(outcome.row_id, 0) for outcome in outcomes}
-        return row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+    def _results(self, outcomes: Iterable[RolloutOutcome]) -> EvaluationResult:
+        planned = {row.row_id: row.planned for row in self.stored.rows if row.outcomes}
+        rows = row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+        return replace(self.stored, rows=rows)
 
     def to_json(self) -> dict[str, Any]:
+        before, now = self.before, self.now
+        rewards = [one and one.value for one in (before.averages.reward, now.averages.reward)]
         return {
             "format": FORMAT,
-            "log": str(self.log),
-            "pass_power_before": {str(k): one.to_json() for k, one in self.before.pass_power.items()},
-            "pass_power": {str(k): one.to_json() for k, one in self.now.pass_power.items()},
-            "reward_before": self.mean_reward(before=True),
-            "reward": self.mean_reward(),
+            "log": str(self.stored.path),
+            "pass_power_before": {str(k): one.to_json() for k, one in before.pass_power.items()},
+            "pass_power": {str(k): one.to_json() for k, one in now.pass_power.items()},
+            "reward_before": rewards[0],
+            "reward": rewards[1],
             "changed": len(self.changed),
             "not_judged": len(self.failed),
             "rollouts": [rollout.to_json() for rollout in self.rollouts],
@@ -177,9 +175,8 @@ async def rescore(
     with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
         judge = _Judge(bundle, stored, timeout, config.retries, warn)
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
-        planned = {row.row_id: row.planned for row in stored.rows}
-        done = Rescoring(stored.path, config, tuple(rollouts), planned, time.perf_counter() - started)
-        return done if eval_id is None else store_rescoring(done, stored, bundle.tasks)
+        done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
+        return done if eval_id is None else store_rescoring(done, bundle.tasks)
 
 
 class _Judge:
@@ -196,11 +193,10 @@ class _Judge:
         self._tasks = {task.row.id: task for task in bundle.tasks}
         self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
         self._dataset = bundle.dataset
-        self._stored = stored
+        self._folder = stored.folder
         self._timeout = timeout
         self._retries = retries
-        self._warn = warn
-        self._warned: set[str] = set()
+        self._warn_once = cache(warn)
         self._limit = asyncio.Semaphore(AT_A_TIME)
 
     async def again(self, outcome: RolloutOutcome) -> Rejudged:
@@ -210,15 +206,15 @@ class _Judge:
         async with self._limit:
             try:
                 return await self._again(outcome)
-            except (RewardKitError, *DAMAGED) as error:
+            except RewardKitError as error:
+                fault = str(error)
+            except DAMAGED as error:
                 fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
-                if isinstance(error, RewardKitError):
-                    fault = str(error)
         cleared = dict.fromkeys(("reward", "failure", "failure_detail", "failure_step", "turn_of_success"))
         return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
 
     async def _again(self, outcome: RolloutOutcome) -> Rejudged:
-        record = load_rollout(self._stored.folder / outcome.file)
+        record = load_rollout(self._folder / outcome.file)
         reward, record.fields = self._found(record)
         task = self._tasks.get(record.row_id)
         result = await judge_record(
@@ -268,7 +264,70 @@ class _Judge:
                 f"{place}: its seed has changed since; the stored databases begin with the former"
             )
 
-    def _warn_once(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            self._warn(warning)
+
+# --- storing
+
+
+def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
+    """Store ``done`` under the name that its configuration has.
+
+    The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
+    of that name.
+    """
+    config, stored = done.config, done.stored
+    assert config.eval_id is not None
+    path = stored.path.with_stem(config.eval_id)
+    counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
+    known = [task for task in tasks if task.row.id in counts]
+    code: dict[str, str] = {}
+    for folder in {task.folder for task in known}:
+        code.update(code_of(folder, config))
+    source = {"rescored_from": str(stored.path)}
+    run = _as_played(make_run(config, planned(known), counts, code), stored)
+    # in one transaction: a part of it would be resumed as if models had to play the rest
+    with Store(path) as store, store.transaction():
+        check_unused(path)
+        store.begin_run(replace(run, configuration={**run.configuration, **source}))
+        for rollout in done.rollouts:
+            store.add([_rescored(rollout, stored, config.eval_id)])
+        store.end_run("complete", f"judged again from {stored.path}", done.seconds)
+    result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
+    write_file(result.results_path, readable_json(result.to_json()))
+    return replace(done, written=result)
+
+
+def check_unused(path: Path) -> None:
+    """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
+    if path.exists() and has_runs(path):
+        raise UsageError(
+            f"there is an evaluation {path.stem} already",
+            place=str(path.parent),
+            remedy="Choose another --eval-id.",
+        )
+
+
+def _as_played(run: Run, stored: StoredEvaluation) -> Run:
+    """``run`` with the tools, agent and user of the time when the rollouts were played."""
+    rows = []
+    for row in run.rows:
+        before = stored.fingerprints.get(row.row_id, {})
+        kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
+        rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
+    return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
+
+
+def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> PlayedRollout:
+    """The rollout with its new reward and a new id."""
+    address = stored.path / rollout.before.id
+    kept, record = rollout_at(address), load_rollout(address)
+    record.id = uuid.uuid4().hex
+    record.eval_id = eval_id
+    if rollout.fields is not None:
+        record.fields = rollout.fields
+    record.reward, record.result, record.error = rollout.now.reward, rollout.result, rollout.now.error
+    if rollout.now.failure is None:
+        record.failure = None
+    elif record.failure is None:
+        record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
+    outcome = outcome_of(record, final=True, database=kept.file, tool_faults=rollout.before.tool_faults)
+    return PlayedRollout(outcome, record.encoded(), kept.base, kept.state, kept.gold)

@@ -306,7 +306,7 @@ class Evaluation:
             compared = compare_replay(outcomes, opened.folder.root, recordings)
         return replace(
             stored,
-            agreement=recorded.agreement(outcomes) if recorded is not None else None,
+            agreement=recorded.agreement(outcomes, opened.folder.root) if recorded is not None else None,
             explanations=explainer.result if explainer is not None else None,
             compared_with=compared,
         )

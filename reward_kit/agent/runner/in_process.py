@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
@@ -32,7 +33,7 @@ from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.layout import FULL_UP_TO, RunsFolder
-from reward_kit.agent.tau_bench.replay import PREFIX, RecordedAgent, RecordedUser, recorded_run
+from reward_kit.agent.tau_bench.replay import PREFIX, recorded_run
 from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
@@ -331,10 +332,10 @@ def _has_no_price(model: Model) -> bool:
 def _recorded_participants(run: RecordedRun) -> Participants:
     """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
     spec = f"{PREFIX}{run.path}"
-    heard = {row_id for (row_id, _), (_, conversation) in run.trials.items() if conversation.lines}
+    rows = [task.row.id for task in run.tasks]
     return Participants(
         agent_spec=spec,
-        make_agent=lambda: RecordedAgent(run),
-        user_specs={task.row.id: spec if task.row.id in heard else NO_USER for task in run.tasks},
-        make_user={spec: lambda: RecordedUser(run), NO_USER: lambda: None},
+        make_agent=lambda: ReplayAgent(run.recordings),
+        user_specs={row_id: spec if run.recordings.with_user(row_id) else NO_USER for row_id in rows},
+        make_user={spec: lambda: ReplayUser(run.recordings), NO_USER: lambda: None},
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.records.outcome import RowGold
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.scoring.failures.alignment import ExpectedCall
+from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
 from reward_kit.agent.storage.layout import keep_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.rows import RowResult
 
-METADATA = "metadata"
 MOST_GROUPS = 20
 """Fields with more values than this get no table of their own."""
 
@@ -53,13 +52,24 @@ def groups_of(
     ``field`` is a field, or the path of a value within one: ``metadata.domain``. A row whose value is a list
     is in the group of each member. Raises ``UsageError`` if no row has the field.
     """
-    groups = _groups(rows, field, seed)
-    if any(group.value is not None for group in groups):
-        return groups
+    found: dict[str, tuple[Any, list[RowResult]]] = {}
+    for row, fields in rows:
+        for value in _values(fields, field) or [None]:
+            found.setdefault(_key(value), (value, []))[1].append(row)
+    if set(found) <= {_key(None)}:
+        raise _no_such_field(field, [fields for _, fields in rows])
+    groups = [
+        Group(value, tuple(members), passes_of(members, seed=seed), reward_of(members, seed=seed))
+        for value, members in found.values()
+    ]
+    return sorted(groups, key=lambda group: _order(group.value))
+
+
+def _no_such_field(field: str, rows: Sequence[Mapping[str, Any]]) -> UsageError:
     if not rows:
-        raise UsageError("no rollout is finished yet, so the fields of the rows are not known")
-    known = list(dict.fromkeys(path for _, fields in rows for path in _paths(fields)))
-    raise UsageError(
+        return UsageError("no rollout is finished yet, so the fields of the rows are not known")
+    known = list(dict.fromkeys(path for fields in rows for path in _paths(fields)))
+    return UsageError(
         f"no row has a field {field!r}{did_you_mean(field, known)}", remedy=f"There are: {', '.join(known)}."
     )
 
@@ -72,32 +82,19 @@ def metadata_groups(
     The values are texts, numbers, booleans, or lists of these: two to ``MOST_GROUPS`` different ones, each in
     two rows on average (a value that nearly every row has alone is a name, not a group).
     """
-    metadata = [found for _, fields in rows if isinstance(found := fields.get(METADATA), Mapping)]
+    metadata = [fields.get("metadata") or {} for _, fields in rows]
     paths = dict.fromkeys(path for fields in metadata for path in _paths(fields))
     return {
-        f"{METADATA}.{path}": _groups(rows, f"{METADATA}.{path}", seed)
+        f"metadata.{path}": groups_of(rows, f"metadata.{path}", seed=seed)
         for path in paths
         if _are_groups([value for fields in metadata for value in _values(fields, path)])
     }
 
 
 def _are_groups(values: Sequence[Any]) -> bool:
-    if any(isinstance(value, list | Mapping) for value in values):
-        return False
     different = len(set(map(_key, values)))
-    return 2 <= different <= MOST_GROUPS and 2 * different <= len(values)
-
-
-def _groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str, seed: int) -> list[Group]:
-    found: dict[str, tuple[Any, list[RowResult]]] = {}
-    for row, fields in rows:
-        for value in _values(fields, field) or [None]:
-            found.setdefault(_key(value), (value, []))[1].append(row)
-    groups = [
-        Group(value, tuple(members), passes_of(members, seed=seed), reward_of(members, seed=seed))
-        for value, members in found.values()
-    ]
-    return sorted(groups, key=lambda group: _order(group.value))
+    is_plain = not any(isinstance(value, list | Mapping) for value in values)
+    return is_plain and 2 <= different <= MOST_GROUPS and 2 * different <= len(values)
 
 
 def _values(fields: Mapping[str, Any], path: str) -> list[Any]:

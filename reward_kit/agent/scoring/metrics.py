@@ -70,33 +70,15 @@ def shown_ks(largest: int) -> list[int]:
     return [k for k in range(1, largest + 1) if k in LEADERBOARD_KS or k & (k - 1) == 0 or k == largest]
 
 
-def pass_power_k(n: int, c: int, k: int) -> float:
-    """Pass^k of one task: C(c, k) / C(n, k).
-
-    The chance that k rollouts drawn from its n all succeeded, which is the unbiased estimate of the chance
-    that k independent rollouts all succeed (Yao et al. 2024, tau-bench, arXiv 2406.12045). Exact up to the
-    final division. Raises ``ValueError`` unless 0 <= c <= n and 1 <= k <= n.
-    """
-    _check_counts(n, c, k)
-    return math.comb(c, k) / math.comb(n, k)
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Pass@k of one task: 1 - C(n-c, k) / C(n, k).
-
-    The chance that at least one of k rollouts drawn from its n succeeded, by Chen et al. 2021 (arXiv
-    2107.03374). Exact up to the final division. Raises ``ValueError`` as ``pass_power_k``.
-    """
-    _check_counts(n, c, k)
-    draws = math.comb(n, k)
-    return (draws - math.comb(n - c, k)) / draws
-
-
 @lru_cache(maxsize=256)
 def pass_curves(n: int, c: int) -> list[tuple[float, float]]:
-    """Pass^k and Pass@k of one task for k from 1 to n, as ``pass_power_k`` and ``pass_at_k`` give them.
+    """Pass^k and Pass@k of one task for k from 1 to n, each exact up to the final division.
 
-    Each binomial coefficient follows from the one before: n = 10 000 takes 0.1 s instead of minutes.
+    Pass^k = C(c, k) / C(n, k) is the chance that k rollouts drawn from its n all succeeded: the unbiased
+    estimate of the chance that k independent rollouts all succeed (Yao et al. 2024, tau-bench, arXiv
+    2406.12045). Pass@k = 1 - C(n-c, k) / C(n, k) is the chance that at least one of them did (Chen et al.
+    2021, arXiv 2107.03374). Each binomial coefficient follows from the one before: n = 10 000 takes 0.1 s
+    instead of minutes.
     """
     curves = []
     draws = all_succeed = all_fail = 1
@@ -143,45 +125,40 @@ def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
 
 
 def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
-    """The share of rollouts that had succeeded within k turns, by k.
+    """The share of rollouts that had succeeded within k turns, by k from 1 to the latest turn of success.
 
-    For k from 1 to the latest turn of success. Each task is its number of judged rollouts n and the turns
-    (from 1) in which its successful ones succeeded. The share is taken per task and then averaged over tasks
-    with n > 0, so that at the last k it equals Pass^1. k counts turns of one rollout, not rollouts as in
-    Pass^k. Empty if none succeeded.
+    Each task is its number of judged rollouts n and the turns (from 1) in which its successful ones
+    succeeded. The share is taken per task and then averaged over tasks with n > 0, so that at the last k it
+    equals Pass^1. k counts turns of one rollout, not rollouts as in Pass^k. Empty if none succeeded.
     """
-    counted = [(n, Counter(turns)) for n, turns in tasks if n > 0]
-    successful = {turn for _, turns in counted for turn in turns}
-    shares: dict[int, float] = {}
-    within = [0] * len(counted)
-    for k in range(1, max(successful, default=0) + 1):
-        if k in successful:
-            within = [before + turns[k] for before, (_, turns) in zip(within, counted, strict=True)]
-        rates = (number / n for number, (n, _) in zip(within, counted, strict=True))
-        shares[k] = math.fsum(rates) / len(counted)
-    return shares
+    judged = [(n, turns) for n, turns in tasks if n > 0]
+    latest = max((turn for _, turns in judged for turn in turns), default=0)
+    return {
+        k: math.fsum(sum(turn <= k for turn in turns) / n for n, turns in judged) / len(judged)
+        for k in range(1, latest + 1)
+    }
 
 
 def mean_estimates(
-    vectors: Sequence[tuple[float, ...]], *, seed: int = 0, left_out: int = 0, draws: int = BOOTSTRAP_DRAWS
+    vectors: Sequence[tuple[float, ...]], *, seed: int = 0, left_out: int = 0
 ) -> list[Estimate]:
     """The mean of each column over tasks (one vector each), with its interval by bootstrap over tasks.
 
-    The percentile bootstrap: tasks are drawn with replacement ``draws`` times, and the interval spans the
-    middle 95 % of the means (Efron and Tibshirani 1993, chapter 13). The same ``seed`` gives the same
-    interval.
+    The percentile bootstrap: tasks are drawn with replacement ``BOOTSTRAP_DRAWS`` times, and the interval
+    spans the middle 95 % of the means (Efron and Tibshirani 1993, chapter 13). The same ``seed`` gives the
+    same interval.
     """
     tasks, distinct = len(vectors), Counter(vectors)
     columns = list(zip(*distinct, strict=True))
-    draw = partial(_draws, vectors, distinct, seed, draws)
-    kept = cache(lambda: list(draw()))  # for all columns; a single one may have very many values
+    kept = cache(lambda: list(_draws(vectors, distinct, seed)))
 
     def interval(column: tuple[float, ...]) -> Interval | None:
         if tasks < 2:
             return None
         if len(column) == 1 or set(column) in ({0.0}, {1.0}):
             return Interval(column[0], column[0])
-        drawn = kept() if len(columns) > 1 else draw()
+        # Many columns share the draws; a single one may have too many distinct values to keep them.
+        drawn = kept() if len(columns) > 1 else _draws(vectors, distinct, seed)
         means = sorted(sum(map(mul, column, counts)) / tasks for counts in drawn)
         return Interval(percentile(means, 2.5), percentile(means, 97.5))
 
@@ -197,24 +174,21 @@ def mean_estimates(
 
 
 def _draws(
-    vectors: Sequence[tuple[float, ...]],
-    distinct: Counter[tuple[float, ...]],
-    seed: int,
-    draws: int,
+    vectors: Sequence[tuple[float, ...]], distinct: Counter[tuple[float, ...]], seed: int
 ) -> Iterator[list[int]]:
-    """Yield ``draws`` samples of ``vectors`` with replacement, as counts of the ``distinct`` ones.
+    """Yield samples of ``vectors`` with replacement, as counts of the ``distinct`` ones.
 
     The counts of few distinct vectors are drawn as a multinomial, which is far faster.
     """
     rng = random.Random(seed)  # noqa: S311 - statistics
-    if len(distinct) * FEW_DISTINCT > len(vectors):
-        places = {vector: place for place, vector in enumerate(distinct)}
-        drawable = [places[vector] for vector in vectors]
-        for _ in range(draws):
+    many = len(distinct) * FEW_DISTINCT > len(vectors)
+    places = {vector: place for place, vector in enumerate(distinct)}
+    drawable = [places[vector] for vector in vectors] if many else []
+    for _ in range(BOOTSTRAP_DRAWS):
+        if many:
             drawn = Counter(rng.choices(drawable, k=len(vectors)))
             yield [drawn[place] for place in range(len(distinct))]
-        return
-    for _ in range(draws):
+            continue
         tasks = weight = len(vectors)
         counts = []
         for number in distinct.values():
@@ -254,16 +228,9 @@ def average(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` of the values lie below, linear in between; ``ValueError`` if none."""
-    if not values:
-        raise ValueError("no values")
+    """The value that ``percent`` of the values (at least one) lie below, linear in between."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * percent / 100
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
-def _check_counts(n: int, c: int, k: int) -> None:
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"no such draw: k={k} of n={n} rollouts, c={c} of them successful")

@@ -11,11 +11,10 @@ from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
-from reward_kit.agent.scoring.metrics import mean, passes_of, success_within_turns
-from reward_kit.agent.scoring.rows import UserFaults, averages_of, failures, unjudged
+from reward_kit.agent.scoring.metrics import passes_of, success_within_turns
+from reward_kit.agent.scoring.rows import Counted, averages_of
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -39,7 +38,7 @@ _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "d
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(Counted):
     """The results of an evaluation so far.
 
     ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
@@ -86,11 +85,6 @@ class EvaluationResult:
         return self.passes.score
 
     @property
-    def mean_reward(self) -> float | None:
-        """The mean over rows of the mean reward of their judged rollouts."""
-        return mean([row.reward for row in self.rows if row.reward is not None])
-
-    @property
     def pass_power(self) -> Mapping[int, Estimate]:
         """Pass^k by k."""
         return self.passes.pass_power
@@ -121,33 +115,9 @@ class EvaluationResult:
         return sum(row.passed for row in self.rows)
 
     @property
-    def failures(self) -> Counter[str]:
-        """Judged failures, by class."""
-        return failures(self.outcomes)
-
-    @property
-    def failure_breakdown(self) -> dict[str, dict[str, float]]:
-        """Judged failures by class, the most frequent first: ``count``, and ``percent`` of all of them."""
-        found = self.failures
-        return {
-            kind: {"count": number, "percent": 100 * number / found.total()}
-            for kind, number in found.most_common()
-        }
-
-    @property
-    def user_faults(self) -> UserFaults:
-        """Faults of the simulated users."""
-        return UserFaults.of(self.outcomes)
-
-    @property
     def success_within_turns(self) -> dict[int, float]:
         """The share of rollouts that had succeeded within k turns, by k. It is not Pass^k."""
         return success_within_turns([(row.judged, row.turns_of_success) for row in self.rows])
-
-    @property
-    def unjudged(self) -> Counter[str]:
-        """Rollouts without a reward, by reason."""
-        return unjudged(self.outcomes)
 
     @property
     def complete(self) -> bool:
@@ -220,15 +190,13 @@ class EvaluationResult:
             "agent": self.configuration.get("agent"),
             "model": self.asked_model,
         }
-        nested = [_nested(outcome) for outcome in self.outcomes]
-        absent = dict.fromkeys(name for values in nested for name in values)
-        return [
-            {**common, **_flat(outcome), **absent, **values}
-            for outcome, values in zip(self.outcomes, nested, strict=True)
-        ]
+        lines = [{**common, **_flat(outcome)} for outcome in self.outcomes]
+        absent = dict.fromkeys(name for line in lines for name in line)
+        return [{**absent, **line} for line in lines]
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``evals/<eval_id>.json``."""
+        failures = self.failures
         optional = {
             "explanations": self.explanations,
             "broken_off": self.broken_off if self.broken_off.rollouts else None,
@@ -249,8 +217,11 @@ class EvaluationResult:
             "finished": len(self.outcomes),
             "judged": self.judged,
             "successes": self.passed,
-            "failures": dict(self.failures.most_common()),
-            "failure_breakdown": self.failure_breakdown,
+            "failures": dict(failures.most_common()),
+            "failure_breakdown": {
+                kind: {"count": number, "percent": 100 * number / failures.total()}
+                for kind, number in failures.most_common()
+            },
             "user_faults": self.user_faults.to_json(),
             "unjudged": dict(self.unjudged.most_common()),
             "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
@@ -263,22 +234,22 @@ class EvaluationResult:
 
 
 def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
+    """The fields of an outcome as texts and numbers, those of usage and metrics last."""
     unpriced = any(usage.unpriced_calls for usage in outcome.usage.values())
-    copied = {name: value for name, value in as_json(outcome).items() if name not in _NOT_COPIED}
+    plain = outcome.to_json()
     return {
         "row_id": outcome.row_id,
         "rollout": outcome.index,
         "reward": outcome.reward,
         "success": outcome.success if outcome.judged else None,
-        **copied,
+        **{name: value for name, value in plain.items() if name not in _NOT_COPIED},
         "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
         "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
         "cost": None if unpriced else outcome.cost,
+        **{f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()},
+        **{
+            f"usage.{role}.{name}": number
+            for role, usage in plain["usage"].items()
+            for name, number in usage.items()
+        },
     }
-
-
-def _nested(outcome: RolloutOutcome) -> dict[str, Any]:
-    nested: dict[str, Any] = {f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()}
-    for role, usage in outcome.usage.items():
-        nested |= {f"usage.{role}.{name}": number for name, number in as_json(usage).items()}
-    return nested

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json
-from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.metrics import (
     Estimate,
     average,
@@ -20,7 +19,6 @@ from reward_kit.agent.scoring.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.records.outcome import RolloutOutcome
 
 
@@ -28,24 +26,44 @@ if TYPE_CHECKING:
 class UserFaults:
     """Faults of simulated users: ``faulty`` of the ``simulated`` rollouts have one; ``kinds`` counts them."""
 
-    simulated: int = 0
-    faulty: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, outcomes: Iterable[RolloutOutcome]) -> UserFaults:
-        """Count the faults in ``outcomes``; rollouts without a simulated user are skipped."""
-        simulated = [outcome.user_faults for outcome in outcomes if outcome.user_faults is not None]
-        kinds = Counter(kind for faults in simulated for kind in set(faults))
-        return cls(len(simulated), sum(map(bool, simulated)), kinds)
+    simulated: int
+    faulty: int
+    kinds: Counter[str]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {**as_json(self), "kinds": dict(self.kinds.most_common())}
 
 
+class Counted:
+    """Counts of finished rollouts; a subclass has them as ``outcomes``."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        @property
+        def outcomes(self) -> Sequence[RolloutOutcome]: ...
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return Counter(one.failure for one in self.outcomes if one.failure and one.judged)
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return Counter(one.unjudged_reason for one in self.outcomes if one.unjudged_reason)
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """Faults of the simulated users; rollouts without one are skipped."""
+        simulated = [one.user_faults for one in self.outcomes if one.user_faults is not None]
+        kinds = Counter(kind for faults in simulated for kind in set(faults))
+        return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
+
+
 @dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(Counted):
     """The finished rollouts (``outcomes``) of one row; ``planned`` is how many there will be.
 
     ``judged`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c).
@@ -68,16 +86,6 @@ class RowResult:
         return self.passed
 
     @property
-    def unjudged(self) -> Counter[str]:
-        """Rollouts without a reward, by reason."""
-        return unjudged(self.outcomes)
-
-    @property
-    def failures(self) -> Counter[str]:
-        """Judged failures, by class."""
-        return failures(self.outcomes)
-
-    @property
     def turns_of_success(self) -> list[int]:
         """The turn in which each successful rollout succeeded."""
         return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
@@ -87,40 +95,33 @@ class RowResult:
         """The mean reward of the judged rollouts."""
         return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
 
+    def metric(self, name: str) -> float | None:
+        """The mean of a metric over the rollouts whose reward has it."""
+        return mean([scores[name] for one in self.outcomes if name in (scores := one.metrics or {})])
+
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
         return pass_curves(self.judged, self.passed)[k - 1][0] if 1 <= k <= self.judged else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as in the results file."""
+        powers = enumerate(pass_curves(self.judged, self.passed), start=1)
         return {
             "id": self.row_id,
             "planned": self.planned,
             "judged": self.judged,
             "successes": self.passed,
-            "pass_power": {
-                str(k): power for k, (power, _) in enumerate(pass_curves(self.judged, self.passed), start=1)
-            },
+            "pass_power": {str(k): power for k, (power, _) in powers},
             "reward": self.reward,
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
-            "user_faults": UserFaults.of(self.outcomes).to_json(),
+            "user_faults": self.user_faults.to_json(),
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
             "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),
             "cost": sum(outcome.cost for outcome in self.outcomes),
             "rollouts": [outcome.to_json() for outcome in self.outcomes],
         }
-
-
-def unjudged(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
-    """Outcomes without a reward, by reason."""
-    return Counter(outcome.unjudged_reason for outcome in outcomes if outcome.unjudged_reason)
-
-
-def failures(outcomes: Iterable[RolloutOutcome]) -> Counter[str]:
-    """Judged failures, by class."""
-    return Counter(outcome.failure for outcome in outcomes if outcome.failure and outcome.judged)
 
 
 def row_result(
@@ -149,15 +150,6 @@ def row_results(
         )
         for row_id, found in by_row.items()
     )
-
-
-def usage_of(outcomes: Sequence[RolloutOutcome]) -> dict[str, Usage]:
-    """Tokens and cost of agent and user, and of rewards that counted theirs (``judge``)."""
-    roles = dict.fromkeys(("agent", "user", *(role for outcome in outcomes for role in outcome.usage)))
-    return {
-        role: total_usage(outcome.usage[role] for outcome in outcomes if role in outcome.usage)
-        for role in roles
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +190,7 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     # Calls that one rollout makes side by side wait at the same time.
     waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
     turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
+    metrics = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ())
     return Averages(
         reward=reward_of(rows, seed=seed),
         steps=mean([outcome.steps for outcome in outcomes]),
@@ -207,20 +200,10 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
         model_call_seconds=model_seconds / timed if timed else None,
         model_call_waited_seconds=waited / timed if timed else None,
         waiting=waiting / sum(durations) if any(durations) else None,
-        metrics=_metric_means(rows),
+        metrics={
+            name: average([x for row in rows if (x := row.metric(name)) is not None]) for name in metrics
+        },
     )
-
-
-def _metric_means(rows: Sequence[RowResult]) -> dict[str, float]:
-    by_row: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        scores: defaultdict[str, list[float]] = defaultdict(list)
-        for outcome in row.outcomes:
-            for name, score in (outcome.metrics or {}).items():
-                scores[name].append(score)
-        for name, found in scores.items():
-            by_row[name].append(average(found))
-    return {name: average(means) for name, means in by_row.items()}
 
 
 def _timed_calls(outcome: RolloutOutcome) -> int:

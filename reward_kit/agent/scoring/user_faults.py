@@ -127,11 +127,12 @@ class UserFault:
 
 
 class _Spoken(NamedTuple):
-    """A user's line: the turn that it answers, and the agent's line before it (empty: none)."""
+    """A user's line, the turn that it answers, the line before it, and all lines before it, squeezed."""
 
     turn: int
     text: str
     heard: str
+    known: str
 
 
 def find_user_faults(
@@ -153,7 +154,7 @@ def find_user_faults(
     straight = [(speaker, text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")) for speaker, text in lines]
     spoken = list(_spoken(straight, given))
     faults = [
-        *_wrong_details(straight, given, instruction, tool_calls),
+        *_wrong_details(spoken, instruction or "", tool_calls),
         *_repeated(spoken),
         *(fault for each in spoken for fault in _faults_of_line(each)),
     ]
@@ -163,13 +164,14 @@ def find_user_faults(
 
 
 def _spoken(lines: Sequence[tuple[str, str]], given: int) -> Iterator[_Spoken]:
-    turn, heard = 0, ""
+    turn, heard, known = 0, "", ""
     for position, (speaker, text) in enumerate(lines):
         if speaker != "user":
             turn += position >= given
             heard = text
         elif position >= given:
-            yield _Spoken(turn, text, heard)
+            yield _Spoken(turn, text, heard, known)
+        known += _squeezed(text)
 
 
 def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) -> Iterator[UserFault]:
@@ -177,7 +179,7 @@ def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) ->
 
     If the agent refused, or said that it was done, the failure is the agent's.
     """
-    turn, text, heard = spoken[-1]
+    turn, text, heard, _ = spoken[-1]
     if any(_REFUSAL.search(sentence) and not _CONDITION.search(sentence) for sentence in _sentences(heard)):
         return
     # An offer of more help needs no answer.
@@ -195,28 +197,23 @@ def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) ->
 
 
 def _wrong_details(
-    lines: Sequence[tuple[str, str]], given: int, instruction: str | None, tool_calls: Sequence[ToolCall]
+    spoken: Iterable[_Spoken], instruction: str, tool_calls: Sequence[ToolCall]
 ) -> Iterator[UserFault]:
     """Details that the user has neither from its instruction nor from the conversation."""
-    if not instruction:
-        return
-    instructed = dict(_details(instruction))
-    known = _squeezed(" ".join([instruction, *(text for _, text in lines[:given])]))
+    instructed, told = dict(_details(instruction)), _squeezed(instruction)
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
-    turn = 0
-    for speaker, text in lines[given:]:
-        turn += speaker != "user"
-        for form, word in _details(text) if speaker == "user" else ():
-            if _squeezed(form) in known:
+    for turn, text, _, known in spoken if instruction else ():
+        for form, word in _details(text):
+            detail = _squeezed(form)
+            if detail in told or detail in known:
                 continue
             same_role = [other for key, other in instructed.items() if _shape(key) == _shape(form)]
             if same_role:
-                detail = f"said {word!r}, its instruction says {', '.join(same_role)}"
-                yield UserFault("contradicts_instruction", turn, detail, decisive=True)
+                fault = f"said {word!r}, its instruction says {', '.join(same_role)}"
+                yield UserFault("contradicts_instruction", turn, fault, decisive=True)
             else:
-                detail = f"said {word!r}, which neither its instruction nor the agent has mentioned"
-                yield UserFault("invented_detail", turn, detail, decisive=_squeezed(form) in used)
-        known += _squeezed(text)
+                fault = f"said {word!r}, which neither its instruction nor the agent has mentioned"
+                yield UserFault("invented_detail", turn, fault, decisive=detail in used)
 
 
 def _details(text: str) -> Iterator[tuple[str, str]]:
@@ -240,7 +237,7 @@ def _squeezed(text: str) -> str:
 def _repeated(spoken: Iterable[_Spoken]) -> Iterator[UserFault]:
     """The same line again and again, except answers, which an agent may ask for again."""
     counts: Counter[str] = Counter()
-    for turn, text, _ in spoken:
+    for turn, text, *_ in spoken:
         line = " ".join(re.findall(r"\w+", text.casefold()))
         counts[line] += 1
         is_answer = len(text.split()) < SHORTEST_SENTENCE or _ANSWER.search(text)

@@ -1,4 +1,4 @@
-"""Parse a tau-bench trajectory: native tool calls, or the text of its act and react agents.
+"""Trajectories of tau-bench as messages with native tool calls.
 
 The agents ``act`` and ``react`` write text: an assistant message that ends in ``Action:`` and one JSON
 object. A user message ``API output: ...`` answers a tool, the user's next line answers ``respond``.
@@ -7,10 +7,10 @@ object. A user message ``API output: ...`` answers a tool, the user's next line 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.text import text_of
 
 if TYPE_CHECKING:
@@ -26,104 +26,87 @@ NOTHING_SAID = "(nothing was said)"
 TOOL_ROLES = ("tool", "function")
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStep:
-    """One answer of the agent's model, as a message with native tool calls or as a reply.
+def messages_of(traj: Sequence[Message]) -> list[Message]:
+    """The trajectory with native tool calls and their results, without the system prompt and empty lines.
 
-    ``observed`` holds the recorded results of its calls, in order; further calls were not run. It is None if
-    the trajectory ends before the results.
+    Calls that were not run have the result ``NOT_RUN``; the last ones have none if the trajectory ends there.
     """
-
-    message: Message
-    observed: tuple[str, ...] | None = ()
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """Calls that were run."""
-        calls: list[dict[str, Any]] = self.message.get("tool_calls") or []
-        return calls if self.observed is None else calls[: len(self.observed)]
-
-
-@dataclass(slots=True)
-class Conversation:
-    """The agent's steps and the user's lines, each in order."""
-
-    steps: list[AgentStep] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-
-
-def conversation_of(traj: Sequence[Message]) -> Conversation:
-    """Parse the messages of a trajectory as ``read_results`` returns them."""
-    found = Conversation()
-    messages = [message for message in traj if message["role"] not in ("system", "developer")]
-    native = any(_calls(message) or message["role"] in TOOL_ROLES for message in messages)
-    is_text = not native and any(_is_output(message) or _action(message) for message in messages)
-    for at, message in enumerate(messages):
+    traj = [message for message in traj if message["role"] not in ("system", "developer")]
+    native = any(_functions(message) or message["role"] in TOOL_ROLES for message in traj)
+    is_text = not native and any(_is_output(message) or _action(message) for message in traj)
+    messages: list[Message] = []
+    for at, message in enumerate(traj):
         if message["role"] == "assistant":
-            rest = messages[at + 1 :]
-            found.steps.append(_text_step(message, rest) if is_text else _native_step(message, rest))
+            step = _text_step if is_text else _native_step
+            messages += step(f"call_{at}", message, traj[at + 1 :])
         elif message["role"] == "user" and not (is_text and _is_output(message)):
-            found.lines.append(text_of(message.get("content")))
-    return found
+            line = text_of(message.get("content"))
+            messages += [{"role": "user", "content": line}] if line.strip() else []
+    return messages
 
 
-def _native_step(message: Message, rest: Sequence[Message]) -> AgentStep:
-    calls = _calls(message)
+def _native_step(name: str, message: Message, rest: Sequence[Message]) -> list[Message]:
+    functions = _functions(message)
     text = text_of(message.get("content"))
     answers = takewhile(lambda answer: answer["role"] in TOOL_ROLES, rest)
-    observed = tuple(text_of(answer.get("content")) for answer in answers)
-    if not calls or (rest and not observed):  # if no call was run, the text beside the calls went to the user
+    results = [text_of(answer.get("content")) for answer in answers]
+    if not functions or (rest and not results):  # if no call was run, the text beside them went to the user
         return _reply(text)
-    native = {"role": "assistant", "content": text or None, "tool_calls": calls}
-    return AgentStep(native, observed if rest else None)
+    return _called(name, text, functions, results if rest else None)
 
 
-def _calls(message: Message) -> list[dict[str, Any]]:
-    """Return the native tool calls, including the older ``function_call``."""
-    calls = message.get("tool_calls") or []
-    if not calls and message.get("function_call"):
-        calls = [{"function": message["function_call"]}]
-    return [
-        {"id": call.get("id"), "type": "function", "function": {"arguments": None, **call["function"]}}
-        for call in calls
-    ]
+def _functions(message: Message) -> list[dict[str, Any]]:
+    """The functions that a message calls, also by the older ``function_call``."""
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return functions or [function for function in [message.get("function_call")] if function]
 
 
-def _text_step(message: Message, rest: Sequence[Message]) -> AgentStep:
+def _text_step(name: str, message: Message, rest: Sequence[Message]) -> list[Message]:
     thought, _, said = text_of(message.get("content")).rpartition(ACTION)
     action = _action(message)
     answered = bool(rest) and _is_output(rest[0])
     if action is None:
         return _reply(said.strip())
-    name, arguments = action
-    if name == RESPOND and not answered:
+    arguments = action["arguments"]
+    if action["name"] == RESPOND and not answered:
         content = arguments.get("content") if isinstance(arguments, dict) else arguments
         return _reply(content if isinstance(content, str) else json.dumps(content))
-    call = {"id": None, "type": "function", "function": {"name": name, "arguments": arguments}}
-    output = text_of(rest[0].get("content")).removeprefix(API_OUTPUT).removeprefix(" ") if rest else ""
-    observed = (output,) if answered else () if rest else None
-    return AgentStep(
-        {"role": "assistant", "content": thought.strip() or None, "tool_calls": [call]}, observed
-    )
+    output = [text_of(rest[0].get("content")).removeprefix(API_OUTPUT).removeprefix(" ")] if answered else []
+    return _called(name, thought.strip(), [action], output if rest else None)
 
 
-def _action(message: Message) -> tuple[str, Any] | None:
-    """Return the action that tau-bench read from an answer: the JSON after the last ``Action:``."""
+def _called(
+    name: str, text: str, functions: Sequence[dict[str, Any]], results: Sequence[str] | None
+) -> list[Message]:
+    calls = []
+    for number, function in enumerate(functions):
+        arguments = function.get("arguments")
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        made = {"name": function["name"], "arguments": written}
+        calls.append({"id": f"{name}_{number}", "type": "function", "function": made})
+    given = [] if results is None else [*results, *[NOT_RUN] * (len(calls) - len(results))]
+    answers = zip(calls, given, strict=False)
+    return [
+        {"role": "assistant", "content": text or None, "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": call["id"], "content": content} for call, content in answers),
+    ]
+
+
+def _reply(text: str) -> list[Message]:
+    return [{"role": "assistant", "content": text if text.strip() else NOTHING_SAID}]
+
+
+def _action(message: Message) -> dict[str, Any] | None:
+    """The action that tau-bench read from an answer: the JSON after the last ``Action:``."""
     if message["role"] != "assistant":
         return None
     try:
         action = json.loads(text_of(message.get("content")).rpartition(ACTION)[2])
     except (ValueError, RecursionError):
         return None
-    if not isinstance(action, dict) or not isinstance(action.get("name"), str) or "arguments" not in action:
-        return None
-    arguments = action["arguments"]
-    return action["name"], arguments if isinstance(arguments, dict | str) else json.dumps(arguments)
+    is_call = isinstance(action, dict) and isinstance(action.get("name"), str) and "arguments" in action
+    return action if is_call else None
 
 
 def _is_output(message: Message) -> bool:
     return message["role"] == "user" and text_of(message.get("content")).startswith(API_OUTPUT)
-
-
-def _reply(text: str) -> AgentStep:
-    return AgentStep({"role": "assistant", "content": text if text.strip() else NOTHING_SAID})

@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import starmap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.history import written_arguments
+from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.text import count, excerpt
+from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import is_success
-from reward_kit.agent.rollout.rollout import episode_of
-from reward_kit.agent.scoring.metrics import pass_power_k
-from reward_kit.agent.tau_bench.conversation import Conversation, conversation_of
+from reward_kit.agent.records.recording import Recordings
+from reward_kit.agent.records.rollout_record import RolloutRecord
+from reward_kit.agent.scoring.metrics import pass_table
+from reward_kit.agent.tau_bench.conversation import messages_of
 from reward_kit.agent.tau_bench.results_file import Trial, read_results, task_numbers
-from reward_kit.errors import BundleError, ModelError
+from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from reward_kit.agent.base.types import Message, StopReason
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout import Rollout
-    from reward_kit.agent.tau_bench.conversation import AgentStep
 
 PREFIX = "tau-bench:"
 """Prefix of the agent's name in such an evaluation: ``tau-bench:PATH``."""
@@ -90,24 +92,23 @@ class Agreement:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A results file, ready to be replayed.
+    """A results file as recordings that the replay agent and the replay user play.
 
-    ``tasks`` are the rows that it covers, with one rollout per trial and enough steps; ``trials`` hold entry
-    and conversation by row id and number of the rollout. ``warnings`` name tasks whose expectations differ
-    between file and dataset.
+    ``tasks`` are the rows that it covers, with one rollout per trial; ``trials`` its entries by row id and
+    number of the rollout. ``warnings`` name tasks whose expectations differ between file and dataset.
     """
 
     path: str
-    tasks: list[Task] = field(default_factory=list)
-    trials: dict[tuple[str, int], tuple[Trial, Conversation]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    tool_results: int = 0
-    different_results: list[str] = field(default_factory=list)
+    tasks: list[Task]
+    trials: dict[tuple[str, int], Trial]
+    recordings: Recordings
+    warnings: list[str]
 
     @classmethod
     def load(cls, path: str, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedRun:
         """Read ``path`` and find the rows of its trials among ``chosen``, which are some of ``tasks``.
 
+        The rollouts of a row are its trials by their ``trial``; of one that the file holds twice, both count.
         Raises ``BundleError`` for a faulty file, and for tasks that the dataset does not have or has with
         other content.
         """
@@ -124,48 +125,40 @@ class RecordedRun:
             if trial.info.task and _expects_otherwise(number, trial.info.task, task, place):
                 regraded.add(number)
             of_row.setdefault(task.row.id, []).append(trial)
-        run = cls(path)
-        if regraded:
-            listed = ", ".join(map(str, sorted(regraded)))
-            run.warnings.append(
-                f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
-            )
-        for task in chosen:
-            if task.row.id in of_row:
-                run._add(task, of_row[task.row.id])
-        if not run.tasks:
+        listed = ", ".join(map(str, sorted(regraded)))
+        warning = f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
+        played = [task for task in chosen if task.row.id in of_row]
+        if not played:
             raise BundleError("has no result of the chosen rows", place=path)
-        return run
+        trials = {
+            (task.row.id, index): trial
+            for task in played
+            for index, trial in enumerate(sorted(of_row[task.row.id], key=lambda trial: trial.trial))
+        }
+        return cls(
+            path,
+            [replace(task, row=replace(task.row, n_rollouts=len(of_row[task.row.id]))) for task in played],
+            trials,
+            Recordings(starmap(_recording, trials.items()), Path(path)),
+            [warning] if regraded else [],
+        )
 
-    def _add(self, task: Task, trials: Sequence[Trial]) -> None:
-        """Number the trials by their ``trial``; of a trial that the file holds twice, both count."""
-        steps = 0
-        for index, trial in enumerate(sorted(trials, key=lambda trial: trial.trial)):
-            conversation = conversation_of(trial.messages)
-            self.trials[task.row.id, index] = trial, conversation
-            steps = max(steps, len(conversation.steps))
-        max_steps = max(task.row.max_steps, steps + 1)
-        row = replace(task.row, n_rollouts=len(trials), max_steps=max_steps)
-        self.tasks.append(replace(task, row=row))
-
-    def compare_tools(self, rollout: Rollout) -> None:
-        """Compare the tool results of a finished rollout with the recorded ones."""
-        trial, conversation = self.trials[rollout.row_id, rollout.index]
-        results = [text for step in conversation.steps for text in step.observed or ()]
-        for call, text in zip(episode_of(rollout).tool_calls, results, strict=False):
-            self.tool_results += 1
-            if call.content != text:
-                before, now = (repr(excerpt(one, 100)) for one in (text, call.content))
-                place = f"task {trial.task_id}, trial {trial.trial}, {call.name}"
-                self.different_results.append(f"{place}: {before} in the file, {now} here")
-
-    def agreement(self, outcomes: Iterable[RolloutOutcome]) -> Agreement:
-        """Compare the file's rewards with those of the replayed rollouts."""
-        compared = 0
+    def agreement(self, outcomes: Iterable[RolloutOutcome], folder: Path) -> Agreement:
+        """Compare rewards and tool results of the file with those of the replayed rollouts in ``folder``."""
         disagreements = []
+        different_results = []
+        compared = tool_results = 0
         for outcome in outcomes:
-            trial, _ = self.trials.get((outcome.row_id, outcome.index), (None, None))
-            if trial is None or outcome.reward is None:
+            trial = self.trials.get((outcome.row_id, outcome.index))
+            if trial is None:
+                continue
+            for name, before, now in self._results(outcome, folder):
+                tool_results += 1
+                if before != now:
+                    place = f"task {trial.task_id}, trial {trial.trial}, {name}"
+                    both = f"{excerpt(before, 100)!r} in the file, {excerpt(now, 100)!r} here"
+                    different_results.append(f"{place}: {both}")
+            if outcome.reward is None:
                 continue
             compared += 1
             if is_success(trial.reward) != is_success(outcome.reward):
@@ -181,17 +174,64 @@ class RecordedRun:
                     )
                 )
         n = Counter(row_id for row_id, _ in self.trials)
-        c = Counter(row_id for (row_id, _), (trial, _) in self.trials.items() if is_success(trial.reward))
+        c = Counter(row_id for (row_id, _), trial in self.trials.items() if is_success(trial.reward))
+        powers = pass_table([(n[row_id], c[row_id]) for row_id in n]).pass_power
         return Agreement(
             compared=compared,
             disagreements=tuple(disagreements),
-            pass_power={
-                k: sum(pass_power_k(n[row_id], c[row_id], k) for row_id in n) / len(n)
-                for k in range(1, min(n.values()) + 1)
-            },
-            tool_results=self.tool_results,
-            different_results=tuple(self.different_results),
+            pass_power={k: power.value for k, power in powers.items() if not power.left_out},
+            tool_results=tool_results,
+            different_results=tuple(different_results),
         )
+
+    def _results(self, outcome: RolloutOutcome, folder: Path) -> Iterator[tuple[str, str, str]]:
+        """The tools that were called again, with the recorded result and the one now."""
+        with suppress(StorageError):
+            calls = load_rollout(folder / outcome.file).tool_calls
+            recorded = self.recordings.find(outcome.row_id, outcome.index).messages
+            results = (message["content"] for message in recorded if message["role"] == "tool")
+            known = (result for result in results if result != NOT_RUN)
+            for call, before in zip(calls, known, strict=False):
+                yield call.name, before, call.content
+
+
+def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
+    """A trial as a recorded rollout, which ends as the trial did."""
+    messages = messages_of(trial.messages)
+    stop_reason, stop_detail = "agent_done" if trial.judged else "max_steps", None
+    if trial.error is not None:
+        stop_reason, stop_detail = "infrastructure_error", f"the recorded run failed: {trial.error}"
+        if trial.is_agents_fault:
+            stop_reason, stop_detail = "agent_error", trial.error
+    return RolloutRecord(
+        id=f"{place[0]} {place[1]}",
+        row_id=place[0],
+        index=place[1],
+        attempt=0,
+        seed=0,
+        eval_id="",
+        agent="",
+        user="tau-bench" if any(message["role"] == "user" for message in messages) else "none",
+        models={},
+        fields={},
+        messages=messages,
+        tool_calls=[],
+        model_calls=[],
+        usage={},
+        steps=0,
+        turns=0,
+        stop_reason=stop_reason,
+        stop_detail=stop_detail,
+        reward=trial.reward,
+        result=None,
+        error=None,
+        failure=None,
+        started=0.0,
+        seconds=0.0,
+        base="",
+        database=None,
+        gold_database=None,
+    )
 
 
 def _expects_otherwise(number: int, theirs: dict[str, Any], task: Task, place: str) -> bool:
@@ -236,69 +276,3 @@ def recorded_run(
     config.retries = config.retry_user_errors = 0  # a replay comes out the same each time
     config.n_rollouts = None  # one per trial
     return run
-
-
-class RecordedAgent:
-    """Repeats the recorded tool calls and replies; each assistant message is one step."""
-
-    def __init__(self, run: RecordedRun) -> None:
-        self._run = run
-        self._steps: Iterator[AgentStep] | None = None
-        self._rollout: Rollout | None = None
-
-    async def respond(self, rollout: Rollout) -> str | Message:
-        """Return the next recorded reply; the rollout ends with the trajectory."""
-        trial, conversation = self._run.trials[rollout.row_id, rollout.index]
-        if self._steps is None:
-            self._rollout = rollout
-            given = sum(message["role"] == "assistant" for message in rollout.messages)
-            self._steps = iter(conversation.steps[given:])
-        for step in self._steps:
-            rollout.step()
-            if not step.message.get("tool_calls"):
-                return step.message
-            announced = rollout.record(step.message)["tool_calls"]
-            for call, recorded in zip(announced, step.calls, strict=False):
-                function = recorded["function"]
-                written = function["arguments"]
-                if isinstance(written, str):
-                    written = written_arguments(written)
-                await rollout.call_tool(function["name"], written, call_id=call["id"])
-        _end(rollout, trial)
-        return ""
-
-    async def close(self) -> None:
-        """Compare the tool results of the finished rollout."""
-        if self._rollout is not None:
-            self._run.compare_tools(self._rollout)
-
-
-class RecordedUser:
-    """Says the recorded lines of the user in order."""
-
-    def __init__(self, run: RecordedRun) -> None:
-        self._run = run
-        self._lines: Iterator[str] | None = None
-
-    async def respond(self, rollout: Rollout) -> str:
-        """Return the next recorded line; after the last one the rollout ends."""
-        trial, conversation = self._run.trials[rollout.row_id, rollout.index]
-        if self._lines is None:
-            given = sum(message["role"] == "user" for message in rollout.messages)
-            self._lines = iter(conversation.lines[given:])
-        line = next(self._lines, "")
-        if not line.strip():
-            _end(rollout, trial)
-            return ""
-        return line
-
-
-def _end(rollout: Rollout, trial: Trial) -> None:
-    """End the rollout as the trial ended. Raises ``ModelError`` if the agent was not at fault."""
-    reason: StopReason = "agent_done" if trial.judged else "max_steps"
-    if trial.error is None:
-        rollout.stop(reason, "the recorded trajectory ends here")
-    elif trial.is_agents_fault:
-        rollout.stop("agent_error", trial.error)
-    else:
-        raise ModelError(f"the recorded run failed: {trial.error}")

@@ -7,23 +7,22 @@ One ``invoke_agent`` span for the rollout, and in it one ``chat`` span for each 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.history import shown_text
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage
     from reward_kit.agent.records.rollout_record import RolloutRecord
 
-Value = str | int | float | bool | list[str]
+Value = str | int | float | bool | list[str] | None
+Attributes = dict[str, Value]
 
 FAULTY_STOPS = frozenset({*UNJUDGED_STOPS, "agent_error", "timeout"})
-NANOSECONDS = 1_000_000_000
 PROVIDERS = {
     "azure": "azure.ai.openai",
     "azure_ai": "azure.ai.inference",
@@ -37,33 +36,33 @@ PROVIDERS = {
 """Names of providers in the conventions that are not LiteLLM's."""
 
 
-@dataclass(slots=True)
-class SpanData:
-    """One span, its times in nanoseconds of Unix time; ``error`` describes a failure.
+class Span(NamedTuple):
+    """One span: ``started`` in Unix seconds, then its duration; ``error`` describes a failure.
 
-    ``events`` are names and attributes, at the end of the span.
+    Attributes that are None are not known. ``events`` are names and attributes, at the end of the span.
     """
 
     name: str
-    kind: Literal["internal", "client"]
-    started: int
-    ended: int
-    attributes: dict[str, Value]
+    started: float
+    seconds: float
+    attributes: Attributes
     error: str | None = None
-    events: list[tuple[str, dict[str, Value]]] = field(default_factory=list)
+    is_client: bool = False
+    events: Sequence[tuple[str, Attributes]] = ()
 
 
-def spans_of(record: RolloutRecord, *, contents: bool) -> list[SpanData]:
+def spans_of(record: RolloutRecord, *, contents: bool) -> Iterator[Span]:
     """The span of the rollout, then those in it; ``contents`` adds messages, arguments and results."""
-    calls = [
-        *(_chat(call, record.models, contents=contents) for call in record.model_calls),
-        *(_tool(call, contents=contents) for call in record.tool_calls),
-    ]
-    return [_rollout(record, contents=contents), *sorted(calls, key=lambda span: span.started)]
+    yield _rollout(record, contents=contents)
+    yield from (_chat(call, record.models, contents=contents) for call in record.model_calls)
+    yield from (_tool(call, contents=contents) for call in record.tool_calls)
 
 
-def _rollout(record: RolloutRecord, *, contents: bool) -> SpanData:
-    attributes: dict[str, Value | None] = {
+def _rollout(record: RolloutRecord, *, contents: bool) -> Span:
+    error, kind = record.error, REWARD_ERROR if record.error is not None else None
+    if record.stop_reason in FAULTY_STOPS:
+        error, kind = record.stop_detail or record.stop_reason, record.stop_reason
+    attributes: Attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": record.agent,
         "gen_ai.conversation.id": record.id,
@@ -79,45 +78,45 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> SpanData:
         "reward_kit.reward": record.reward,
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
         "reward_kit.cost": total_usage(record.usage.values()).cost,
+        "error.type": kind,
         **(_provider_and_model(record.models["agent"]) if "agent" in record.models else {}),
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
     }
     if contents:
-        given = record.fields.get("initial_messages") or ()
-        opening = sum(message.get("role") != "system" for message in given)
-        system = [part for each in record.messages if each["role"] == "system" for part in _parts(each)]
-        talk = [
-            {"role": message["role"], "parts": list(_parts(message))}
-            for message in record.messages
-            if message["role"] != "system"
-        ]
-        attributes["gen_ai.system_instructions"] = _json(system)
-        attributes["gen_ai.input.messages"] = _json(talk[:opening])
-        attributes["gen_ai.output.messages"] = _json(talk[opening:])
-    error = record.error
-    if record.stop_reason in FAULTY_STOPS:
-        error = record.stop_detail or record.stop_reason
-        attributes["error.type"] = record.stop_reason
-    elif error is not None:
-        attributes["error.type"] = REWARD_ERROR
-    name = f"invoke_agent {record.agent}"
-    span = _span(name, "internal", record.started, record.seconds, attributes, error)
+        attributes |= _conversation(record)
+    events: list[tuple[str, Attributes]] = []
     if record.reward is not None:
         reason = (record.result or {}).get("reason")
-        event: dict[str, Value] = {
+        judgement: Attributes = {
             "gen_ai.evaluation.name": "reward",
             "gen_ai.evaluation.score.value": record.reward,
+            "gen_ai.evaluation.explanation": reason if contents and isinstance(reason, str) else None,
         }
-        if contents and isinstance(reason, str):
-            event["gen_ai.evaluation.explanation"] = reason
-        span.events.append(("gen_ai.evaluation.result", event))
-    return span
+        events.append(("gen_ai.evaluation.result", judgement))
+    name = f"invoke_agent {record.agent}"
+    return Span(name, record.started, record.seconds, attributes, error, events=events)
 
 
-def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> SpanData:
+def _conversation(record: RolloutRecord) -> Attributes:
+    given = record.fields.get("initial_messages") or ()
+    opening = sum(message.get("role") != "system" for message in given)
+    system = [part for each in record.messages if each["role"] == "system" for part in _parts(each)]
+    talk = [
+        {"role": message["role"], "parts": list(_parts(message))}
+        for message in record.messages
+        if message["role"] != "system"
+    ]
+    return {
+        "gen_ai.system_instructions": _json(system),
+        "gen_ai.input.messages": _json(talk[:opening]),
+        "gen_ai.output.messages": _json(talk[opening:]),
+    }
+
+
+def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span:
     configured = models.get(call.role) or ""  # with its provider, which the name in a call may lack
     named = _provider_and_model(configured if configured.endswith(f"/{call.model}") else call.model)
-    attributes: dict[str, Value | None] = {
+    attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         **named,
         "reward_kit.role": call.role,
@@ -139,12 +138,12 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
         attributes["gen_ai.output.messages"] = _json([answer])
     seconds = 0.0 if call.cached else call.seconds  # those of the call that was made once
     name = f"chat {named['gen_ai.request.model']}"
-    return _span(name, "client", call.started + call.waited, seconds, attributes, call.error)
+    return Span(name, call.started + call.waited, seconds, attributes, call.error, is_client=True)
 
 
-def _tool(call: ToolCall, *, contents: bool) -> SpanData:
-    failed = call.status != "ok"
-    attributes: dict[str, Value | None] = {
+def _tool(call: ToolCall, *, contents: bool) -> Span:
+    failure = None if call.status == "ok" else call.status
+    attributes: Attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
         "gen_ai.tool.call.id": call.id,
@@ -153,29 +152,16 @@ def _tool(call: ToolCall, *, contents: bool) -> SpanData:
         "reward_kit.tool.changed_rows": len(call.changes),
         "reward_kit.step": call.step,
         "reward_kit.turn": call.turn,
-        "error.type": call.status if failed else None,
+        "error.type": failure,
     }
     if contents:
         written = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
         attributes |= {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": call.content}
-    error = (call.content if contents else call.status) if failed else None
-    return _span(f"execute_tool {call.name}", "internal", call.started, call.seconds, attributes, error)
+        failure = failure and call.content
+    return Span(f"execute_tool {call.name}", call.started, call.seconds, attributes, failure)
 
 
-def _span(
-    name: str,
-    kind: Literal["internal", "client"],
-    started: float,
-    seconds: float,
-    attributes: Mapping[str, Value | None],
-    error: str | None,
-) -> SpanData:
-    begin = int(started * NANOSECONDS)
-    known = {name: value for name, value in attributes.items() if value is not None}
-    return SpanData(name, kind, begin, begin + int(seconds * NANOSECONDS), known, error)
-
-
-def _provider_and_model(name: str) -> dict[str, Value | None]:
+def _provider_and_model(name: str) -> Attributes:
     """LiteLLM's ``provider/model`` taken apart; a name without a provider is the model alone."""
     provider, slash, model = name.partition("/")
     if not slash:
@@ -183,7 +169,7 @@ def _provider_and_model(name: str) -> dict[str, Value | None]:
     return {"gen_ai.provider.name": PROVIDERS.get(provider, provider), "gen_ai.request.model": model}
 
 
-def _usage(usage: Usage) -> dict[str, Value | None]:
+def _usage(usage: Usage) -> Attributes:
     return {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,

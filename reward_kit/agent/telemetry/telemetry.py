@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.telemetry.spans import SpanData, spans_of
+from reward_kit.agent.telemetry.spans import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.telemetry.spans import Attributes, Span
 
 PATIENCE = 5.0
 """Seconds at the end of a run to send what is left."""
@@ -117,18 +118,21 @@ class Telemetry:
             root = self._start(rollout, Context())
             inside = trace.set_span_in_context(root, Context())
             for call in calls:
-                self._start(call, inside).end(call.ended)
-            root.end(rollout.ended)
+                self._start(call, inside).end(_nanoseconds(call.started + call.seconds))
+            root.end(_nanoseconds(rollout.started + rollout.seconds))
 
-    def _start(self, data: SpanData, context: Any) -> Any:
+    def _start(self, data: Span, context: Any) -> Any:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        kind = SpanKind.CLIENT if data.kind == "client" else SpanKind.INTERNAL
         span = self._tracer.start_span(
-            data.name, context=context, kind=kind, attributes=data.attributes, start_time=data.started
+            data.name,
+            context=context,
+            kind=SpanKind.CLIENT if data.is_client else SpanKind.INTERNAL,
+            attributes=_known(data.attributes),
+            start_time=_nanoseconds(data.started),
         )
         for name, attributes in data.events:
-            span.add_event(name, attributes, timestamp=data.ended)
+            span.add_event(name, _known(attributes), timestamp=_nanoseconds(data.started + data.seconds))
         if data.error is not None:
             span.set_status(Status(StatusCode.ERROR, data.error))
         return span
@@ -142,6 +146,14 @@ class Telemetry:
         if closing.is_alive() or self._delivery.failed:
             reason = f": {redact(self._delivery.reason)}" if self._delivery.reason else ""
             (warn or logger.warning)(f"spans were not delivered to OpenTelemetry's collector{reason}")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def _known(attributes: Attributes) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 class _Delivery(logging.Handler):

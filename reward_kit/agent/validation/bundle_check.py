@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.text import count
 from reward_kit.agent.database import Database
-from reward_kit.agent.validation.gold_check import Level, Verdict, played_verdicts
+from reward_kit.agent.validation.row_check import Level, Verdict, row_verdicts
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
-
 
 AT_ONCE = 10
 """Rows that are played at the same time."""
@@ -97,21 +95,18 @@ async def validate(
     _check_toolsets(tasks, report)
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder,
-        ExitStack() as opened,
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always", RuntimeWarning)
-        bases = _seed_all(tasks, Path(folder), report, opened)
-        await _check_tasks(tasks, bases, report)
-    for other in caught:
-        text = str(other.message)
-        if "was never awaited" in text:
-            place = f"{Path(other.filename).name}:{other.lineno}"
-            report.add("error", place, f"{text.partition(chr(10))[0]}: an await is missing")
-        else:
-            warnings.showwarning(other.message, other.category, other.filename, other.lineno)
+    with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
+        seeded = list(_seeded(tasks, Path(folder), report, opened))
+        forks: dict[int, tuple[object, Database]] = {}
+        opened.callback(_close, forks)
+        for start in range(0, len(seeded), AT_ONCE):
+            batch = seeded[start : start + AT_ONCE]
+            checks = [
+                row_verdicts(task, base, _untouched(forks, place, task, base))
+                for place, (task, base) in enumerate(batch)
+            ]
+            for (task, _), verdicts in zip(batch, await asyncio.gather(*checks), strict=True):
+                _add_row(task, verdicts, report)
     return report
 
 
@@ -119,77 +114,64 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
     for registry in {id(task.registry): task.registry for task in tasks}.values():
         place, names = f"toolset {registry.name!r}", list(registry.tools)
         if names:
-            many = "1 tool" if len(names) == 1 else f"{len(names)} tools"
-            report.add("ok", place, f"{many}: {', '.join(names)}")
+            report.add("ok", place, f"{count(len(names), 'tool')}: {', '.join(names)}")
         else:
             report.add("warning", place, "has no tools")
         for tool in registry.tools.values():
             if tool.undescribed:
-                report.add(
-                    "warning", place, f"tool {tool.name}: no model is told {'; '.join(tool.undescribed)}"
-                )
+                unknown = "; ".join(tool.undescribed)
+                report.add("warning", place, f"tool {tool.name}: no model is told {unknown}")
 
 
-def _seed_all(
+def _seeded(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
-) -> dict[tuple[str, str], Database | None]:
-    """An open base for each distinct seed; None for one that does not load."""
+) -> Iterator[tuple[Task, Database]]:
+    """Each task with the base of its seed, unless that does not load; a base is built once."""
     bases: dict[tuple[str, str], Database | None] = {}
     for task in tasks:
-        key, seed = (task.seed.key, task.registry.database), task.seed
-        if key in bases:
-            continue
-        path = folder / f"{len(bases)}.db"
-        try:
-            base = Database.seed(
-                path,
-                seed.sql,
-                script=seed.script,
-                origin=seed.origin,
-                now=seed.now,
-                mode=task.registry.database,
-            )
-        except (BundleError, DatabaseError) as error:
-            bases[key] = None
-            report.add("error", f"seed of row {task.row.id!r}", str(error))
-            continue
-        bases[key] = opened.enter_context(base)
-        report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
-        if seed.of_today:
-            text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
-            consequence = "so a run can be resumed or compared on that day alone"
-            report.add("warning", f"seed {seed.origin}", f"{text}, {consequence}")
-    return bases
+        key = task.seed.key, task.registry.database
+        if key not in bases:
+            bases[key] = _base(task, folder / f"{len(bases)}.db", report, opened)
+        base = bases[key]
+        if base is not None:
+            yield task, base
 
 
-async def _check_tasks(
-    tasks: Sequence[Task], bases: dict[tuple[str, str], Database | None], report: ValidationReport
-) -> None:
-    """Add the findings about the rows in their order; ``AT_ONCE`` of them are played at a time.
-
-    A row that is in order has one line, any other a line for each finding.
-    """
-    seeded = [
-        (task, base) for task in tasks if (base := bases[(task.seed.key, task.registry.database)]) is not None
-    ]
-    for start in range(0, len(seeded), AT_ONCE):
-        batch = seeded[start : start + AT_ONCE]
-        for (task, _), verdicts in zip(batch, await asyncio.gather(*starmap(_verdicts, batch)), strict=True):
-            levels = [level for level, _ in verdicts]
-            if "error" not in levels:
-                worst: Level = "warning" if "warning" in levels else "ok"
-                verdicts = [(worst, "; ".join(text for _, text in verdicts))]
-            for level, text in verdicts:
-                report.add(level, f"{task.row.place} {task.row.id}", text)
+def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -> Database | None:
+    seed, mode = task.seed, task.registry.database
+    try:
+        base = Database.seed(path, seed.sql, script=seed.script, origin=seed.origin, now=seed.now, mode=mode)
+    except (BundleError, DatabaseError) as error:
+        report.add("error", f"seed of row {task.row.id!r}", str(error))
+        return None
+    report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
+    if seed.of_today:
+        text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
+        consequence = "so a run can be resumed or compared on that day alone"
+        report.add("warning", f"seed {seed.origin}", f"{text}, {consequence}")
+    return opened.enter_context(base)
 
 
-async def _verdicts(task: Task, base: Database) -> list[Verdict]:
-    from sqlalchemy.exc import SQLAlchemyError
+def _untouched(forks: dict[int, tuple[object, Database]], place: int, task: Task, base: Database) -> Database:
+    """The seeded state for rewards to read: the place's last fork, if seed and clock are the same."""
+    key = base, task.row.clock()
+    if place in forks and forks[place][0] != key:
+        forks.pop(place)[1].close()
+    if place not in forks:
+        forks[place] = key, base.fork(seed=0, now=task.row.clock())
+    return forks[place][1]
 
-    if task.row.end_goal_sql is not None:
-        with base.fork(now=task.row.now) as fork:
-            try:
-                fork.read_only().execute(task.row.end_goal_sql).scalar()
-            except (DatabaseError, SQLAlchemyError) as error:
-                return [("error", f"end_goal_sql does not run: {str(error).partition(chr(10))[0]}")]
-    return await played_verdicts(task, base)
+
+def _close(forks: dict[int, tuple[object, Database]]) -> None:
+    for _, fork in forks.values():
+        fork.close()
+
+
+def _add_row(task: Task, verdicts: list[Verdict], report: ValidationReport) -> None:
+    """A row that is in order has one line, any other a line for each finding."""
+    levels = [level for level, _ in verdicts]
+    if "error" not in levels:
+        worst: Level = "warning" if "warning" in levels else "ok"
+        verdicts = [(worst, "; ".join(text for _, text in verdicts))]
+    for level, text in verdicts:
+        report.add(level, f"{task.row.place} {task.row.id}", text)

@@ -15,12 +15,12 @@ from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.text import duration, money, tokens
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations
-from reward_kit.agent.records.outcome import RolloutOutcome
+from reward_kit.agent.records.outcome import RolloutOutcome, total_usage
 from reward_kit.agent.reports.console import print_report
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.runner.progress import Tally
-from reward_kit.agent.scoring.rows import RowResult, row_result, usage_of
+from reward_kit.agent.scoring.rows import RowResult, row_result
 
 PRICED = Usage(
     calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123
@@ -67,6 +67,7 @@ def row(planned: int, *outcomes: RolloutOutcome) -> RowResult:
 
 def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: Any) -> EvaluationResult:
     configuration = {"agent": "tool-calling", "model": "openai/gpt-4o-mini", "errors_as_failures": False}
+    usages = [one.usage for row in rows for one in row.outcomes]
     given: dict[str, Any] = {
         "eval_id": "e1",
         "status": "complete",
@@ -74,7 +75,7 @@ def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: A
         "configuration": {**configuration, **(options or {})},
         "versions": {},
         "rows": rows,
-        "usage": usage_of([one for each in rows for one in each.outcomes]),
+        "usage": {role: total_usage(one.get(role, Usage()) for one in usages) for role in ("agent", "user")},
         "seconds": 83.4,
         "folder": Path("runs"),
         **more,
@@ -192,7 +193,7 @@ def test_explanations_are_counted_with_their_cost() -> None:
 
     made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
     rows = row(4, *(failed("a", number) for number in range(4)))
-    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down", Path("x")))
+    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down"))
     text = words(result)
     for part in (
         "explanations 3 by openai/judge, $0.0300",

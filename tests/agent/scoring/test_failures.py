@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from reward_kit.agent.base.types import StopReason, ToolCall
 from reward_kit.agent.database import Database
-from reward_kit.agent.scoring.failures.alignment import ExpectedCall
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure, classify_failure
-from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences
+from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
+from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences, row_line
 from reward_kit.agent.scoring.user_faults import UserFault
 
 CANCEL = ExpectedCall("cancel_order", {"order_id": "#W1", "reason": "no longer needed"}, writes=True)
@@ -35,7 +35,11 @@ def made(
     )  # fmt: skip
 
 
-STATUS = RowDifference("orders", {"id": "#W1"}, "status", "cancelled", "pending")
+def differing(table: str, key: Any, column: str | None, expected: Any, got: Any) -> RowDifference:
+    return RowDifference(table=table, key=key, column=column, expected=expected, got=got)
+
+
+STATUS = differing("orders", {"id": "#W1"}, "status", "cancelled", "pending")
 DONE = made(CANCEL.name, dict(CANCEL.arguments))
 
 
@@ -112,13 +116,13 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
     detour = made("cancel_order", {"order_id": "#W5", "reason": "oops"})
     detour.changes = [{"table": "orders", "op": "update", "key": {"id": "#W5"}}]
     refund = ExpectedCall("refund", {}, writes=True, changes=[{"table": "refunds", "key": {"id": 1}}])
-    missing = RowDifference("refunds", {"id": 1}, None, {"order_id": "#W1"}, None)
+    missing = differing("refunds", {"id": 1}, None, {"order_id": "#W1"}, None)
     failure = failed([detour], refund, differences=[missing])
-    assert (failure.kind, failure.call, failure.rows) == ("partially_completed", None, [missing.to_json()])
+    assert (failure.kind, failure.call, failure.rows) == ("partially_completed", None, [missing])
     cancel = ExpectedCall("cancel", {}, writes=True, changes=[{"table": "orders", "key": {"id": "#W1"}}])
     both = made("cancel_all", {})
     both.changes = [{"table": "orders", "op": "update", "key": {"id": name}} for name in ("#W1", "#W2")]
-    other = RowDifference("orders", {"id": "#W2"}, "status", "pending", "cancelled")
+    other = differing("orders", {"id": "#W2"}, "status", "pending", "cancelled")
     failure = failed([both], cancel, differences=[other])
     assert (failure.kind, failure.expected) == ("unintended_action", None)
 
@@ -180,7 +184,7 @@ def test_every_failure_has_a_class_and_a_place(
         for call in gold
         if isinstance(call.arguments, dict)
     ]
-    differences = [RowDifference("orders", {"id": 1}, "a", 1, 2)] if judged else None
+    differences = [differing("orders", {"id": 1}, "a", 1, 2)] if judged else None
     failure = failed(calls, *expected, stop_reason=stop_reason, differences=differences, steps=7, turns=3)
     assert failure.kind in FAILURE_KINDS
     assert failure.detail
@@ -214,10 +218,10 @@ def lines_of(base: Database, actual: list[str], expected: list[str]) -> list[str
                     await fork.execute(statement)
             found = row_differences(got.changes(), wanted.changes())
             assert bool(found) == (not got.equals(wanted))
-            json.dumps([one.to_json() for one in found])
+            json.dumps(found)
             return found
 
-    return sorted(one.line() for one in asyncio.run(differences()))
+    return sorted(map(row_line, asyncio.run(differences())))
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,24 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import is_success
-from reward_kit.agent.scoring.failures.alignment import argument_differences
-from reward_kit.agent.scoring.failures.first_fault import Fault, first_fault
-from reward_kit.agent.scoring.failures.row_differences import RowDifference, row_differences
+from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
+from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.outputs import missing_outputs, replies
 from reward_kit.agent.scoring.user_faults import find_user_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.database import Changes
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.scoring.failures.alignment import ExpectedCall
+    from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
+    from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault
 
 FailureKind = Literal[
@@ -56,12 +56,8 @@ NOT_COMPARED = "NOT_COMPARED"
 """Name of a reward's module for what its reward does not compare: ``("orders.note", ...)``."""
 NO_SIMULATION = frozenset({"none", "human"})
 """Users that no model simulates."""
-_BY_STOP: dict[str, FailureKind] = {
-    "user_error": "user_error",
-    "infrastructure_error": "infrastructure_error",
-    "agent_error": "agent_error",
-    "max_steps": "max_steps",
-}
+_DECIDING_STOPS = frozenset({"user_error", "infrastructure_error", "agent_error", "max_steps"})
+"""Stop reasons that are also the class."""
 
 
 @dataclass(slots=True)
@@ -83,7 +79,7 @@ class Failure:
     expected: dict[str, Any] | None = None
     made: dict[str, Any] | None = None
     arguments: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: Sequence[RowDifference] = ()
     more_rows: int = 0
     unsaid: list[str] = field(default_factory=list)
 
@@ -103,7 +99,8 @@ def classify(
     the base; ``expected`` are the gold actions in order, ``gold_fault`` the first that could not be done.
     What the module of ``reward`` names as ``NOT_COMPARED`` is ignored.
     """
-    ignored = _not_compared(reward)
+    named = getattr(inspect.unwrap(reward), "__globals__", {}).get(NOT_COMPARED, ())
+    ignored = (named,) if isinstance(named, str) else tuple(named)
     made = changes.ignoring(ignored)
     wanted = None if gold is None else gold.ignoring(ignored)
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
@@ -147,12 +144,6 @@ def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -
     )
 
 
-def _not_compared(reward: Callable[..., Any]) -> Collection[str]:
-    """The tables and columns that a reward's module says it does not compare (``Database.equals``)."""
-    named = getattr(inspect.unwrap(reward), "__globals__", {}).get(NOT_COMPARED, ())
-    return (named,) if isinstance(named, str) else tuple(named)
-
-
 def classify_failure(
     *,
     stop_reason: str,
@@ -178,52 +169,36 @@ def classify_failure(
     fault = None
     if differences:
         found = first_fault(tool_calls, expected, differences, stop_reason)
-        fault = found or Fault("other", differences[0].line())
+        fault = found or Fault("other", row_line(differences[0]))
     unsaid = missing_outputs(outputs, said)
-    kind, detail = _kind(stop_reason, stop_detail, fault, unsaid)
-    if user_fault is not None and kind != "infrastructure_error":
+    kind: FailureKind = "other"
+    if user_fault is not None and stop_reason != "infrastructure_error":
         kind, detail = "user_error", f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
-    elif not detail and differences is None:
+    elif stop_reason in _DECIDING_STOPS:
+        kind, detail = cast("FailureKind", stop_reason), stop_detail or stop_reason
+    elif stop_reason in ("timeout", "budget") and (fault is None or not fault.is_wrong_call):
+        detail = stop_detail or stop_reason
+    elif fault is not None:
+        kind, detail = fault.kind, fault.detail
+        if differences and kind == "other" and fault.made is not None:
+            detail = f"{detail}; {row_line(differences[0])}"
+    elif unsaid:
+        kind, detail = "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
+    elif differences is None:
         detail = "the row has no gold actions to compare with"
-    elif not detail:
-        detail = _as_expected(tool_calls, expected, gold_fault)
-    elif differences and fault is not None and fault.kind == kind == "other" and fault.made is not None:
-        detail = f"{detail}; {differences[0].line()}"
+    elif gold_fault is not None:
+        detail = f"the expected data are not known: gold {gold_fault}"
+    else:
+        called = {call.name for call in tool_calls}
+        uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
+        never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
+        detail = f"data and outputs are as expected, but the reward is not{never}"
     failure = Failure(kind, detail, steps or None, turns or None, unsaid=unsaid)
     rows = differences or ()
-    failure.rows = [row.to_json() for row in rows[:SHOWN_ROWS]]
-    failure.more_rows = max(0, len(rows) - SHOWN_ROWS)
+    failure.rows, failure.more_rows = list(rows[:SHOWN_ROWS]), max(0, len(rows) - SHOWN_ROWS)
     if fault is not None:
         _add_calls(failure, fault.made, fault.expected)
     return failure
-
-
-def _kind(
-    stop_reason: str, stop_detail: str | None, fault: Fault | None, unsaid: Sequence[str]
-) -> tuple[FailureKind, str]:
-    """Class and detail; without a detail if nothing is known to be wrong."""
-    if stop_reason in _BY_STOP:
-        return _BY_STOP[stop_reason], stop_detail or stop_reason
-    cut_short = stop_reason in ("timeout", "budget")
-    if cut_short and (fault is None or fault.made is None or fault.kind == "other"):
-        return "other", stop_detail or stop_reason
-    if fault is not None:
-        return fault.kind, fault.detail
-    if unsaid:
-        return "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
-    return "other", ""
-
-
-def _as_expected(
-    tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall], gold_fault: str | None
-) -> str:
-    """The detail if the final data are as expected, as far as the gold actions could be done."""
-    if gold_fault is not None:
-        return f"the expected data are not known: gold {gold_fault}"
-    called = {call.name for call in tool_calls}
-    uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
-    never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
-    return f"data and outputs are as expected, but the reward is not{never}"
 
 
 def _add_calls(failure: Failure, made: ToolCall | None, wanted: ExpectedCall | None) -> None:

@@ -1,30 +1,166 @@
-"""The first call that differs from the gold actions in a way that matters."""
+"""The first call that differs from the gold actions in a way that matters.
+
+The calls are matched with the gold actions (``align``); what is missing and what is too much is then weighed
+by the rows that differ at the end (``first_fault``).
+"""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import call_line, cut, json_text
-from reward_kit.agent.scoring.failures.alignment import align, argument_differences, distance
+from reward_kit.agent.bundles.gold_reference import (
+    REFERENCE,
+    ToNothing,
+    arguments_match,
+    is_reference,
+    resolve_references,
+)
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.scoring.failures.alignment import Alignment, ExpectedCall
     from reward_kit.agent.scoring.failures.classify import FailureKind
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
 
-    Pairs = Mapping[int, tuple[ExpectedCall, ToolCall]]
+    Pairs = Mapping[int, tuple["ExpectedCall", ToolCall]]
 
+COMPARED = 60
+"""Characters of a value whose likeness is measured."""
 SHOWN_ARGUMENTS = 3
 """Differing arguments that a line names."""
 LONGEST_JSON = 120
 LONGEST_ANSWER = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCall:
+    """A gold action; ``changes`` are the rows that its replay changed, ``writes`` says if there are any.
+
+    ``answer`` is the answer in the replay, None if it differs between rollouts.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    writes: bool
+    changes: Sequence[Mapping[str, Any]] = ()
+    answer: str | None = None
+
+
+@dataclass(slots=True)
+class Alignment:
+    """The result of matching calls with gold actions.
+
+    ``matched`` holds pairs of a position in the gold actions and a call, in the order of the calls.
+    ``missing`` are the expected changes that were not made, by position; ``surplus`` the calls that changed
+    rows and match no gold action; ``attempts`` the other calls without a match: refused, failed, or without
+    effect. Reads are never missing or surplus.
+    """
+
+    matched: list[tuple[int, ToolCall]] = field(default_factory=list)
+    missing: dict[int, ExpectedCall] = field(default_factory=dict)
+    surplus: list[ToolCall] = field(default_factory=list)
+    attempts: list[ToolCall] = field(default_factory=list)
+
+
+def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> Alignment:
+    """Match the calls, in their order, with the gold actions; each action is matched once.
+
+    A reference in gold arguments (``{"$result": ...}``) stands for the answer of the call that matched the
+    action it points to. Until there is one: for a read, the answer in the replay (any value if that is not
+    known); for a change, the answer of the last call of its tool, and no value without such a call.
+    """
+    aligned = Alignment()
+    remaining = dict(enumerate(expected))
+    answers: dict[int, str | None] = {
+        place: want.answer for place, want in remaining.items() if want.answer is not None or want.writes
+    }
+    for call in tool_calls:
+        if call.status != "ok":
+            aligned.attempts.append(call)
+            continue
+        wrote = bool(call.changes)
+        for place, want in remaining.items():
+            if (want.name, want.writes) == (call.name, wrote) and arguments_match(
+                _resolved(want.arguments, answers), call.arguments
+            ):
+                del remaining[place]
+                answers[place] = call.content
+                aligned.matched.append((place, call))
+                break
+        else:
+            (aligned.surplus if wrote else aligned.attempts).append(call)
+            for place, want in remaining.items():
+                if want.writes and want.name == call.name:
+                    answers[place] = call.content
+    aligned.missing = {
+        place: replace(want, arguments=_resolved(want.arguments, answers))
+        for place, want in remaining.items()
+        if want.writes
+    }
+    return aligned
+
+
+def _resolved(value: Any, answers: Mapping[int, str | None]) -> Any:
+    """The value with references to ``answers`` replaced (by gold position; None: not done)."""
+    if is_reference(value):
+        position = value[REFERENCE][0]
+        if position not in answers:
+            return value
+        if answers[position] is None:
+            return ToNothing(value)
+        texts = [answers.get(place) or "" for place in range(position + 1)]
+        try:
+            return resolve_references({"value": value}, texts)["value"]
+        except BundleError:  # the answer has another form than in the replay: any value will do
+            return value
+    if isinstance(value, dict):
+        return {name: _resolved(inner, answers) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolved(inner, answers) for inner in value]
+    return value
+
+
+def argument_differences(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> list[dict[str, Any]]:
+    """One ``{"argument", "expected", "got"}`` for each that differs; a side without it is left out.
+
+    Arguments that are no JSON object differ as a whole, under the name None.
+    """
+    if isinstance(made, str):
+        return [{"argument": None, "expected": dict(expected), "got": made}]
+    return [
+        {
+            "argument": name,
+            **({"expected": expected[name]} if name in expected else {}),
+            **({"got": made[name]} if name in made else {}),
+        }
+        for name in dict.fromkeys([*expected, *made])
+        if name not in expected or name not in made or not arguments_match(expected[name], made[name])
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _unlikeness(one: str, other: str) -> float:
+    """From 0 for equal texts to 1 for texts without a common character."""
+    return 1 - SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tuple[int, float]:
+    """A distance between arguments that sorts: how many differ, then how unlike those are as texts.
+
+    Arguments that are no JSON object are further than those of which each differs.
+    """
+    differences = argument_differences(expected, made)
+    number = len(expected) + 1 if isinstance(made, str) else len(differences)
+    pairs = [(json_text(each.get("expected")), json_text(each.get("got"))) for each in differences]
+    return number, sum(_unlikeness(one[:COMPARED], other[:COMPARED]) for one, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +171,11 @@ class Fault:
     detail: str
     made: ToolCall | None = None
     expected: ExpectedCall | None = None
+
+    @property
+    def is_wrong_call(self) -> bool:
+        """True if a call was wrong, not only missing or in another order."""
+        return self.made is not None and self.kind != "other"
 
 
 def first_fault(
@@ -70,7 +211,7 @@ def _relevant(
     """The missing and surplus calls that touch differing rows; all of them if none is known to."""
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        keys[row.table].add(json.dumps(row.key, sort_keys=True))
+        keys[row["table"]].add(json.dumps(row["key"], sort_keys=True))
 
     def touches(change: Mapping[str, Any]) -> bool:
         differing = keys.get(change["table"], set())
@@ -89,34 +230,25 @@ def _relevant(
 def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], aligned: Alignment) -> Pairs:
     """For each missing call, by position, the closest call of the same tool.
 
-    A call that changed rows is preferred to a refused one: it did the harm. A failed attempt that is closer
-    to a later right call was an attempt at that one.
+    A call that changed rows is preferred to a refused one: it did the harm.
     """
     pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
-    names = {want.name for want in missing.values()}
-    # Surplus calls have no bound.
-    free = [(False, (math.inf, 0.0), call) for call in surplus]
-    free += [(True, _nearest_later(call, aligned), call) for call in aligned.attempts if call.name in names]
+    free = [*surplus, *aligned.attempts]
     for place, want in missing.items():
-        ranked = [
-            (is_attempt, far, number)
-            for number, (is_attempt, bound, call) in enumerate(free)
-            if call.name == want.name and (far := distance(want.arguments, call.arguments)) < bound
-        ]
-        if ranked:
-            pairs[place] = want, free.pop(min(ranked)[-1])[-1]
+        fitting = [call for call in free if call.name == want.name and _may_stand_for(call, want, aligned)]
+        if fitting:
+            made = min(fitting, key=lambda call: (not call.changes, distance(want.arguments, call.arguments)))
+            pairs[place] = want, made
+            free = [call for call in free if call is not made]
     return pairs
 
 
-def _nearest_later(attempt: ToolCall, aligned: Alignment) -> tuple[float, float]:
-    """The distance of an attempt to the nearest right call after it."""
-    return min(
-        (
-            distance(call.arguments, attempt.arguments)
-            for _, call in aligned.matched
-            if call.name == attempt.name and call.index > attempt.index and isinstance(call.arguments, dict)
-        ),
-        default=(math.inf, 0.0),
+def _may_stand_for(call: ToolCall, want: ExpectedCall, aligned: Alignment) -> bool:
+    """False for a failed attempt that is closer to a right call after it: it was an attempt at that one."""
+    return bool(call.changes) or all(
+        distance(want.arguments, call.arguments) < distance(right.arguments, call.arguments)
+        for _, right in aligned.matched
+        if right.name == call.name and right.index > call.index and isinstance(right.arguments, dict)
     )
 
 
@@ -181,19 +313,18 @@ def _line(call: ExpectedCall | ToolCall) -> str:
 
 
 def _differences(differences: Sequence[Mapping[str, Any]]) -> str:
-    lines = [_difference(each) for each in differences[:SHOWN_ARGUMENTS]]
+    lines = []
+    for difference in differences[:SHOWN_ARGUMENTS]:
+        name = difference["argument"]
+        expected, got = (json_text(difference.get(side), LONGEST_JSON) for side in ("expected", "got"))
+        if name is None:
+            lines.append(f"the arguments are no JSON object: {got}")
+        elif "got" not in difference:
+            lines.append(f"{name} is missing, expected {expected}")
+        elif "expected" not in difference:
+            lines.append(f"{name} was not expected, got {got}")
+        else:
+            lines.append(f"{name}: expected {expected}, got {got}")
     if len(differences) > SHOWN_ARGUMENTS:
         lines.append(f"and {len(differences) - SHOWN_ARGUMENTS} more")
     return "; ".join(lines)
-
-
-def _difference(difference: Mapping[str, Any]) -> str:
-    name = difference["argument"]
-    expected, got = (json_text(difference.get(side), LONGEST_JSON) for side in ("expected", "got"))
-    if name is None:
-        return f"the arguments are no JSON object: {got}"
-    if "got" not in difference:
-        return f"{name} is missing, expected {expected}"
-    if "expected" not in difference:
-        return f"{name} was not expected, got {got}"
-    return f"{name}: expected {expected}, got {got}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from reward_kit.agent.base.text import cut, json_text
 
@@ -19,12 +18,11 @@ LEAD = 40
 """Characters that are shown of the common beginning of two long texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowDifference:
+class RowDifference(TypedDict):
     """One value that differs, or a whole row (``column`` is None) that is missing or unexpected.
 
     Of a whole row ``expected`` and ``got`` hold the values by column; the side without the row is None.
-    ``key`` is None if the table has no key.
+    ``key`` is None if the table has no key. Long texts are cut, around the place where they begin to differ.
     """
 
     table: str
@@ -33,18 +31,9 @@ class RowDifference:
     expected: Any
     got: Any
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; long texts are cut, around the place where they begin to differ."""
-        expected, got = _shortened(self.expected, self.got)
-        return {**asdict(self), "expected": expected, "got": got}
-
-    def line(self) -> str:
-        """See ``row_line``."""
-        return row_line(self.to_json())
-
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """The JSON of a row difference as a line: ``orders #W1 status: expected "paid", got "open"``."""
+    """A row difference as a line: ``orders #W1 status: expected "paid", got "open"``."""
     name, key = str(row.get("table")), row.get("key")
     if isinstance(key, dict) and key:
         values = list(key.values())
@@ -90,12 +79,12 @@ def _of_row(want: RowChange | None, have: RowChange | None) -> Iterator[RowDiffe
     )
     if expected is None or got is None:
         if expected != got:
-            yield RowDifference(table, key, None, expected, got)
+            yield _difference(table, key, None, expected, got)
         return
     for column in wanted.get("after", {}) | made.get("after", {}):
         one, other = expected.get(column), got.get(column)
         if repr(one) != repr(other):  # 1, 1.0 and true differ
-            yield RowDifference(table, key, column, one, other)
+            yield _difference(table, key, column, one, other)
 
 
 def _without_keys(actual: Iterable[RowChange], expected: Iterable[RowChange]) -> Iterator[RowDifference]:
@@ -103,25 +92,26 @@ def _without_keys(actual: Iterable[RowChange], expected: Iterable[RowChange]) ->
     want = Counter(change for change in expected if change.key is None)
     for change in (want - have).elements():
         plain = change.to_json()
-        yield RowDifference(change.table, None, None, plain.get("after"), plain.get("before"))
+        yield _difference(change.table, None, None, plain.get("after"), plain.get("before"))
     for change in (have - want).elements():
         plain = change.to_json()
-        yield RowDifference(change.table, None, None, plain.get("before"), plain.get("after"))
+        yield _difference(change.table, None, None, plain.get("before"), plain.get("after"))
 
 
-def _shortened(expected: Any, got: Any) -> tuple[Any, Any]:
-    if not isinstance(expected, str) or not isinstance(got, str):
-        return _cut_values(expected), _cut_values(got)
-    begin = 0
-    if max(len(expected), len(got)) > LONGEST_VALUE:
+def _difference(
+    table: str, key: Mapping[str, Any] | None, column: str | None, expected: Any, got: Any
+) -> RowDifference:
+    start = 0
+    if isinstance(expected, str) and isinstance(got, str) and max(len(expected), len(got)) > LONGEST_VALUE:
         pairs = enumerate(zip(expected, got, strict=False))
         same = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(got)))
-        begin = max(0, same - LEAD)
-    lead = "…" if begin else ""
-    return lead + cut(expected[begin:], LONGEST_VALUE), lead + cut(got[begin:], LONGEST_VALUE)
+        start = max(0, same - LEAD)
+    return RowDifference(
+        table=table, key=key, column=column, expected=_cut(expected, start), got=_cut(got, start)
+    )
 
 
-def _cut_values(value: Any) -> Any:
+def _cut(value: Any, start: int = 0) -> Any:
     if isinstance(value, dict):
-        return {name: _cut_values(inner) for name, inner in value.items()}
-    return cut(value, LONGEST_VALUE) if isinstance(value, str) else value
+        return {name: _cut(inner) for name, inner in value.items()}
+    return cut(f"{'…' if start else ''}{value[start:]}", LONGEST_VALUE) if isinstance(value, str) else value

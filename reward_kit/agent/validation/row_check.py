@@ -1,4 +1,4 @@
-"""Playing a row without a model: its gold actions earn the reward, and doing nothing does not."""
+"""Check a row without a model: its gold actions earn the reward, and doing nothing does not."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.base.text import one_line
+from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold, replay_gold_calls
 from reward_kit.agent.rollout.rollout import RolloutStopped
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.bundle import Task
@@ -32,28 +32,43 @@ _FAULTY = NOT_DONE | {"unknown_tool"}
 _IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
 
 
-async def played_verdicts(task: Task, base: Database) -> list[Verdict]:
-    """The findings about a row, from playing its gold actions and from doing nothing."""
+async def row_verdicts(task: Task, base: Database, untouched: Database) -> list[Verdict]:
+    """The findings about a row. ``untouched`` is a fork of ``base`` that rewards only read."""
+    fault = _goal_fault(task, untouched)
+    if fault is not None:
+        return [("error", fault)]
     if task.row.actions is None:
-        return [("ok", "no gold actions to replay"), _idle_verdict(task, await _play(task, base, None))]
+        return [("ok", "no gold actions to replay"), _idle_verdict(task, await _idle(task, untouched, None))]
     late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
     replay = await replay_gold_calls(task, base, seed=0, now=late)
     with replay.database as gold_database:
         changed = bool(gold_database.changes())
-        idle = await _play(task, base, gold_database)
-        gold = await _play(task, base, gold_database, GoldAgent())
+        idle = await _idle(task, untouched, gold_database)
+        gold = await _gold(task, base, gold_database)
         more: list[Verdict] = []
         if late is not None and not gold.reached and not gold.error:
             gold, more = await _in_time(task, base, gold, gold_database)
         if task.row.outputs and gold.is_sound and changed:
-            silent = await _play(task, base, gold_database, GoldAgent(), is_silent=True)
+            silent = await _gold(task, base, gold_database, is_silent=True)
             if silent.reached:
                 more.append(("warning", f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"))
     return [
-        *_gold_verdicts(task, gold, replay.calls),
+        *_call_verdicts(task, gold, replay.calls),
+        *_gold_verdicts(gold, replay.calls),
         *more,
         _idle_verdict(task, idle, gold, changed=changed),
     ]
+
+
+def _goal_fault(task: Task, database: Database) -> str | None:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        if task.row.end_goal_sql is not None:
+            database.read_only().execute(task.row.end_goal_sql).scalar()
+    except (DatabaseError, SQLAlchemyError) as error:
+        return f"end_goal_sql does not run: {str(error).partition(chr(10))[0]}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +91,38 @@ class _Played:
         return self.reached and not self.error and not statuses & _FAULTY
 
 
-async def _play(
-    task: Task,
-    base: Database,
-    gold_database: Database | None,
-    agent: GoldAgent | None = None,
-    *,
-    is_silent: bool = False,
-) -> _Played:
-    """Judge a rollout of ``agent``, or of one that does nothing; ``is_silent`` leaves out its outputs."""
+async def _idle(task: Task, untouched: Database, gold_database: Database | None) -> _Played:
+    """Judge a rollout in which nothing is done."""
+    episode = Episode(task, database=untouched)
+    episode.reply("…")
+    return await _judged(episode, gold_database)
+
+
+async def _gold(task: Task, base: Database, gold_database: Database, *, is_silent: bool = False) -> _Played:
+    """Judge a rollout of the gold agent, whose outputs are not said if it ``is_silent``."""
+    agent = GoldAgent()
+    fault: str | None = None
     with Episode(task, base=base) as episode:
-        fault: str | None = None
-        reply = "…"
+        agent.episode = episode
         try:
-            if agent is not None:
-                agent.episode = episode
-                said = await agent.respond(episode.rollout)
-                reply = reply if is_silent else said
-            episode.reply(reply)
-            episode.stop("agent_done")
+            outputs = await agent.respond(episode.rollout)
+            episode.reply("…" if is_silent else outputs)
         except RolloutStopped:
             fault = episode.stop_detail if episode.stop_reason == "agent_error" else None
         except BundleError as error:  # a reference to a result that is not there
             episode.stop("agent_error")
             fault = str(error)
         await episode.settle()
-        result, not_judged = await episode.judged(gold_database)
-    reward, reason = (None, None) if result is None else (float(result.score), result.reason)
-    return _Played(reward, reason, fault or not_judged, agent.made if agent else {})
+        played = await _judged(episode, gold_database)
+    return _Played(played.reward, played.reason, fault or played.error, agent.made)
+
+
+async def _judged(episode: Episode, gold_database: Database | None) -> _Played:
+    episode.stop("agent_done")
+    result, error = await episode.judged(gold_database)
+    return (
+        _Played(None, None, error) if result is None else _Played(float(result.score), result.reason, error)
+    )
 
 
 async def _in_time(
@@ -119,14 +138,14 @@ async def _in_time(
         await replay_gold(task, base, seed=0) as gold_database,
         await replay_gold(task, base, seed=0, now=later) as later_database,
     ):
-        gold = await _play(task, base, gold_database, GoldAgent())
+        gold = await _gold(task, base, gold_database)
         if not gold.reached:
             return late, []
         done = gold_database.changes()
         hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
         level: Level = "error"
         text = f"write the time{_named(hourly)}, which is another when an agent does the same"
-        if (await _play(task, base, later_database, GoldAgent())).reached:
+        if (await _gold(task, base, later_database)).reached:
             level, columns = "warning", _named(daily - hourly or daily)
             text = f"write the day{columns}: agents fail that do the same after midnight"
     remedy = "give the row a `now`, or leave it out of what the reward compares"
@@ -142,54 +161,51 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
     known = {change.row_identity(): change.after or {} for change in others}
     found: set[str] = set()
     for change in set(changes) - set(others):
-        other = known.get(change.row_identity())
-        if other is None or change.after is None:
+        other, after = known.get(change.row_identity()), change.after
+        if other is None or after is None:
             found.add(change.table)
-            continue
-        found |= {
-            f"{change.table}.{name}" for name, value in change.after.items() if other.get(name) != value
-        }
+        else:
+            found |= {f"{change.table}.{name}" for name in after if other.get(name) != after[name]}
     return found
 
 
-def _gold_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> list[Verdict]:
-    """The findings about the gold actions: played by the gold agent, and ``replayed`` for gold_db."""
-    verdicts: list[Verdict] = []
+def _call_verdicts(task: Task, gold: _Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+    """The findings about the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
+    refused = []
     for number, call in gold.calls.items():
         raised = replayed[number].raised
         text = f"gold action {number} ({call.name})"
         if call.status == "failed" and raised:
-            text += f" raised {one_line(raised)}; a tool that refuses a call raises ToolError"
+            yield "error", f"{text} raised {one_line(raised)}; a tool that refuses a call raises ToolError"
         elif call.status == "ok" and raised and "rollout" in task.registry.tools[call.name].injected:
-            text += f" is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            fault = f"is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            yield "error", f"{text} {fault}"
         elif call.status in _FAULTY:
-            text += f" answered {one_line(repr(call.content))}"
-        else:
-            continue
-        verdicts.append(("error", text))
-    refused = {number: call for number, call in gold.calls.items() if call.status == "refused"}
+            yield "error", f"{text} answered {one_line(repr(call.content))}"
+        elif call.status == "refused":
+            refused.append(f"{text} with {one_line(repr(call.content))}")
     if refused:
-        number, first = next(iter(refused.items()))
-        answer = f", gold action {number} ({first.name}) with {one_line(repr(first.content))}"
-        verdicts.append(("ok", f"{len(refused)} of the gold actions refused by their tool{answer}"))
+        yield "ok", f"{len(refused)} of the gold actions refused by their tool, {refused[0]}"
+
+
+def _gold_verdicts(gold: _Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+    """The findings about the reward of the gold actions."""
     if gold.error:
-        verdicts.append(("error", f"the gold actions cannot be judged: {one_line(gold.error)}"))
+        yield "error", f"the gold actions cannot be judged: {one_line(gold.error)}"
     elif not gold.reached:
         why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
-        verdicts.append(("error", f"the gold actions give reward {gold.reward:g}, not 1{why}"))
+        yield "error", f"the gold actions give reward {gold.reward:g}, not 1{why}"
         for number, call in gold.calls.items():
-            tool = task.registry.tools.get(call.name)
-            if call.changes and tool is not None and tool.terminal:
+            if call.changes and replayed[number].status == "skipped":
                 tables = ", ".join(sorted({change["table"] for change in call.changes}))
                 text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
                 text += "terminal tools are not run there; let another tool write, or leave it out of what "
-                verdicts.append(("error", f"{text}the reward compares"))
+                yield "error", f"{text}the reward compares"
     elif gold.is_sound:
-        plural = "action gives" if len(gold.calls) == 1 else "actions give"
-        verdicts.append(("ok", f"{len(gold.calls)} gold {plural} reward {gold.reward:g}"))
+        gives = "gives" if len(gold.calls) == 1 else "give"
+        yield "ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}"
     if gold.reward is not None and round(gold.reward, 6) > 1:
-        verdicts.append(("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"))
-    return verdicts
+        yield "warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"
 
 
 def _idle_verdict(
