@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import call_line, count, estimate, from_here, one_line, score
+from reward_kit.agent.base.text import count, estimate, from_here, one_line, score
 from reward_kit.agent.reports.facts import (
     INTERVALS,
     LEADERBOARD,
@@ -21,8 +21,8 @@ from reward_kit.agent.reports.facts import (
     tool_faults,
     what_went_wrong,
 )
+from reward_kit.agent.reports.rollout_facts import failure_facts
 from reward_kit.agent.reports.tables import fact_lines, markdown_table_lines, table_lines
-from reward_kit.agent.scoring.failures.row_differences import row_line
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.errors import StorageError
 
@@ -128,14 +128,12 @@ def _failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterato
     failure: dict[str, Any] = {}
     with suppress(StorageError):  # shared without its trajectories: the outcome says enough
         failure = result.record(outcome).failure or {}
-    for name in ("expected", "made"):
-        call = failure.get(name)
-        if call:
-            yield f"  {name}", one_line(call_line(call["name"], call["arguments"]), LONGEST_LINE)
-    rows = failure.get("rows")
-    if rows:
-        more = len(rows) - 1 + int(failure.get("more_rows") or 0)
-        yield "  data", one_line(row_line(rows[0]), LONGEST_LINE) + (f" (and {more} more)" if more else "")
+    facts = list(failure_facts(failure))
+    data = [text for name, text in facts if name == "data"]
+    yield from ((f"  {name}", one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
+    if data:
+        more = f" (and {len(data) - 1} more)" if len(data) > 1 else ""
+        yield "  data", one_line(data[0], LONGEST_LINE) + more
     for one in result.explanations.usable if result.explanations is not None else ():
         if one.rollout == outcome.id:
             yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

@@ -20,8 +20,8 @@ from planned_agent import evaluate, rows_of
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.pages.evaluation_page import CHOICES
-from reward_kit.agent.pages.rendering import render, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, pretty, rollout_values
+from reward_kit.agent.pages.rendering import pretty, render, rollout_address
+from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.pages.site import Site
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
