@@ -54,7 +54,7 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _settings(comparison)
     yield ""
     yield from _left_out(comparison)
-    rows = [("", "A", "B", "B - A", INTERVAL)]
+    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", INTERVAL)]
     for name, (measure,) in _table([comparison]).items():
         if measure is not None:
             rows.append((name, *_cells(measure, len(comparison.rows))))
