@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.option_values import OTHER_NAMES
-from reward_kit.agent.base.printing import warn
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
+from reward_kit.cli_commands.printing import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reward_kit.agent.base.text import (
-    count,
-    duration,
-    estimate,
-    json_text,
-    money,
-)
+from reward_kit.agent.base.text import count, json_text
+from reward_kit.agent.reports.numbers import duration, estimate, money
 
 if TYPE_CHECKING:
     from reward_kit.agent.records.outcome import RolloutOutcome

@@ -5,24 +5,22 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import (
-    NOTHING,
-    count,
-    dollars,
-    duration,
-    estimate,
-    from_here,
-    mean_money,
-    money,
-    one_line,
-    score,
-    tallied,
-    tokens,
-)
+from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.comparison.measures import MIN_ROWS
 from reward_kit.agent.comparison.row_pairs import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
+from reward_kit.agent.reports.numbers import (
+    NOTHING,
+    dollars,
+    duration,
+    estimate,
+    mean_money,
+    money,
+    score,
+    tallied,
+    tokens,
+)
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import UsageError

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import count, estimate, from_here, one_line, score
+from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.facts import (
     INTERVALS,
     LEADERBOARD,
@@ -21,6 +21,7 @@ from reward_kit.agent.reports.facts import (
     tool_faults,
     what_went_wrong,
 )
+from reward_kit.agent.reports.numbers import estimate, score
 from reward_kit.agent.reports.rollout_facts import failure_facts
 from reward_kit.agent.reports.tables import fact_lines, markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks

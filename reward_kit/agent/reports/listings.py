@@ -6,9 +6,10 @@ import json
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from reward_kit.agent.base.text import NOTHING, count, estimate, money, one_line, score
+from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.records.evaluation_file import reading, stored_files
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
+from reward_kit.agent.reports.numbers import NOTHING, estimate, money, score
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.storage.outcome_rows import read_outcomes

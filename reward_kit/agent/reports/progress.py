@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import count, duration, money, score, tamed, tokens
+from reward_kit.agent.base.text import count, tamed
+from reward_kit.agent.reports.numbers import duration, money, score, tokens
 
 if TYPE_CHECKING:
     from typing import TextIO

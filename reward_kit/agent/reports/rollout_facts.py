@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import shown_text
-from reward_kit.agent.base.text import call_line, count, duration_with_waiting, money, tokens
+from reward_kit.agent.base.text import call_line, count
 from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.reports.numbers import duration_with_waiting, money, tokens
 from reward_kit.agent.scoring.failures.row_differences import row_line
 
 if TYPE_CHECKING:

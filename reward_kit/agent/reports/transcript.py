@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import duration, json_text
+from reward_kit.agent.base.text import json_text
+from reward_kit.agent.reports.numbers import duration
 from reward_kit.agent.reports.rollout_facts import conversation, end_facts, failure_facts, player_facts
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import pytest
 from flight_bundle import GOLD, Bundle, flight_bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.base.text import duration, money, tokens
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.reports.console import report_lines
+from reward_kit.agent.reports.numbers import duration, money, tokens
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.runner.progress import Tally
