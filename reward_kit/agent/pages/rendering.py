@@ -72,16 +72,12 @@ def is_long(text: str) -> bool:
 
 
 def pretty(text: str) -> str:
-    """JSON with a line for each value, if the text is long and nothing is lost; else the text."""
-    if len(text) <= BEGINNING:
-        return text
+    """JSON with a line for each value, if the text is long; else the text."""
     try:
-        value = json.loads(text)
-        forms = (json.dumps(value), json.dumps(value, ensure_ascii=False))
-        compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        value = json.loads(text) if len(text) > BEGINNING else None
     except (ValueError, RecursionError):
         return text
-    return readable(value) if isinstance(value, dict | list) and text in (*forms, compact) else text
+    return readable(value) if isinstance(value, dict | list) else text
 
 
 def readable(value: Any) -> str:
