@@ -25,7 +25,7 @@ from reward_kit.agent.reports.numbers import (
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.results import EvaluationResult
@@ -96,11 +96,11 @@ def what_went_wrong(row: RowResult) -> str:
     return ", ".join(filter(None, parts))
 
 
-def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str | None:
-    """A caption for the ``shown`` columns that are means; None if no row has several rollouts."""
+def means_line(rows: Sequence[RowResult]) -> str | None:
+    """A caption for the columns that are means; None if no row has several rollouts."""
     if all(len(row.outcomes) <= 1 for row in rows):
         return None
-    return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
+    return f"{', '.join(MEANS)}: means of a row's rollouts"
 
 
 def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
