@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.cli_commands.printing import say, warn
+from reward_kit.agent.base.printing import say, warn
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 

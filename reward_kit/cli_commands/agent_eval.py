@@ -12,11 +12,11 @@ import click
 from click.core import ParameterSource
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import reserved_output, say, warn
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import count
 from reward_kit.agent.config import DEFAULTS, EvaluationConfig
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
-from reward_kit.cli_commands.printing import reserved_output, say, warn
 from reward_kit.cli_commands.report_output import print_result, write_asked
 from reward_kit.errors import BundleError, RewardKitError
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.cli_commands.printing import print_lines, terminal_width
+from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
 
 DONE, WORSE = 0, 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.cli_commands.runs_option import runs_option
 from reward_kit.errors import RewardKitError
 

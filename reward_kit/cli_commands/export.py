@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target
+from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.printing import print_lines
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:

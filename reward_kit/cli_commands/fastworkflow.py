@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.agents.fastworkflow.home import DEFAULT_WORKFLOW, HOME_VARIABLE, FastWorkflowHome
-from reward_kit.cli_commands.printing import say, warn
+from reward_kit.agent.base.printing import say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

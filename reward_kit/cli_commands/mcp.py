@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from reward_kit.agent.base.network import LOOPBACK, listen
-from reward_kit.cli_commands.printing import reserved_output, say
+from reward_kit.agent.base.printing import reserved_output, say
 from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:

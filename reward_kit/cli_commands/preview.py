@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from reward_kit.agent.base.places import fault_line
-from reward_kit.cli_commands.printing import say
+from reward_kit.agent.base.printing import say
 from reward_kit.compat.evaluation import create_evaluation, preview_evaluation
 from reward_kit.compat.evaluation_inputs import Sample, samples_from_hugging_face, samples_from_jsonl
 from reward_kit.errors import RewardKitError

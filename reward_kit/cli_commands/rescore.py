@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import say, warn
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.numbers import score
-from reward_kit.cli_commands.printing import say, warn
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:

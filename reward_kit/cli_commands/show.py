@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.cli_commands.printing import print_lines, terminal_width
 from reward_kit.cli_commands.runs_option import runs_option
 from reward_kit.errors import StorageError, UsageError
 
