@@ -63,23 +63,13 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from reward_kit import __version__
-
-        say(f"{NAME} {__version__}")
-        context.exit()
-
-
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log what the package does, on stderr.")
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version."
-)
+@click.version_option(package_name=NAME, prog_name=NAME, message="%(prog)s %(version)s", help="Version.")
 @click.pass_context
 def cli(context: click.Context, verbose: bool) -> None:
     """Evaluate tool-using agents on task bundles.

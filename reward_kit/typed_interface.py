@@ -8,7 +8,6 @@ import itertools
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, overload
 
 from pydantic import Strict, TypeAdapter, ValidationError
@@ -69,40 +68,42 @@ def reward_function(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", type(function).__name__)
-        parameters = inspect.signature(function).parameters.values()
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        signature = inspect.signature(function)
+        if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
             raise ValueError(
                 f"Function '{name}' must accept **kwargs parameter. "
                 "Please add '**kwargs' to the function signature."
             )
-        coerced = _message_arguments(function, mode)
+        coerced = _message_arguments(signature, function, mode)
         provided = {kind: list(wrappers) for kind, wrappers in (resources or {}).items()}
         for service in itertools.chain.from_iterable(provided.values()):
             service.setup()
 
-        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-            for argument in coerced:
-                args = argument.coerce(args, kwargs)
+        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
             if provided:
                 kwargs["resources"] = {
                     kind: [wrapper.get_client() for wrapper in wrappers]
                     for kind, wrappers in provided.items()
                 }
-            return args
+            given = signature.bind_partial(*args, **kwargs)
+            for argument, to_messages in coerced.items():
+                if argument in given.arguments:
+                    given.arguments[argument] = to_messages(given.arguments[argument])
+            return given
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                args = prepare(args, kwargs)
-                return _checked(await function(*args, **kwargs), mode, name)
+                given = bound(args, kwargs)
+                return _checked(await function(*given.args, **given.kwargs), mode, name)
 
         else:
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                args = prepare(args, kwargs)
-                return _checked(function(*args, **kwargs), mode, name)
+                given = bound(args, kwargs)
+                return _checked(function(*given.args, **given.kwargs), mode, name)
 
         wrapper.__dict__.update(
             _reward_function_id=id,
@@ -134,54 +135,36 @@ def _checked(result: Any, mode: str, name: str) -> Any:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _MessageArgument:
-    """A parameter annotated as messages; ``fault`` begins the message of a validation error."""
-
-    name: str
-    position: int
-    adapter: TypeAdapter[Any]
-    fault: str
-    may_be_none: bool
-
-    def coerce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return ``args`` with this argument as messages; a keyword argument is replaced in ``kwargs``."""
-        if self.name in kwargs:
-            kwargs[self.name] = self._messages(kwargs[self.name])
-        elif self.position < len(args):
-            value = self._messages(args[self.position])
-            return (*args[: self.position], value, *args[self.position + 1 :])
-        return args
-
-    def _messages(self, value: Any) -> Any:
-        if value is None and self.may_be_none:
-            return None
-        try:
-            return self.adapter.validate_python(value)
-        except ValidationError as error:
-            raise ValueError(f"{self.fault}: {error}") from None
-
-
-def _message_arguments(function: Callable[..., Any], mode: str) -> list[_MessageArgument]:
-    """Find the parameters of ``function`` that are annotated as messages.
+def _message_arguments(
+    signature: inspect.Signature, function: Callable[..., Any], mode: str
+) -> dict[str, Callable[[Any], Any]]:
+    """The parameters that are annotated as messages, with the function that makes messages of a value.
 
     These are ``messages`` (``rollouts_messages``, a list of lists, in batch mode) and ``ground_truth``. Any
     other annotation than a list of ``Message``, optional or not, leaves the argument as the caller gave it.
     """
-    depths = {"rollouts_messages" if mode == "batch" else "messages": 2 if mode == "batch" else 1}
+    depths = {"rollouts_messages": 2} if mode == "batch" else {"messages": 1}
     depths["ground_truth"] = 1
-    found = []
-    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
-        name, depth = parameter.name, depths.get(parameter.name)
-        hint = None if depth is None else _resolved(parameter.annotation, function)
-        inner = _without_none(hint)
-        if depth is None or not _is_messages(inner, depth):
+    found: dict[str, Callable[[Any], Any]] = {}
+    for name, depth in depths.items():
+        if name not in signature.parameters:
             continue
-        is_truth = name == "ground_truth"
-        fault = f"Input '{name}' failed Pydantic validation{' for List[Message]' if is_truth else ''}"
-        may_be_none = is_truth or inner is not hint
-        found.append(_MessageArgument(name, position, _adapter(depth), fault, may_be_none))
+        hint = _resolved(signature.parameters[name].annotation, function)
+        inner = _without_none(hint)
+        if _is_messages(inner, depth):
+            may_be_none = name == "ground_truth" or inner is not hint
+            found[name] = functools.partial(_to_messages, name, _adapter(depth), may_be_none)
     return found
+
+
+def _to_messages(name: str, adapter: TypeAdapter[Any], may_be_none: bool, value: Any) -> Any:
+    if value is None and may_be_none:
+        return None
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        wanted = " for List[Message]" if name == "ground_truth" else ""
+        raise ValueError(f"Input '{name}' failed Pydantic validation{wanted}: {error}") from None
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -25,12 +26,11 @@ DONE, WORSE = 0, 1
 @click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the interval of Pass^1 is below zero.")
 def compare(
     evaluations: tuple[str, ...],
-    output_dir: str,
     baseline: str | None,
     json_path: str | None,
     markdown: bool,
-    changed_rows: bool,
     fail_if_worse: bool,
+    **options: Any,
 ) -> int:
     """Compare evaluations, row by row: which is better, and is it noise?
 
@@ -49,9 +49,9 @@ def compare(
         raise click.UsageError("Name the evaluations to compare: two or more.")
     to_stderr = json_path == TO_OUTPUT
     if len(named) == 2:
-        several = [compare_two(*named, output_dir=output_dir, changed_rows=changed_rows)]
+        several = [compare_two(*named, **options)]
     else:
-        found = compare_with(named[0], named[1:], output_dir=output_dir, changed_rows=changed_rows)
+        found = compare_with(named[0], named[1:], **options)
         several = [*found.comparisons]
     if len(several) == 1:
         plain, lines = several[0].to_json(), comparison_lines(several[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
-from reward_kit.agent.base.printing import say
-from reward_kit.agent.base.text import count, from_here, tallied
+from reward_kit.agent.base.printing import print_lines, say
+from reward_kit.agent.base.text import count, from_here
+from reward_kit.agent.reports.numbers import tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -19,32 +21,25 @@ if TYPE_CHECKING:
 
 def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     """Print the report, or with ``--quiet`` the scores; raises ``StorageError`` if the output fails."""
-    from reward_kit.agent.reports.console import print_report
-    from reward_kit.agent.reports.tables import plain_console
+    from reward_kit.agent.reports.console import report_lines
+    from reward_kit.agent.reports.facts import scores_line
 
-    stream: Any = sys.stderr if config.json == TO_OUTPUT else sys.stdout
+    to_stderr = config.json == TO_OUTPUT
+    width = shutil.get_terminal_size().columns
     try:
-        if config.quiet:
-            _print_scores(result, stream)
-        else:
-            # a stream that cannot encode a character shows a substitute instead of failing now
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")
-            print_report(result, plain_console(stream))
-            if result.agreement is not None:
-                say("\n" + "\n".join(result.agreement.lines()), file=stream)
-        stream.flush()
+        print_lines([scores_line(result)] if config.quiet else report_lines(result, width), err=to_stderr)
+        (sys.stderr if to_stderr else sys.stdout).flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         fault = f"the report cannot be printed: {error.strerror or error}"
         raise StorageError(fault, remedy=_where_results_are(result)) from error
+    if config.quiet:
+        _print_troubles(result)
 
 
-def _print_scores(result: EvaluationResult, stream: Any) -> None:
-    from reward_kit.agent.reports.facts import scores_line
-
-    say(scores_line(result), file=stream)
+def _print_troubles(result: EvaluationResult) -> None:
+    """Print a line on rollouts that were not judged, and one on missing explanations."""
     if result.unjudged:
         example = next(outcome for outcome in result.outcomes if not outcome.judged)
         number = f"{result.unjudged.total()} of {count(result.planned, 'rollout')} not judged"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import say, warn
-from reward_kit.agent.base.text import count, from_here, one_line, score
+from reward_kit.agent.base.text import count, from_here, one_line
+from reward_kit.agent.reports.numbers import score
 from reward_kit.cli_commands.runs_option import runs_option
 
 if TYPE_CHECKING:
@@ -40,15 +41,7 @@ DONE, INCOMPLETE = 0, 1
     metavar="SECONDS",
     help="Time for one reward. Default: 300.",
 )
-def rescore(
-    evaluation: str,
-    output_dir: str,
-    dataset: str | None,
-    task_dir: str | None,
-    eval_id: str | None,
-    json_path: str | None,
-    timeout: float | None,
-) -> int:
+def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     """Judge a finished evaluation again by a changed reward.
 
     EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
@@ -57,22 +50,12 @@ def rescore(
     The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
     from reward_kit.agent.base.strict_json import readable_json
-    from reward_kit.agent.rescoring.judging import REWARD_TIMEOUT
     from reward_kit.agent.rescoring.rescore import rescore as judge_again
     from reward_kit.agent.runner.signals import run_in_loop
 
     check_target("--json", json_path)
-    done = run_in_loop(
-        judge_again(
-            evaluation,
-            output_dir,
-            dataset=dataset,
-            task_dir=task_dir,
-            eval_id=eval_id,
-            timeout=REWARD_TIMEOUT if timeout is None else timeout,
-            warn=warn,
-        )
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    done = run_in_loop(judge_again(evaluation, **given, warn=warn))
     for line in _report_lines(done):
         say(line, err=json_path == TO_OUTPUT)
     if json_path is not None:

@@ -31,18 +31,17 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
 
     With --out, the pages of the named evaluations, or of all, are written as files that need no server.
     """
-    from reward_kit.agent.pages.site import INDEX, Site, serve
+    from reward_kit.agent.pages.site import INDEX, serve, write_pages
     from reward_kit.agent.reports.listings import read_evaluations
     from reward_kit.agent.storage.stored_evaluation import load_evaluation
 
     named = [load_evaluation(name, output_dir) for name in evaluations]
     folder = _folder(named, Path(output_dir))
-    site = Site(folder)
     if out is not None:
         named, faults = (named, []) if named else read_evaluations(folder / "evals")
         for fault in faults:
             say(f"left out: {fault}", err=True)
-        number = sum(1 for _ in site.write(named, Path(out)))
+        number = sum(1 for _ in write_pages(folder, named, Path(out)))
         say(f"{count(number, 'page')}, beginning with {from_here(Path(out) / INDEX)}")
         return 0
     if len(named) > 1:
@@ -50,7 +49,7 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     with listen(LOOPBACK, port) as listener:
         start = f"evals/{quote(named[0].eval_id)}.html" if named else ""
         say(f"http://{LOOPBACK}:{listener.getsockname()[1]}/{start} (Ctrl-C ends it)")
-        serve(site, listener)
+        serve(folder, listener)
     return 0
 
 

@@ -96,7 +96,7 @@ def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
     file = f"runs/{outcome.file}"
     shown = command(file)
     assert (shown.code, shown.error) == (0, "")
-    assert shown.out.startswith(f"rollout {outcome.id}: row b, number 2, ")
+    assert shown.out.startswith(f"rollout {outcome.id}: row b, number 2\n")
     assert "ASSISTANT\n  Sorry.\n" in shown.out
     assert shown.out.endswith(f"file: {file}\n")
     for name in (outcome.id, outcome.id[:20], f"roll_{outcome.id}"):

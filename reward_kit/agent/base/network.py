@@ -36,9 +36,8 @@ CONNECTION_LOST = frozenset(
 )
 """Names of the exceptions of aiohttp and httpx for a server that hangs up."""
 
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|d|h|m|s))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 _UNIX_SECONDS = 1e9
 """From here on a bare number is a point in time (2001 and later), not a number of seconds."""
 _UNIX_MILLISECONDS = 1e12
@@ -73,8 +72,9 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 def seconds_until(text: str) -> float | None:
     """Seconds until a reset: ``6m0s``, ``7.66s``, a number, Unix time, an RFC 3339 or HTTP date."""
     text = text.strip()
-    if _DURATION.fullmatch(text):
-        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
     try:
         seconds = float(text)
     except ValueError:
@@ -97,24 +97,12 @@ def _date(text: str) -> float:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on ``host`` and ``port``; raises ``RewardKitError`` if it cannot."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        dual = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=128, dualstack_ipv6=dual)
     except OSError as error:
-        raise _unavailable(host, port, error) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise _unavailable(host, port, error) from error
-    return listener
-
-
-def _unavailable(host: str, port: int, error: OSError) -> RewardKitError:
-    return RewardKitError(
-        f"cannot listen on {host} port {port}: {error.strerror or error}",
-        remedy="Choose another with --port." if host == LOOPBACK else "Choose another with --host or --port.",
-    )
+        why = str(error.strerror or error).partition(" (while")[0]  # what follows repeats the address
+        raise RewardKitError(
+            f"cannot listen on {host} port {port}: {why}",
+            remedy=f"Choose another with {'--port' if host == LOOPBACK else '--host or --port'}.",
+        ) from error

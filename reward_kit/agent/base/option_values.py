@@ -26,17 +26,16 @@ OTHER_NAMES = {
     "model_arg": "model_args",
 }
 """Names of options in other tools and in older flags."""
-_BY_NAME = (
-    "Give it to evaluate() as {name}=, or name it by its import path, module:factory "
-    "(__main__:factory in a notebook or the script itself)."
-)
-_OWN_MODEL = "Give a model of your own as models={{{role!r}: model}}."
 _FOR_OBJECTS = {
-    "--agent": _BY_NAME.format(name="agent"),
-    "--user": _BY_NAME.format(name="user"),
-    "--model": _OWN_MODEL.format(role="agent"),
-    "--sim-model": _OWN_MODEL.format(role="user"),
+    **{
+        f"--{player}": f"Give it to evaluate() as {player}=, or name it by its import path, module:factory "
+        "(__main__:factory in a notebook or the script itself)."
+        for player in ("agent", "user")
+    },
+    "--model": "Give a model of your own as models={'agent': model}.",
+    "--sim-model": "Give a model of your own as models={'user': model}.",
 }
+_WANTED = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
 def unknown_option(name: str, known: Sequence[str]) -> UnknownOptionError:
@@ -78,30 +77,23 @@ def key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> di
 
 def check_value(option: Option, value: Any) -> None:
     """Raise ``UsageError`` for a value of the wrong type or out of range."""
-    flag = option.flag
+    flag, kind = option.flag, option.kind
     if value is None:
         return
-    if option.kind is bool and not (isinstance(value, int) and value in (0, 1)):
-        raise UsageError(f"{flag} takes True or False, not {value!r}")
-    if option.kind in (int, float):
-        _check_number(option, value)
-    elif option.kind is str and not isinstance(value, (str, os.PathLike, tuple)):
-        raise UsageError(f"{flag} takes text, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
-    elif option.kind is str and "\0" in str(value):
-        raise UsageError(f"{flag} contains a NUL character: {value!r}")
-    elif option.choices and value not in option.choices:
+    if not _fits(kind, value):
+        raise UsageError(f"{flag} takes {_WANTED[kind]}, not {value!r}", remedy=_FOR_OBJECTS.get(flag))
+    if option.choices and value not in option.choices:
         raise UsageError(f"{flag} must be one of {', '.join(option.choices)}, not {value!r}")
-
-
-def _check_number(option: Option, value: Any) -> None:
-    flag = option.flag
-    wanted = int if option.kind is int else int | float
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        raise UsageError(
-            f"{flag} takes {'a whole number' if option.kind is int else 'a number'}, not {value!r}"
-        )
-    if value != value or (option.minimum is not None and value < option.minimum):
+    if option.minimum is not None and not value >= option.minimum:  # nan is not more, either
         remedy = f"Omit {flag} for {option.without}." if option.without else None
         raise UsageError(f"{flag} must be at least {option.minimum:g}, not {value}", remedy=remedy)
     if option.maximum is not None and value > option.maximum:
         raise UsageError(f"{flag} must be at most {option.maximum:.15g}, not {value}")
+
+
+def _fits(kind: type, value: Any) -> bool:
+    if kind is bool:
+        return value in (True, False)
+    if kind in (int, float):
+        return isinstance(value, kind | int) and not isinstance(value, bool)
+    return kind is not str or isinstance(value, str | os.PathLike | tuple)

@@ -21,7 +21,6 @@ from reward_kit.agent.reports.listings import (
     group_notes,
     groups_table,
 )
-from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import StorageError
@@ -68,17 +67,16 @@ def evaluations_values(
     }
 
 
-def evaluation_values(stored: StoredEvaluation) -> dict[str, Any]:
-    """The values of ``evaluation.html``; raises ``StorageError`` if the results are damaged."""
-    result = stored_result(stored)
+def evaluation_values(result: StoredEvaluation) -> dict[str, Any]:
+    """The values of ``evaluation.html``."""
     rows = [(row, _kind(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
     came_out = Counter(kind for _, kind, _, _ in rows)
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
     return {
-        "title": stored.eval_id,
+        "title": result.eval_id,
         "root": "../",
-        "stored": stored,
+        "stored": result,
         "headline": title_line(result),
         "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
         "facts": list(facts_of(result)),
@@ -92,8 +90,8 @@ def evaluation_values(stored: StoredEvaluation) -> dict[str, Any]:
         "failed": _failed(result),
         "most": MOST_OF_A_KIND,
         "unfolded": UNFOLDED,
-        "configuration": {name: value for name, value in stored.configuration.items() if value is not None},
-        "refresh": REFRESH if stored.status == "running" else None,
+        "configuration": {name: value for name, value in result.configuration.items() if value is not None},
+        "refresh": REFRESH if result.status == "running" else None,
     }
 
 

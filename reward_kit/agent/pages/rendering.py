@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -9,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reward_kit.agent.base.text import (
-    count,
-    duration,
-    duration_with_waiting,
-    estimate,
-    json_text,
-    money,
-    tokens,
-)
+from reward_kit.agent.base.text import count, json_text
+from reward_kit.agent.reports.numbers import duration, estimate, money
 
 if TYPE_CHECKING:
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -27,7 +21,7 @@ LONG_LINES = 14
 LONG_TEXT = 1600
 """Characters of such a text."""
 BEGINNING = 90
-"""Characters of a folded text that its line shows."""
+"""Characters of a folded text that its line shows, and of JSON that stays in one line."""
 
 
 def render(template: str, **values: Any) -> str:
@@ -45,8 +39,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    filters = (count, duration, duration_with_waiting, estimate, money, tokens)
-    own = (beginning, characters, is_long, moment, rollout_address)
+    filters = (count, duration, estimate, money)
+    own = (beginning, characters, is_long, moment, pretty, readable, rollout_address)
     environment.filters |= {one.__name__: one for one in (*filters, *own)} | {"value": json_text}
     return environment
 
@@ -75,3 +69,17 @@ def characters(text: str) -> str:
 def is_long(text: str) -> bool:
     """Return True for a text that is folded."""
     return len(text) > LONG_TEXT or text.count("\n") >= LONG_LINES
+
+
+def pretty(text: str) -> str:
+    """JSON with a line for each value, if the text is long; else the text."""
+    try:
+        value = json.loads(text) if len(text) > BEGINNING else None
+    except (ValueError, RecursionError):
+        return text
+    return readable(value) if isinstance(value, dict | list) else text
+
+
+def readable(value: Any) -> str:
+    """A value as JSON with a line for each inner value."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)

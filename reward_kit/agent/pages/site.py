@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import UndefinedError
@@ -22,15 +22,13 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from reward_kit.agent.explain.explanation import Explanation
-    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 INDEX = "index.html"
@@ -52,112 +50,82 @@ class Page(NamedTuple):
     status: int = 200
 
 
-class Site:
-    """The pages of the runs folder ``folder``, rendered on demand; nothing outside of it is read."""
+def page_at(folder: Path, address: str) -> Page:
+    """The page at an address such as ``evals/ID.html``, or one that says why there is none.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def page(self, address: str) -> Page:
-        """The page at an address such as ``evals/ID.html``, or one that says why there is none.
-
-        Files may be missing, half written, or forged.
-        """
-        try:
-            return Page(self._html(address))
-        except UsageError as error:
-            return Page(_fault_page(str(error)), 404)
-        except RewardKitError as error:
-            return Page(_fault_page(str(error)), 500)
-        except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
-            return Page(_fault_page(f"The file is damaged: {error!r}"), 500)
-
-    def write(self, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
-        """Write the pages of ``evaluations`` and of their rollouts into ``out``; yields the addresses.
-
-        A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
-        written, or if a stored name would lead out of ``out``.
-        """
-        values = evaluations_values(evaluations, [], self._folder)
-        yield _write(out, INDEX, render("evaluations.html", **values))
-        for stored in evaluations:
-            html = render("evaluation.html", **evaluation_values(stored))
-            yield _write(out, f"evals/{stored.eval_id}.html", html)
-            for outcome in stored.outcomes:
-                address = rollout_address(outcome)
-                yield _write(out, address, self.page(address).html)
-
-    def _html(self, address: str) -> str:
-        if address in ("", INDEX):
-            values = evaluations_values(*read_evaluations(self._folder / "evals"), self._folder)
-            return render("evaluations.html", **values)
-        match = _ADDRESS.fullmatch(address)
-        if match is None or match["folder"] in (".", ".."):
-            raise UsageError("there is no such page")
-        folder, name = match["folder"], match["name"]
-        if folder == "evals":
-            return render("evaluation.html", **evaluation_values(self._evaluation(name)))
-        rollout_id = name.removeprefix("roll_")
-        found = find_rollout(rollout_id, self._folder)
-        if found is None or found.id != rollout_id:
-            raise UsageError(f"there is no rollout {rollout_id!r} of a row {folder!r}")
-        record = load_rollout(found.address)
-        stored = self._evaluation(found.file.stem)
-        values = rollout_values(record, _around(record, stored), _explanation(record, stored))
-        return render("rollout.html", **values)
-
-    def _evaluation(self, name: str) -> StoredEvaluation:
-        """An evaluation as its files are now."""
-        if not NAME.fullmatch(name):  # it may come from a file that somebody else has written
-            raise UsageError(f"{name!r} is no name of an evaluation")
-        path = self._folder / "evals" / f"{name}.db"
-        state = tuple(map(_state, (path, path.with_name(f"{path.name}-wal"), path.with_suffix(".json"))))
-        if state[0] is None:
-            raise UsageError(f"there is no evaluation {name!r}")
-        return _load((path, state))
+    Nothing outside of the runs folder is read; its files may be missing, half written, or forged.
+    """
+    return _page(partial(_html, folder, address))
 
 
-@lru_cache(maxsize=1)
-def _load(version: tuple[Path, object]) -> StoredEvaluation:
-    """The evaluation at a path, in the state of its files; kept for the pages of its rollouts."""
-    return load_evaluation(version[0])
+def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
+    """Write the pages of ``evaluations`` and of their rollouts into ``out``; yields the addresses.
+
+    A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
+    written, or if a stored name would lead out of ``out``.
+    """
+    yield _write(out, INDEX, render("evaluations.html", **evaluations_values(evaluations, [], folder)))
+    for stored in map(stored_result, evaluations):
+        html = render("evaluation.html", **evaluation_values(stored))
+        yield _write(out, f"evals/{stored.eval_id}.html", html)
+        for place, outcome in enumerate(stored.outcomes):
+            page = _page(partial(_rollout_html, stored, place))
+            yield _write(out, rollout_address(outcome), page.html)
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """Time of change and size of a file; None without one."""
+def _page(html: Callable[[], str]) -> Page:
     try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size
+        return Page(html())
+    except RewardKitError as error:
+        text, status = str(error), 404 if isinstance(error, UsageError) else 500
+    except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
+        text, status = f"The file is damaged: {error!r}", 500
+    return Page(render("fault.html", title="Not shown", text=text), status)
 
 
-def _around(record: RolloutRecord, stored: StoredEvaluation) -> Neighbours:
-    """The links of a rollout's page."""
-    outcomes = stored.outcomes
-    place = next((at for at, outcome in enumerate(outcomes) if outcome.id == record.id), None)
-    if place is None:
-        return Neighbours()
+def _html(folder: Path, address: str) -> str:
+    evals = folder / "evals"
+    if address in ("", INDEX):
+        return render("evaluations.html", **evaluations_values(*read_evaluations(evals), folder))
+    match = _ADDRESS.fullmatch(address)
+    if match is None or match["folder"] in (".", ".."):
+        raise UsageError("there is no such page")
+    name = match["name"]
+    if match["folder"] == "evals":
+        if not NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of an evaluation")
+        return render("evaluation.html", **evaluation_values(_stored(evals / f"{name}.db")))
+    rollout_id = name.removeprefix("roll_")
+    found = find_rollout(rollout_id, folder)
+    stored = None if found is None else _stored(found.file)
+    ids = [] if stored is None else [outcome.id for outcome in stored.outcomes]
+    if stored is None or rollout_id not in ids:
+        raise UsageError(f"there is no rollout {rollout_id!r} of a row {match['folder']!r}")
+    return _rollout_html(stored, ids.index(rollout_id))
+
+
+def _stored(file: Path) -> StoredEvaluation:
+    return stored_result(load_evaluation(file))
+
+
+def _rollout_html(stored: StoredEvaluation, place: int) -> str:
+    """The page of the evaluation's outcome at ``place``, with links to the others."""
+    outcomes, own = stored.outcomes, stored.outcomes[place]
     later = outcomes[place + 1 :]
-    return Neighbours(
+    around = Neighbours(
         before=outcomes[place - 1] if place else None,
         after=next(iter(later), None),
         next_failed=next((one for one in later if not one.success), None),
-        of_row=next(row.outcomes for row in stored.rows if row.row_id == record.row_id),
+        of_row=[one for one in outcomes if one.row_id == own.row_id],
     )
+    usable = stored.explanations.usable if stored.explanations is not None else ()
+    explanation = next((one for one in usable if one.rollout == own.id), None)
+    record = load_rollout(stored.path / own.id)
+    return render("rollout.html", **rollout_values(record, around, explanation))
 
 
-def _explanation(record: RolloutRecord, stored: StoredEvaluation) -> Explanation | None:
-    """A model's judgement of the rollout, if there is one."""
-    if "explanations" not in stored.results:
-        return None
-    explained = stored_result(stored).explanations
-    usable = explained.usable if explained is not None else ()
-    return next((one for one in usable if one.rollout == record.id), None)
-
-
-def page_app(site: Site) -> Starlette:
-    """The application that serves ``site``, to requests for this machine's own names alone."""
+def page_app(folder: Path) -> Starlette:
+    """The application that serves a runs folder, to requests for this machine's own names alone."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -165,7 +133,7 @@ def page_app(site: Site) -> Starlette:
     from starlette.routing import Route
 
     def page(request: Request) -> Response:
-        html, status = site.page(request.path_params["address"])
+        html, status = page_at(folder, request.path_params["address"])
         return HTMLResponse(html.encode(errors="replace"), status, HEADERS)
 
     # Without this check another web site could read the pages by DNS rebinding.
@@ -173,16 +141,12 @@ def page_app(site: Site) -> Starlette:
     return Starlette(routes=[Route("/{address:path}", page)], middleware=[names])
 
 
-def serve(site: Site, listener: socket.socket) -> None:
-    """Serve ``site`` until a signal ends it."""
+def serve(folder: Path, listener: socket.socket) -> None:
+    """Serve the pages of a runs folder until a signal ends it."""
     import uvicorn
 
-    config = uvicorn.Config(page_app(site), log_level="warning", ws="none", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(page_app(folder), log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
-
-
-def _fault_page(text: str) -> str:
-    return render("fault.html", title="Not shown", text=text)
 
 
 def _write(out: Path, address: str, html: str) -> str:

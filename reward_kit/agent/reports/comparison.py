@@ -5,24 +5,22 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import (
-    NOTHING,
-    count,
-    dollars,
-    duration,
-    estimate,
-    from_here,
-    mean_money,
-    money,
-    one_line,
-    score,
-    tallied,
-    tokens,
-)
+from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.comparison.compare import CHANGED
 from reward_kit.agent.comparison.measures import MIN_ROWS
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
+from reward_kit.agent.reports.numbers import (
+    NOTHING,
+    dollars,
+    duration,
+    estimate,
+    mean_money,
+    money,
+    score,
+    tallied,
+    tokens,
+)
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import UsageError
@@ -35,16 +33,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase
-WIDTH = 80
-SHOWN_ROWS = 10
-"""Rows that got worse, and rows that got better, that are shown."""
-SHOWN_METRICS = 10
-LONGEST_NAME, SHORTEST_LABEL, LONGEST_LABEL, LONGEST_VALUE = 40, 10, 20, 300
-ONE_DECIMAL, EXPONENT = 100, 1e6
-"""From these sizes on a metric is shown with one decimal, a number with its exponent."""
+SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
+"""Rows that got worse (and better), metrics, and names in a list, that are shown."""
+LONGEST_NAME, LONGEST_LABEL, LONGEST_VALUE = 40, 20, 300
 LEFT = ("", "evaluation", "Pass^1", "verdict", "agent (model)")
 """Columns that are aligned left."""
+INTERVAL = "95 % interval"
 _PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
+_Table = dict[str, "list[Measure | None]"]
 
 
 def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
@@ -55,15 +51,14 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _settings(comparison)
     yield ""
     yield from _left_out(comparison)
-    table = _table([comparison])
-    width = max(SHORTEST_LABEL + 4, *(len(name) for name in table if len(name) <= LONGEST_LABEL))
-    yield f"{'':{width}}{'A':>10}{'B':>10}{'B - A':>11}  95 % interval"
-    for name, (measure,) in table.items():
+    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", INTERVAL)]
+    for name, (measure,) in _table([comparison]).items():
         if measure is not None:
-            yield from _labelled(name, width, _values(measure, len(comparison.rows)))
-    yield from _unjudged(f"{'not judged':{width}}", comparison)
+            rows.append((name, *_cells(measure, len(comparison.rows))))
+    rows += _unjudged("not judged", comparison)
+    yield from table_lines(rows, right=(1, 2, 3))
     yield _PER_ROLLOUT
-    yield from _metric_notes({"B": comparison})
+    yield from _metric_notes([comparison])
     yield ""
     yield from verdict_lines(comparison.success)
     yield from _changed_rows("worse", comparison.worse, "B", comparison.b)
@@ -76,23 +71,24 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     ``columns`` is the width of the terminal (None: unlimited).
     """
     yield from _standing_lines(found.comparisons, columns)
-    others = dict(zip(SIDES[1:], found.comparisons, strict=False))
-    names = {side: one_line(one.b.eval_id, LONGEST_LABEL) for side, one in others.items()}
-    width = max(SHORTEST_LABEL, *map(len, names.values()))
-    labels = {side: f"{side}  {name:{width}} " for side, name in names.items()}
+    others = list(zip(SIDES[1:], found.comparisons, strict=False))
+    labels = [f"{side}  {one_line(each.b.eval_id, LONGEST_LABEL)}" for side, each in others]
+    rows: list[tuple[str, ...]] = []
     for name, measures in _table(found.comparisons).items():
-        yield ""
-        yield from _labelled(name, width + 4, f"{'A':>10}{'this':>10}{'this - A':>11}  95 % interval")
-        for side, measure in zip(others, measures, strict=True):
+        rows += [("",) * 5, (name, "A", "this", "this - A", INTERVAL)]
+        for label, measure in zip(labels, measures, strict=True):
             if measure is not None:
-                yield f"{labels[side]}{_values(measure, len(found.baseline.rows))}"
-    unjudged = [line for side, each in others.items() for line in _unjudged(labels[side], each)]
+                rows.append((label, *_cells(measure, len(found.baseline.rows))))
+    unjudged = [
+        row for label, (_, each) in zip(labels, others, strict=True) for row in _unjudged(label, each)
+    ]
     if unjudged:
-        yield from ["", "not judged", *unjudged]
+        rows += [("",) * 5, ("not judged", *("",) * 4), *unjudged]
+    yield from table_lines(rows, right=(1, 2, 3))
     yield _PER_ROLLOUT
-    yield from _metric_notes(others)
+    yield from _metric_notes(found.comparisons)
     yield ""
-    for side, each in others.items():
+    for side, each in others:
         yield from verdict_lines(each.success, side)
     yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
     yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
@@ -188,18 +184,17 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
 
 
 def _settings(comparison: EvaluationComparison) -> Iterator[str]:
-    """The settings, modules, rows and tools that differ; long values have lines of their own."""
+    """The settings, modules, rows and tools that differ."""
     found = []
     width = max((len(setting.name) for setting in comparison.settings), default=0)
     for setting in comparison.settings:
         a, b = (one_line(value, LONGEST_VALUE) for value in (setting.a, setting.b))
-        line = f"  {setting.name:{width}}  {a} -> {b}"
-        found += [line] if len(line) <= WIDTH else [f"  {setting.name}", f"    A  {a}", f"    B  {b}"]
+        found.append(f"  {setting.name:{width}}  {a} -> {b}")
     modules: dict[str, list[str]] = {}
     for name, (before, now) in comparison.code.items():
         change = "only in B" if before is None else "only in A" if now is None else "changed"
         modules.setdefault(change, []).append(name)
-    found += [_listed(f"  code {change}: ", names) for change, names in modules.items()]
+    found += [f"  code {change}: {_listed(names)}" for change, names in modules.items()]
     changed, tools = comparison.changed, comparison.tools
     if changed:
         fields = one_line(", ".join(comparison.changed_fields), LONGEST_VALUE)
@@ -211,14 +206,9 @@ def _settings(comparison: EvaluationComparison) -> Iterator[str]:
     yield from found
 
 
-def _listed(head: str, names: Sequence[str]) -> str:
-    """As many names as fit into a line after ``head``, at least one."""
-    for shown in range(len(names), 0, -1):
-        left = len(names) - shown
-        line = f"{head}{', '.join(names[:shown])}{f' and {left} more' if left else ''}"
-        if len(line) <= WIDTH:
-            break
-    return line
+def _listed(names: Sequence[str]) -> str:
+    left = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {left} more" if left > 0 else "")
 
 
 def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
@@ -227,7 +217,7 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
     if left_out:
         total = compared + sum(len(ids) for ids in left_out.values())
         lines.append(f"{compared} of {count(total, 'row')} compared; left out:")
-        lines += [_listed(f"  {len(ids)} {reason}: ", ids) for reason, ids in left_out.items()]
+        lines += [f"  {len(ids)} {reason}: {_listed(ids)}" for reason, ids in left_out.items()]
         if CHANGED in left_out:
             lines.append("  (--changed-rows compares those that have changed, too)")
     for side, rows in (
@@ -241,89 +231,67 @@ def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
         yield from [*lines, ""]
 
 
-def _table(comparisons: Sequence[EvaluationComparison]) -> dict[str, list[Measure | None]]:
+def _table(comparisons: Sequence[EvaluationComparison]) -> _Table:
     """By label the measure of each comparison (None: it has none); metrics follow the reward."""
     measures = [{one.name: one for one in each.measures} for each in comparisons]
     metrics = [_shared_metrics(each) for each in comparisons]
     ks = [int(name.removeprefix("Pass^")) for found in measures for name in found if name.startswith("Pass^")]
     shown = {f"Pass^{k}" for k in shown_ks(max(ks))}
-    table: dict[str, list[Measure | None]] = {}
+    table: _Table = {}
     for name in dict.fromkeys(name for found in measures for name in found):
         if name in shown or not name.startswith("Pass^"):
             table[name] = [found.get(name) for found in measures]
         if name == "reward":
-            table |= {label: [found.get(label) for found in metrics] for label in _clearest(metrics)}
+            table |= {
+                f"  {one_line(label, LONGEST_NAME)}": [found.get(label) for found in metrics]
+                for label in _clearest(metrics)
+            }
     return table
 
 
 def _shared_metrics(comparison: EvaluationComparison) -> dict[str, Measure]:
-    """The metrics that can be compared, or whose numbers are too large to, by label."""
-    return {
-        f"  {one_line(metric.name, WIDTH - 2)}": metric
-        for metric in comparison.metrics
-        if metric.difference is not None or metric.a is metric.b is None
-    }
+    return {metric.name: metric for metric in comparison.metrics if metric.difference is not None}
 
 
 def _clearest(metrics: Sequence[Mapping[str, Measure]]) -> list[str]:
-    """The labels, or of many those of the metrics that differ most clearly in any comparison."""
+    """The metrics, or of many those that differ most clearly in any comparison."""
     clearness: dict[str, float] = {}
-    for label, metric in (item for found in metrics for item in found.items()):
+    for name, metric in (item for found in metrics for item in found.items()):
         clear = metric.difference.clearness if metric.difference else 0.0
-        clearness[label] = max(clear, clearness.get(label, 0.0))
-    shown = sorted(clearness, key=lambda label: -clearness[label])[:SHOWN_METRICS]
-    return [label for label in clearness if label in shown]
+        clearness[name] = max(clear, clearness.get(name, 0.0))
+    shown = sorted(clearness, key=lambda name: -clearness[name])[:SHOWN_METRICS]
+    return [name for name in clearness if name in shown]
 
 
-def _metric_notes(comparisons: Mapping[str, EvaluationComparison]) -> Iterator[str]:
-    """Notes on metrics that are not shown or cannot be compared, by the letter of the evaluation."""
-    total = len({label for each in comparisons.values() for label in _shared_metrics(each)})
-    if total > SHOWN_METRICS:
-        others = count(total - SHOWN_METRICS, "metric")
+def _metric_notes(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
+    """Notes on metrics that are not shown or cannot be compared."""
+    names = dict.fromkeys(metric.name for each in comparisons for metric in each.metrics)
+    shared = {name for each in comparisons for name in _shared_metrics(each)}
+    if len(shared) > SHOWN_METRICS:
+        others = count(len(shared) - SHOWN_METRICS, "metric")
         yield f"Not shown, as less clear or the same: {others} (--json has all)."
-        yield f"Of {total} metrics that are the same, about {round(total / 20)} would seem to differ by luck."
-    for side, each in comparisons.items():
-        alone = [metric for metric in each.metrics if not metric.difference]
-        for reason, found in (
-            (f"in A, not in {side}", [one for one in alone if one.a is not None and one.b is None]),
-            (f"in {side}, not in A", [one for one in alone if one.a is None and one.b is not None]),
-            (f"of no row in both A and {side}", [one for one in alone if None not in (one.a, one.b)]),
-        ):
-            if found:
-                yield _listed(f"Metrics {reason}: ", [one_line(metric.name) for metric in found])
+    apart = [one_line(name) for name in names if name not in shared]
+    if apart:
+        yield f"Metrics without a row in both: {_listed(apart)}"
 
 
-def _labelled(label: str, width: int, rest: str) -> Iterator[str]:
-    """``rest`` after the label, or below one that is wider than its column."""
-    if len(label) > width:
-        yield label
-        label = ""
-    yield f"{label:{width}}{rest}"
-
-
-def _unjudged(label: str, comparison: EvaluationComparison) -> Iterator[str]:
+def _unjudged(label: str, comparison: EvaluationComparison) -> list[tuple[str, ...]]:
     a, b = comparison.unjudged
-    if a or b:
-        yield f"{label}{a:>10}{b:>10}{b - a:>+11}"
+    return [(label, str(a), str(b), f"{b - a:+}", "")] if a or b else []
 
 
-def _values(measure: Measure, rows: int) -> str:
-    """The two means and their difference; the number of compared rows if it is not ``rows``."""
-    # A metric has the decimals that the larger of its means needs.
-    large = max(abs(measure.a or 0.0), abs(measure.b or 0.0)) >= ONE_DECIMAL
-    unit: Unit = "number" if measure.unit == "score" and large else measure.unit
+def _cells(measure: Measure, rows: int) -> tuple[str, str, str, str]:
+    """The two means, their difference and its interval, with the compared rows if they are not ``rows``."""
+    unit, found = measure.unit, measure.difference
     a, b = (
         "unpriced" if unpriced else _value(value, unit)
         for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
     )
-    line = f"{a:>10} {b:>9}"
-    found = measure.difference
     if found is None:
-        return line
-    line += f" {_signed(found.value, unit):>10}"
-    if found.interval is not None:
-        line += f"  {_signed(found.interval.low, unit)} to {_signed(found.interval.high, unit)}"
-    return line + (f"  ({count(found.rows, 'row')})" if found.rows < rows else "")
+        return a, b, "", ""
+    low_to_high = " to ".join(_signed(one, unit) for one in found.interval or ())
+    fewer = f"  ({count(found.rows, 'row')})" if found.rows < rows else ""
+    return a, b, _signed(found.value, unit), low_to_high + fewer
 
 
 def _value(value: float | None, unit: Unit) -> str:
@@ -335,8 +303,8 @@ def _value(value: float | None, unit: Unit) -> str:
         return tokens(round(value))
     if unit == "seconds":
         return duration(value)
-    if abs(value) >= EXPONENT:
-        return f"{value:.2e}"
+    if abs(value) >= 1000:
+        return f"{value:.5g}"
     return f"{value:.1f}" if unit == "number" else f"{value:.3f}"
 
 
@@ -355,17 +323,14 @@ def _changed_rows(
     """The rows that got ``change`` in B, with the failures of the ``side`` that failed more often."""
     if not pairs:
         return
-    shown = pairs[:SHOWN_ROWS]
     yield ""
     yield f"{change} in B: {count(len(pairs), 'row')}"
-    passed = [f"{pair.a.passed}/{pair.a.judged} -> {pair.b.passed}/{pair.b.judged}" for pair in shown]
-    width = min(LONGEST_NAME, max(len(pair.row_id) for pair in shown))
-    wide = max(12, *map(len, passed))
-    yield f"  {'row':{width}}  {'A -> B':{wide}}  failures in {side}"
-    for pair, counts in zip(shown, passed, strict=True):
-        yield f"  {pair.row_id:{width}}  {counts:{wide}}  {tallied(pair.weaker.failures)}".rstrip()
+    rows = [("", "row", "A -> B", f"failures in {side}", "")]
+    for pair in pairs[:SHOWN_ROWS]:
+        passed = f"{pair.a.passed}/{pair.a.judged} -> {pair.b.passed}/{pair.b.judged}"
         failed = pair.failed_rollout()
-        if failed is not None:
-            yield f"    {from_here(stored.folder / failed.file)}"
+        file = f"  {from_here(stored.folder / failed.file)}" if failed is not None else ""
+        rows.append(("", pair.row_id, passed, tallied(pair.weaker.failures), file))
+    yield from table_lines(rows, width=0)
     if len(pairs) > SHOWN_ROWS:
         yield f"  and {len(pairs) - SHOWN_ROWS} more; --json has all"

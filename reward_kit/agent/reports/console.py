@@ -6,10 +6,11 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import call_line, count, estimate, from_here, one_line, score
+from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.facts import (
     INTERVALS,
     LEADERBOARD,
+    MEANS,
     Fact,
     facts_of,
     leaderboard_row,
@@ -20,16 +21,14 @@ from reward_kit.agent.reports.facts import (
     tool_faults,
     what_went_wrong,
 )
-from reward_kit.agent.reports.tables import facts_table, print_table, text_table
-from reward_kit.agent.scoring.failures.row_differences import row_line
+from reward_kit.agent.reports.numbers import estimate, score
+from reward_kit.agent.reports.rollout_facts import failure_facts
+from reward_kit.agent.reports.tables import fact_lines, markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from rich.console import Console
-    from rich.table import Table
 
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.results import EvaluationResult
@@ -38,70 +37,51 @@ if TYPE_CHECKING:
 SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
 SHOW_AT_MOST = 40
-LONGEST_NAME = 24
-"""Characters of a row's name that other columns leave space for; longer ones are folded."""
-LEFT_OUT_FIRST = ("steps", "time", "cost")
-"""Columns that are left out, in this order, if the terminal is too narrow."""
 SOME_FAILURES, FEW_FAILURES = 3, 2
 """Failed rollouts that are shown; fewer if the table of rows is long already."""
 LONGEST_LINE = 220
 """Characters of a call or a difference that are shown."""
 
 
-def print_report(result: EvaluationResult, console: Console) -> None:
+def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     """Rows, scores, facts, failures, leaderboard row, files."""
     long = len(result.rows) > SHOW_ALL_UP_TO
-    console.print(f"\n{title_line(result)}\n")
-    print_table(_rows_table(result.rows, console.width), console)
-    for line in _folded(result.rows) if long else ():
-        console.print(line)
-    console.print()
-    print_table(_passes_table(result), console)
-    for line in _score_lines(result):
-        console.print(f"  {line}")
-    console.print()
-    print_table(facts_table(facts_of(result)), console)
+    yield from ("", title_line(result), "")
+    yield from _row_lines(result.rows, width)
+    yield from _folded(result.rows) if long else ()
+    yield ""
+    yield from _score_lines(result)
+    yield ""
+    yield from fact_lines(facts_of(result), width)
     for line, first in tool_faults(result):
-        seen = "" if first is None else f" in row {first.row_id}, {from_here(result.folder / first.file)}"
-        console.print(f"{line}{seen}", soft_wrap=True)
-    console.print()
+        yield line + (
+            "" if first is None else f" in row {first.row_id}, {from_here(result.folder / first.file)}"
+        )
+    yield ""
     chosen = _chosen_failures(result, FEW_FAILURES if long else SOME_FAILURES)
     for outcome in chosen:
-        print_table(facts_table(_failure_facts(result, outcome), len("explanations")), console)
-        console.print(f"  file        {from_here(result.folder / outcome.file)}", soft_wrap=True)
+        yield from fact_lines(_failure_facts(result, outcome), width)
+        yield f"  file        {from_here(result.folder / outcome.file)}"
     if chosen:
-        console.print()
-    leaderboard = text_table(LEADERBOARD[0], right=LEADERBOARD[1:], box=True)
-    leaderboard.add_row(*leaderboard_row(result))
-    print_table(leaderboard, console)
-    console.print()
-    if result.compared_with is not None:
-        for line in result.compared_with.lines():
-            console.print(line, soft_wrap=True)
-        console.print()
+        yield ""
+    yield from markdown_table_lines([LEADERBOARD, leaderboard_row(result)], right=range(1, len(LEADERBOARD)))
+    yield ""
+    for found in (result.compared_with, result.agreement):
+        if found is not None:
+            yield from (*found.lines(), "")
     path = from_here(result.log_path)
-    console.print(f"results   {from_here(result.results_path)}", soft_wrap=True)
-    console.print(f"rollouts  {path}, to read: reward-kit view {path}", soft_wrap=True)
+    yield f"results   {from_here(result.results_path)}"
+    yield f"rollouts  {path}, to read: reward-kit view {path}"
 
 
-def _rows_table(rows: Sequence[RowResult], width: int) -> Table:
-    """A line for each row, without the columns that would leave no space to say what went wrong."""
+def _row_lines(rows: Sequence[RowResult], width: int) -> Iterator[str]:
     shown = rows if len(rows) <= SHOW_ALL_UP_TO else _troubled(rows)[:SHOW_AT_MOST]
-    cells = [row_cells(row) for row in shown]
-    headings = ["passed", "reward", "steps", "time", "cost"]
-    names = min(LONGEST_NAME, max((len(row.row_id) for row in shown), default=0))
-    kinds = max((len(kind) for row in shown for kind in row.failures), default=0)
-    for name in LEFT_OUT_FIRST:
-        widths = [max(len(heading), *(len(of[heading]) for of in cells), 0) + 2 for heading in headings]
-        if names + 2 + sum(widths) + kinds + 2 > width:
-            headings.remove(name)
-    means = means_line(shown, headings)
-    table = text_table("row", right=headings, caption=None if means is None else f"[{means}]")
-    table.columns[0].min_width = names
-    table.add_column("what went wrong", overflow="fold", ratio=1)
-    for row, numbers in zip(shown, cells, strict=True):
-        table.add_row(row.row_id, *(numbers[name] for name in headings), what_went_wrong(row))
-    return table
+    headings = ("row", "passed", *MEANS, "what went wrong")
+    cells = [(row.row_id, *row_cells(row).values(), what_went_wrong(row)) for row in shown]
+    yield from table_lines([headings, *cells], right=range(1, len(headings) - 1), width=width)
+    means = means_line(shown)
+    if means is not None:
+        yield f"[{means}]"
 
 
 def _troubled(rows: Sequence[RowResult]) -> list[RowResult]:
@@ -116,17 +96,14 @@ def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
         yield f"  {count(len(rows) - troubled, 'row')} passed every rollout"
 
 
-def _passes_table(result: EvaluationResult) -> Table:
-    has_intervals = any(one.interval for one in result.pass_power.values())
-    table = text_table("k", right=("Pass^k", "Pass@k"), caption=INTERVALS if has_intervals else None)
-    for k in shown_ks(max(result.pass_power, default=0)):
-        table.add_row(str(k), estimate(result.pass_power[k]), estimate(result.pass_at[k]))
-    table.add_row("score", score(result.score), "")
-    return table
-
-
 def _score_lines(result: EvaluationResult) -> Iterator[str]:
-    last = max((k for k in result.pass_power if k in LEADERBOARD_KS), default=1)
+    powers = result.pass_power
+    ks = shown_ks(max(powers, default=0))
+    lines = [(str(k), estimate(powers[k]), estimate(result.pass_at[k])) for k in ks]
+    yield from table_lines([("k", "Pass^k", "Pass@k"), *lines, ("score", score(result.score), "")])
+    if any(one.interval for one in powers.values()):
+        yield INTERVALS
+    last = max((k for k in powers if k in LEADERBOARD_KS), default=1)
     if last > 1:
         yield f"score: the mean of Pass^1 to Pass^{last}"
     yield from left_out_lines(result)
@@ -152,14 +129,12 @@ def _failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterato
     failure: dict[str, Any] = {}
     with suppress(StorageError):  # shared without its trajectories: the outcome says enough
         failure = result.record(outcome).failure or {}
-    for name in ("expected", "made"):
-        call = failure.get(name)
-        if call:
-            yield f"  {name}", one_line(call_line(call["name"], call["arguments"]), LONGEST_LINE)
-    rows = failure.get("rows")
-    if rows:
-        more = len(rows) - 1 + int(failure.get("more_rows") or 0)
-        yield "  data", one_line(row_line(rows[0]), LONGEST_LINE) + (f" (and {more} more)" if more else "")
+    facts = list(failure_facts(failure))
+    data = [text for name, text in facts if name == "data"]
+    yield from ((f"  {name}", one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
+    if data:
+        more = f" (and {len(data) - 1} more)" if len(data) > 1 else ""
+        yield "  data", one_line(data[0], LONGEST_LINE) + more
     for one in result.explanations.usable if result.explanations is not None else ():
         if one.rollout == outcome.id:
             yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

@@ -6,28 +6,26 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import (
+from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.config import DEFAULTS
+from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
+from reward_kit.agent.reports.numbers import (
     NOTABLE_WAITING,
     NOTHING,
-    count,
-    decimal,
     dollars,
     duration,
     estimate,
     mean_money,
     money,
-    one_line,
     score,
     shares,
     tallied,
     tokens,
 )
-from reward_kit.agent.config import DEFAULTS
-from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.results import EvaluationResult
@@ -84,7 +82,7 @@ def row_cells(row: RowResult) -> dict[str, str]:
     usage = total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())
     return {
         "passed": f"{row.passed}/{row.judged}",
-        "reward": NOTHING if row.reward is None else decimal(row.reward, 2),
+        "reward": NOTHING if row.reward is None else f"{row.reward:.2f}",
         "steps": NOTHING if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
         "cost": mean_money(usage, len(row.outcomes)),
@@ -98,11 +96,11 @@ def what_went_wrong(row: RowResult) -> str:
     return ", ".join(filter(None, parts))
 
 
-def means_line(rows: Sequence[RowResult], shown: Collection[str] = MEANS) -> str | None:
-    """A caption for the ``shown`` columns that are means; None if no row has several rollouts."""
+def means_line(rows: Sequence[RowResult]) -> str | None:
+    """A caption for the columns that are means; None if no row has several rollouts."""
     if all(len(row.outcomes) <= 1 for row in rows):
         return None
-    return f"{', '.join(name for name in MEANS if name in shown)}: means of a row's rollouts"
+    return f"{', '.join(MEANS)}: means of a row's rollouts"
 
 
 def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
@@ -150,7 +148,7 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
     highest = max((outcome.reward or 0.0 for outcome in result.outcomes), default=0.0)
     if round(highest, 6) > 1:
         yield "", f"up to {highest:g}: a reward of 1 or more counts as passed"
-    yield from (("", f"{one_line(name)} {decimal(value)}") for name, value in means.metrics.items())
+    yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
     within = result.success_within_turns

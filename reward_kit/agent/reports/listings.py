@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import NOTHING, count, estimate, money, one_line, score
-from reward_kit.agent.records.evaluation_file import reading, stored_files
+from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.records.evaluation_file import stored_files
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
+from reward_kit.agent.reports.numbers import NOTHING, estimate, money, score
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.metrics import mean, shown_ks
-from reward_kit.agent.storage.outcome_rows import read_outcomes
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
-Loaded = TypeVar("Loaded")
 EVALUATION_HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
 EVALUATION_NUMBERS = frozenset({2, 3, 4})
 """Columns of numbers."""
@@ -48,22 +47,13 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
 
 def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
     """The evaluations in ``evals``, the earliest first, and a line on each that cannot be read."""
-    found, faults = _read(evals, load_evaluation)
-    lines = [f"{file.stem}: {one_line(error.fault)}" for file, error in faults]
-    return sorted((stored for _, stored in found), key=lambda stored: stored.created), lines
-
-
-def _read(
-    evals: Path, load: Callable[[Path], Loaded]
-) -> tuple[list[tuple[Path, Loaded]], list[tuple[Path, StorageError]]]:
-    """The files of all evaluations as ``load`` reads them, and those that it cannot read."""
     found, faults = [], []
     for file in stored_files(evals):
         try:
-            found.append((file, load(file)))
+            found.append(load_evaluation(file))
         except StorageError as error:
-            faults.append((file, error))
-    return found, faults
+            faults.append(f"{file.stem}: {one_line(error.fault)}")
+    return sorted(found, key=lambda stored: stored.created), faults
 
 
 def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
@@ -83,16 +73,13 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
 
 def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
     """A table of a row's rollouts in all evaluations, the earliest first; then damaged files."""
-
-    def load(file: Path) -> list[RolloutOutcome]:
-        with reading(file) as connection:
-            return list(read_outcomes(connection, file, "row_id = ?", (row_id,)))
-
-    read, faults = _read(evals, load)
-    found = [(outcome, file.stem) for file, outcomes in read for outcome in outcomes]
+    evaluations, faults = read_evaluations(evals)
+    found = [
+        (one, stored.eval_id) for stored in evaluations for one in stored.outcomes if one.row_id == row_id
+    ]
     found.sort(key=lambda each: each[0].started)
     yield from table_lines([ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)])
-    yield from (one_line(str(error)) for _, error in faults)
+    yield from faults
 
 
 def _rollout_cells(outcome: RolloutOutcome, evaluation: str) -> tuple[str, ...]:
@@ -108,12 +95,7 @@ def _rollout_cells(outcome: RolloutOutcome, evaluation: str) -> tuple[str, ...]:
 
 def stored_rows(evals: Path) -> set[str]:
     """The ids of all rows that have rollouts; damaged files are skipped."""
-
-    def load(file: Path) -> list[str]:
-        with reading(file) as connection:
-            return [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
-
-    return {row for _, rows in _read(evals, load)[0] for row in rows}
+    return {outcome.row_id for stored in read_evaluations(evals)[0] for outcome in stored.outcomes}
 
 
 def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:

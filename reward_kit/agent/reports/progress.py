@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import count, duration, money, score, tamed, tokens
-from reward_kit.agent.reports.tables import plain_console
+from reward_kit.agent.base.text import count, tamed
+from reward_kit.agent.reports.numbers import duration, money, score, tokens
 
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.console import Console
     from rich.live import Live
 
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -104,7 +107,7 @@ class LiveProgress:
             table.add_row(bar, Text(status_line(tally), no_wrap=True, overflow="ellipsis"))
             return table
 
-        console = plain_console(self._stream)
+        console = _console(self._stream)
         console.print(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}")
         self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
         self._live.start()
@@ -123,3 +126,14 @@ class LiveProgress:
         """Leave the last state of the line on the terminal."""
         if self._live is not None:
             self._live.stop()
+
+
+def _console(stream: TextIO) -> Console:
+    """A console without markup; raises ``BrokenPipeError`` if the reader of ``stream`` has gone."""
+    from rich.console import Console
+
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would end the process with the code of a failed evaluation
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return PlainConsole(file=stream, markup=False, highlight=False, emoji=False)

@@ -12,11 +12,10 @@ from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.explain.explanation import Explanations
-    from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 
-def stored_result(stored: StoredEvaluation) -> EvaluationResult:
+def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
     """The results of an evaluation that was read back; the rest is a note of its last run.
 
     Raises ``StorageError`` if that note is damaged.

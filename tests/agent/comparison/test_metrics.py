@@ -66,10 +66,11 @@ def test_only_rows_and_rollouts_that_have_a_metric_count_for_it(bundle: Bundle) 
     assert (polite.a, polite.b) == (0.5, 1.0)
     assert polite.difference is not None
     assert (polite.difference.value, polite.difference.rows, polite.difference.interval) == (0.5, 1, None)
-    assert "  polite           0.500     1.000     +0.500  (1 row)" in lines_between("one", "two")
+    (line,) = [line for line in lines_between("one", "two") if line.startswith("  polite ")]
+    assert line.split()[1:] == ["0.500", "1.000", "+0.500", "(1", "row)"]
 
 
-def test_metrics_that_no_row_has_in_both_are_named_with_their_side(bundle: Bundle) -> None:
+def test_metrics_that_no_row_has_in_both_are_named(bundle: Bundle) -> None:
     scored(bundle, "one", {"a": [{"old": 0.5, "shared": 1, "apart": 2}], "b": [{"old": 0.7, "shared": 1}]})
     scored(bundle, "two", {"a": [{"new": 3, "shared": 1}], "b": [{"shared": 1, "apart": 4}]})
     found = metrics_between("one", "two")
@@ -80,11 +81,7 @@ def test_metrics_that_no_row_has_in_both_are_named_with_their_side(bundle: Bundl
     }
     lines = lines_between("one", "two")
     after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
-    assert lines[after + 1 : after + 4] == [
-        "Metrics in A, not in B: old",
-        "Metrics in B, not in A: new",
-        "Metrics of no row in both A and B: apart",
-    ]
+    assert lines[after + 1] == "Metrics without a row in both: old, apart, new"
     assert not any(line.startswith(("  old", "  new", "  apart")) for line in lines)
 
 
@@ -107,8 +104,5 @@ def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle
     assert {"metric.07", "metric.33"} < set(shown)
     assert shown == sorted(shown)
     after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
-    assert lines[after + 1 : after + 3] == [
-        "Not shown, as less clear or the same: 30 metrics (--json has all).",
-        "Of 40 metrics that are the same, about 2 would seem to differ by luck.",
-    ]
+    assert lines[after + 1] == "Not shown, as less clear or the same: 30 metrics (--json has all)."
     assert len(compare("one", "two").to_json()["metrics"]) == 40
