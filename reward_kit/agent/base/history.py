@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.strict_json import finite, is_too_deep
+from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.errors import AgentError
 
@@ -185,15 +185,10 @@ def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | 
     if arguments is None or arguments.isspace() or not arguments:
         return {}
     try:
-        parsed = _DECODER.decode(arguments)
-    except (ValueError, RecursionError):
-        return None
-    if is_too_deep(parsed, arguments):
+        parsed = parsed_json(arguments)
+    except ValueError:
         return None
     return {} if parsed is None else parsed if isinstance(parsed, dict) else None
-
-
-_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
 
 
 def written_arguments(recorded: str) -> str:
