@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.base.types import Completion, Usage, check_number
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
@@ -151,6 +151,8 @@ def _check_answer(answer: Any) -> None:
     if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
         raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
     answer.usage.check()
+    check_number("seconds", answer.seconds)
+    check_number("waited", answer.waited)
 
 
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from reward_kit.agent.base.text import encodable, text_of
-from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.gold import replay_gold_calls
@@ -238,7 +238,8 @@ class Episode(EpisodeState):
         options: dict[str, Any] = {"tools": tools or None, "seed": self.seed}
         if tools and not self.parallel_tool_calls:
             options["parallel_tool_calls"] = False
-        started, clock = unix_time(), perf_counter()
+        call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
+        clock = perf_counter()
         try:
             completion = await answer_of(
                 model,
@@ -249,22 +250,18 @@ class Episode(EpisodeState):
                 first=self.limits.first_answers,
             )
         except ModelError as error:
-            seconds = perf_counter() - clock
-            self._note_call(role, model.name, "error", Usage(), started, seconds, error=str(error))
+            call.seconds, call.error = perf_counter() - clock, str(error)
+            self.model_calls.append(call)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent carries on
                 self.stop("infrastructure_error", str(error))
             raise
-        self._count(
-            completion.usage,
-            role,
-            completion.model or model.name,
-            completion.finish_reason,
-            started,
-            completion.seconds or perf_counter() - clock,
-            waited=completion.waited,
-            answer=text_of(completion.message.get("content")) if role == "user" else None,
-        )
+        call.model = completion.model or model.name
+        call.finish_reason, call.usage = completion.finish_reason, completion.usage
+        call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
+        if role == "user":
+            call.answer = text_of(completion.message.get("content"))
+        self._count(call)
         self.check_running()
         return completion
 

@@ -79,7 +79,9 @@ class EpisodeState:
     def _begin(self, database: Database) -> None:
         self.id = uuid.uuid4().hex
         self.database = database
-        self.history = History(_opening(self.task))
+        prompt = self.task.system_prompt
+        opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
+        self.history = History(opening + copied(self.task.row.initial_messages))
         self._tool_calls: list[ToolCall] = []
         self._undecoded: list[tuple[ToolCall, Changes]] = []
         self.model_calls: list[ModelCall] = []
@@ -197,23 +199,19 @@ class EpisodeState:
         check_number("seconds", seconds)
         check_number("waited", waited)
         check_number("started", started or 0.0, LATEST)
-        begun = unix_time() if started is None else started
-        self._count(usage, role, model, finish_reason, begun, seconds, waited=waited)
+        started = unix_time() if started is None else started
+        self._count(
+            ModelCall(
+                *(role, self.steps, self.turns, model, finish_reason, usage, started, seconds), waited=waited
+            )
+        )
 
-    def _count(
-        self,
-        usage: Usage,
-        role: Role,
-        model: str,
-        finish_reason: str,
-        started: float,
-        seconds: float,
-        *,
-        waited: float,
-        answer: str | None = None,
-    ) -> None:
-        """Count a model call whose numbers have been checked; ``answer`` is what the user's model wrote."""
+    def _count(self, call: ModelCall) -> None:
+        """Count a model call whose numbers have been checked."""
+        role, usage, model = call.role, call.usage, call.model
         usage.calls = usage.calls or 1
+        call.cached = usage.reused_calls > 0
+        self.model_calls.append(call)
         if role not in self.usage:
             self.usage[role] = Usage()
         self.usage[role].add(usage)
@@ -223,10 +221,6 @@ class EpisodeState:
         if limits.on_usage is not None:
             asked = self.models.get(role)  # its name may tell the provider, too
             limits.on_usage(role, usage, asked.name if asked and asked.name.endswith(f"/{model}") else model)
-        cached = usage.reused_calls > 0
-        self._note_call(
-            role, model, finish_reason, usage, started, seconds, waited=waited, answer=answer, cached=cached
-        )
 
     async def settle(self) -> None:
         """Cancel calls that still run, answer calls that were never made, and free the database.
@@ -248,9 +242,6 @@ class EpisodeState:
             }
         )
         self.history.answer_open_calls()
-
-    def _note_call(self, role: Role, *fields: Any, **more: Any) -> None:
-        self.model_calls.append(ModelCall(role, self.steps, self.turns, *fields, **more))
 
     def _check_budget(self) -> None:
         shared, own = self.limits.budget, self.limits.own_budget
@@ -291,10 +282,3 @@ class EpisodeState:
         call.id = call_id
         call.index = len(self._tool_calls)
         self._tool_calls.append(call)
-
-
-def _opening(task: Task) -> list[Message]:
-    messages: list[Message] = copied(task.row.initial_messages)
-    if task.system_prompt is None:
-        return messages
-    return [{"role": "system", "content": task.system_prompt}, *messages]
