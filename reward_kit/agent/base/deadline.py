@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
+    from types import TracebackType
 
 T = TypeVar("T")
 
 CANCELLATION_GRACE = 5.0
 """Seconds that cancelled code has to clean up; after that it is abandoned."""
+TICK = 1.0
+"""Seconds between two looks at the time limits of an event loop."""
 
 
 def is_cancelled() -> bool:
@@ -56,6 +60,111 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
     """Keep asyncio from reporting the error of an abandoned task."""
     if not task.cancelled():
         task.exception()
+
+
+class OutOfTimeError(Exception):
+    """A ``TimeLimit`` has passed; distinct from a ``TimeoutError`` that the code inside raises itself."""
+
+
+class TimeLimit:
+    """``with`` block that cancels the current task after ``seconds`` and raises ``OutOfTimeError``.
+
+    ``on_overrun`` is called if the block still runs ``CANCELLATION_GRACE`` seconds later. After the block
+    ``took`` is its duration, ``late`` the seconds for which the event loop was certainly blocked at its end.
+    None sets no limit, and measures nothing. Unlike ``asyncio.timeout`` it makes no timer of its own.
+    """
+
+    __slots__ = (
+        *("_cancelling", "_ticker", "begun", "end", "is_over", "late", "on_overrun", "seconds"),
+        *("task", "took"),
+    )
+
+    def __init__(self, seconds: float | None, on_overrun: Callable[[], None] | None = None) -> None:
+        self.seconds = seconds
+        self.on_overrun = on_overrun
+        self.is_over = False
+        self.late = self.took = 0.0
+
+    def __enter__(self) -> None:
+        if self.seconds is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self._cancelling = task.cancelling()
+        self._ticker = ticker = _ticker()
+        self.begun = ticker.loop.time()
+        self.end = self.begun + self.seconds
+        ticker.add(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.seconds is None:
+            return
+        ticker = self._ticker
+        ticker.limits.pop(self, None)
+        now = ticker.loop.time()
+        self.took = now - self.begun
+        self.late = now - max(self.begun, ticker.due)
+        if self.is_over and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise OutOfTimeError from error
+
+
+class _Ticker:
+    """One timer for all time limits of an event loop: a timer per tool call would cost more than the call.
+
+    ``due`` is the time of its next look, a second ahead at most.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.limits: dict[TimeLimit, None] = {}
+        self.due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, limit: TimeLimit) -> None:
+        self.limits[limit] = None
+        if self._timer is None or limit.end < self.due:
+            self._arm(min(limit.end, limit.begun + TICK))
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.due = due
+        self._timer = self.loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = max(self.due, self.loop.time())
+        for limit in [limit for limit in self.limits if limit.end <= now]:
+            if not limit.is_over:
+                limit.is_over = True
+                limit.end += CANCELLATION_GRACE
+                limit.task.cancel()
+            else:
+                del self.limits[limit]
+                if limit.on_overrun is not None:
+                    limit.on_overrun()
+        if self.limits:
+            self._arm(min(now + TICK, min(limit.end for limit in self.limits)))
+
+
+class _OfThread(threading.local):
+    """The ticker of the event loop that runs in each thread."""
+
+    ticker: _Ticker | None = None
+
+
+_of_thread = _OfThread()
+
+
+def _ticker() -> _Ticker:
+    loop = asyncio.get_running_loop()
+    ticker = _of_thread.ticker
+    if ticker is None or ticker.loop is not loop:
+        ticker = _of_thread.ticker = _Ticker(loop)
+    return ticker
 
 
 class Deadline:

@@ -24,10 +24,29 @@ def finite(text: str) -> float:
     return number
 
 
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
+
+
+def parsed_json(text: str) -> Any:
+    """The value of a JSON text; ``ValueError`` for NaN, infinities, and nesting beyond ``MAX_DEPTH``."""
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    check_depth(value, text)
+    return value
+
+
+def check_depth(value: Any, text: str) -> None:
+    """Raise ``ValueError`` if ``value``, read from ``text`` or written as it, is nested too deeply."""
+    if is_too_deep(value, text):
+        raise ValueError("nested too deeply")
+
+
 def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
     """True if ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is what it was read from."""
-    brackets: tuple[Any, Any] = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-    if sum(map(text.count, brackets)) <= MAX_DEPTH:
+    objects, lists = ("{", "[") if isinstance(text, str) else (b"{", b"[")
+    if text.count(objects) + text.count(lists) <= MAX_DEPTH:  # type: ignore[arg-type]  # both are of its kind
         return False  # the usual case, without a look at the value
     level = [value]
     for _ in range(MAX_DEPTH + 1):

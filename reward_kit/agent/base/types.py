@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 Role = Literal["agent", "user", "judge"]
@@ -73,16 +74,19 @@ class Usage:
 
     def check(self) -> None:
         """Raise ``TypeError`` for a value that would spoil sums; see ``check_number``."""
-        for name in _COUNTERS:
-            check_number(f"Usage.{name}", getattr(self, name))
+        for name, value in zip(_COUNTERS, _counts(self), strict=True):
+            if value.__class__ not in (int, float) or not 0 <= value <= MOST_COUNTED:
+                check_number(f"Usage.{name}", value)
 
     def add(self, other: Usage) -> None:
         """Add the counts of ``other``."""
-        for name in _COUNTERS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, value in zip(_COUNTERS, _counts(other), strict=True):
+            if value:
+                setattr(self, name, getattr(self, name) + value)
 
 
 _COUNTERS = tuple(one.name for one in fields(Usage))
+_counts = attrgetter(*_COUNTERS)
 
 
 def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:

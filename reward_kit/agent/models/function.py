@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.types import Completion, Usage, check_number
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel
-from reward_kit.errors import ModelError, UsageError
+from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from reward_kit.agent.base.types import Message, Model, Role
 
-T = TypeVar("T")
-
+BROKEN = 3
+"""Equal exceptions in succession after which a model that has answered nothing counts as broken."""
 OPTIONS = ("tools", "seed", "parallel_tool_calls")
 """Names under which a function gets more than the messages, if it takes them."""
 
@@ -86,23 +89,70 @@ class FunctionModel:
 
 def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, float]:
     """The time limit of a call, by role, for those of a person's own models that keep none themselves."""
-    return {role: seconds for role, model in models.items() if not isinstance(model, RemoteModel)}
+    own = [role for role, model in models.items() if not isinstance(model, RemoteModel)]
+    return {} if math.isinf(seconds) else dict.fromkeys(own, seconds)
 
 
-async def answer_within(seconds: float, call: Awaitable[T], name: str) -> T:
-    """Await ``call``; raises ``ModelError`` if the model ``name`` does not answer in time.
+class FirstAnswers:
+    """Finds a person's own models that raise the same at every call: they would in all other rollouts."""
 
-    A function that runs in a thread continues there, and nothing waits for it.
+    def __init__(self) -> None:
+        self.answered: set[Role] = set()
+        """Roles whose model has answered."""
+        self._faults: Counter[tuple[Role, str]] = Counter()
+
+    def broke(self, role: Role, fault: str) -> bool:
+        """Note that a model has raised ``fault``; True if it has answered nothing and always raised this."""
+        if role in self.answered:
+            return False
+        self._faults[role, fault] += 1
+        return self._faults[role, fault] >= BROKEN
+
+
+async def answer_of(
+    model: Model,
+    messages: list[Message],
+    options: Mapping[str, Any],
+    *,
+    role: Role,
+    seconds: float | None,
+    first: FirstAnswers,
+) -> Completion:
+    """The answer of a model that may be a person's own; raises ``ModelError`` for any failure.
+
+    ``seconds`` is its time limit. A function that runs in a thread continues there, and nothing waits for it.
     """
+    place = f"model {model.name}"
     try:
-        async with asyncio.timeout(None if math.isinf(seconds) else seconds) as limit:
-            return await call
-    except TimeoutError as error:
-        if not limit.expired():
+        with TimeLimit(seconds):
+            answer = await model.complete(messages, **options)
+        _check_answer(answer)
+    except OutOfTimeError as error:
+        fault = f"no answer within {seconds:g} s"
+        raise ModelError(fault, place=place, retryable=True, no_answer="time") from error
+    except ModelError:
+        raise
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        by_chance = isinstance(error, asyncio.CancelledError)  # an engine that has dropped the request
+        if by_chance and is_cancelled():
             raise
-        raise ModelError(
-            f"no answer within {seconds:g} s", place=f"model {name}", retryable=True, no_answer="time"
-        ) from error
+        fault = f"raised {fault_line(error)}"
+        if not by_chance and first.broke(role, fault):
+            remedy = "It has answered no call yet, and raised this each time."
+            raise ModelSetupError(fault, place=place, remedy=remedy) from error
+        raise ModelError(fault, place=place) from error
+    first.answered.add(role)
+    return answer
+
+
+def _check_answer(answer: Any) -> None:
+    if not isinstance(answer, Completion):
+        raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
+    if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
+        raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
+    answer.usage.check()
+    check_number("seconds", answer.seconds)
+    check_number("waited", answer.waited)
 
 
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ async def judge_record(
             before = len(given.model_calls)
             arguments = given.reward_arguments(is_async=takes_async_faces(reward), mode=mode)
             try:
-                return await call_reward(reward, lambda: arguments, timeout=timeout)
+                return await call_reward(reward, arguments, timeout=timeout)
             finally:
                 if calls is not None:
                     calls.extend(given.model_calls[before:])

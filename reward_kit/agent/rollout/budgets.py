@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from reward_kit.agent.models.function import FirstAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.models.calls import Caller
-
-BROKEN = 3
-"""Equal exceptions in succession after which a model that has answered nothing counts as broken."""
 
 
 def spent_of(spent: float, most: float) -> str:
@@ -73,22 +71,6 @@ class OwnBudget:
         return None
 
 
-class FirstAnswers:
-    """Finds a person's own models that raise the same at every call: they would in all other rollouts."""
-
-    def __init__(self) -> None:
-        self.answered: set[str] = set()
-        """Roles whose model has answered."""
-        self._faults: Counter[tuple[str, str]] = Counter()
-
-    def broke(self, role: str, fault: str) -> bool:
-        """Note that a model has raised ``fault``; True if it has answered nothing and always raised this."""
-        if role in self.answered:
-            return False
-        self._faults[role, fault] += 1
-        return self._faults[role, fault] >= BROKEN
-
-
 @dataclass(slots=True)
 class RolloutLimits:
     """Limits of a rollout.
@@ -110,7 +92,7 @@ class RolloutLimits:
     reward_retries: int = 0
     budget: Budget | None = None
     parallel_tool_calls: bool = True
-    first_answers: FirstAnswers | None = None
+    first_answers: FirstAnswers = field(default_factory=FirstAnswers)
     call_timeouts: Mapping[Role, float] = field(default_factory=dict)
     on_usage: Callable[[Role, Usage, str], None] | None = None
     on_tool: Callable[[str], None] | None = None

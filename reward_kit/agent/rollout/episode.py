@@ -18,25 +18,21 @@ from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from reward_kit.agent.base.deadline import is_cancelled
-from reward_kit.agent.base.history import parse_arguments
-from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import encodable, text_of
-from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, Completion, Message, Model, Role, Usage
+from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage
 from reward_kit.agent.base.worker_thread import run_sync
-from reward_kit.agent.models.function import answer_within
-from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.rollout.gold import replay_gold
+from reward_kit.agent.models.function import answer_of
+from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge, judged_with_retries
 from reward_kit.agent.rollout.rollout import JudgedRollout, Rollout, UserRollout
 from reward_kit.agent.rollout.state import EpisodeState
 from reward_kit.errors import ModelError, ModelSetupError, RewardError, SimulatedUserError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.base.types import Completion, Message, Role
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.users import User
@@ -63,23 +59,6 @@ class Episode(EpisodeState):
     Without a ``user`` the first reply ends the episode. ``models`` are needed only for ``complete`` and for
     users that ask one.
     """
-
-    def __init__(
-        self,
-        task: Task,
-        index: int = 0,
-        *,
-        base: Database | None = None,
-        database: Database | None = None,
-        user: User | None = None,
-        models: Mapping[Role, Model] | None = None,
-        limits: RolloutLimits | None = None,
-        seed: int = 0,
-    ) -> None:
-        limits = limits or RolloutLimits()
-        super().__init__(
-            task, index, limits=limits, base=base, database=database, user=user, models=models, seed=seed
-        )
 
     def _begin(self, database: Database) -> None:
         super()._begin(database)
@@ -118,25 +97,24 @@ class Episode(EpisodeState):
         self.begin_turn()
         if not self._turn_has_steps:
             self._count_step()
-        parsed = parse_arguments(arguments)
-        given = arguments if parsed is None else parsed
-        call = self._begun_call(tool, given)
+        call = self._begun_call(tool, arguments)
         task = asyncio.current_task()
         clock = perf_counter()
         self._in_flight.append(task)
         try:
             if self.limits.on_tool is not None:
                 self.limits.on_tool(f"tool {tool!r}")
-            registry = self.task.registry
-            result = await registry.call(
+            result = await self.task.registry.call(
                 tool,
-                given,
+                arguments,
                 db=self.database,
                 rollout=self.rollout,
                 pending=self.pending_log,
                 on_overrun=self._overrun,
             )
             call.content, call.status = result.content, result.status
+            if result.arguments is not None:
+                call.arguments = result.arguments
             if result.changes is not None:
                 self._undecoded.append((call, result.changes))
             if result.raised is not None:
@@ -180,7 +158,7 @@ class Episode(EpisodeState):
         await self.settle()
         gold = gold_database
         if gold is None and self.task.row.actions is not None and self.base is not None:
-            gold = await replay_gold(self.task, self.base, seed=self.seed)
+            gold = (await replay_gold_calls(self.task, self.base, seed=self.seed)).database
         try:
             return await judged_with_retries(partial(self._judged_once, gold), self.limits.reward_retries)
         finally:
@@ -257,33 +235,33 @@ class Episode(EpisodeState):
             self.step()
             if tools is None:
                 tools = self.task.registry.openai_tools if self._tools is None else self._tools
-        started, clock = unix_time(), perf_counter()
+        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed}
+        if tools and not self.parallel_tool_calls:
+            options["parallel_tool_calls"] = False
+        call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
+        clock = perf_counter()
         try:
-            completion = await self._asked(model, role, messages, tools)
-        except (Exception, SystemExit, asyncio.CancelledError) as raised:
-            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
-                raise
-            error = raised if isinstance(raised, ModelError) else self._broken(role, model, raised)
-            seconds = perf_counter() - clock
-            self._note_call(role, model.name, "error", Usage(), started, seconds, error=str(error))
+            completion = await answer_of(
+                model,
+                self.messages if messages is None else messages,
+                options,
+                role=role,
+                seconds=self.limits.call_timeouts.get(role),
+                first=self.limits.first_answers,
+            )
+        except ModelError as error:
+            call.seconds, call.error = perf_counter() - clock, str(error)
+            self.model_calls.append(call)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent carries on
                 self.stop("infrastructure_error", str(error))
-            if error is raised:
-                raise
-            raise error from raised
-        if self.limits.first_answers is not None:
-            self.limits.first_answers.answered.add(role)
-        self.count_usage(
-            completion.usage,
-            model=completion.model or model.name,
-            role=role,
-            seconds=completion.seconds or perf_counter() - clock,
-            waited=completion.waited,
-            started=started,
-            finish_reason=completion.finish_reason,
-            answer=text_of(completion.message.get("content")) if role == "user" else None,
-        )
+            raise
+        call.model = completion.model or model.name
+        call.finish_reason, call.usage = completion.finish_reason, completion.usage
+        call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
+        if role == "user":
+            call.answer = text_of(completion.message.get("content"))
+        self._count(call)
         self.check_running()
         return completion
 
@@ -301,36 +279,6 @@ class Episode(EpisodeState):
         if STOP_TOKEN in line:
             self.stop("user_stop")
         return line
-
-    async def _asked(
-        self,
-        model: Model,
-        role: Role,
-        messages: list[Message] | None,
-        tools: list[dict[str, Any]] | None,
-    ) -> Completion:
-        options = {} if self.parallel_tool_calls or not tools else {"parallel_tool_calls": False}
-        call = model.complete(
-            self.messages if messages is None else messages, tools=tools or None, seed=self.seed, **options
-        )
-        limit = self.limits.call_timeouts.get(role)
-        answer = await (call if limit is None else answer_within(limit, call, model.name))
-        if not isinstance(answer, Completion):
-            raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
-        if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
-            raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
-        answer.usage.check()
-        return answer
-
-    def _broken(self, role: Role, model: Model, error: BaseException) -> ModelError:
-        """The error for what a person's own model raised: neither agent nor user is at fault."""
-        fault, place = f"raised {fault_line(error)}", f"model {model.name}"
-        by_chance = isinstance(error, asyncio.CancelledError)  # an engine that has dropped the request
-        first = self.limits.first_answers
-        if not by_chance and first is not None and first.broke(role, fault):
-            remedy = "It has answered no call yet, and raised this each time."
-            return ModelSetupError(fault, place=place, remedy=remedy)
-        return ModelError(fault, place=place)
 
     def _overrun(self, why: str) -> None:
         """End the time of the episode: a tool has ignored its cancellation."""

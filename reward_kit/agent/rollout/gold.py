@@ -57,13 +57,6 @@ class GoldReplay:
     fault: str | None
 
 
-async def replay_gold(
-    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
-) -> Database:
-    """The state that the row's actions lead to: ``replay_gold_calls(...).database``."""
-    return (await replay_gold_calls(task, base, seed=seed, now=now)).database
-
-
 async def replay_gold_calls(
     task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
 ) -> GoldReplay:

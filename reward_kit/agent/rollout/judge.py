@@ -13,9 +13,9 @@ import asyncio
 import inspect
 import math
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from reward_kit.agent.base.deadline import bounded
+from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded, is_cancelled
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line, place_of
@@ -25,7 +25,7 @@ from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from pydantic import ValidationError
 
@@ -61,21 +61,17 @@ async def judge(
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
-    reward = task.reward
-    is_async = takes_async_faces(reward)
+    is_async = takes_async_faces(task.reward)
     gold = None if gold_db is None else gold_db.reader()
-
-    def given() -> dict[str, Any]:
-        return {
+    try:
+        given = {
             **copied(task.row.reward_fields()),
             "messages": copied(list(messages)),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
         }
-
-    try:
-        return await call_reward(reward, given, timeout=timeout)
+        return await call_reward(task.reward, given, timeout=timeout)
     finally:
         if gold is not None:
             gold.close()
@@ -88,15 +84,40 @@ def judge_sync(
     return run_sync(judge(task, messages, db, **options))
 
 
+class _Signature(NamedTuple):
+    """Facts about a reward: the place where it was written, and its parameters."""
+
+    place: str
+    is_async: bool
+    names: frozenset[str]
+    needed: frozenset[str]
+    takes_all: bool
+
+
+@lru_cache(maxsize=256)
+def _signature_of(reward: Callable[..., Any]) -> _Signature:
+    inner = inspect.unwrap(reward)
+    parameters = inspect.signature(reward).parameters.values()
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return _Signature(
+        place=place_of(reward),
+        is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__),
+        names=frozenset(one.name for one in parameters),
+        needed=frozenset(
+            one.name for one in parameters if one.default is one.empty and one.kind not in variable
+        ),
+        takes_all=any(one.kind is one.VAR_KEYWORD for one in parameters),
+    )
+
+
 def takes_async_faces(reward: Callable[..., Any]) -> bool:
     """True for an ``async def`` reward, which gets the async views of the databases."""
-    inner = inspect.unwrap(reward)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+    return _signature_of(reward).is_async
 
 
 def names_argument(reward: Callable[..., Any], name: str) -> bool:
     """True if the reward has a parameter of this name."""
-    return name in inspect.signature(reward).parameters
+    return name in _signature_of(reward).names
 
 
 def _view(database: Database, *, is_async: bool) -> Any:
@@ -104,72 +125,70 @@ def _view(database: Database, *, is_async: bool) -> Any:
 
 
 async def call_reward(
-    reward: Callable[..., Any], given: Callable[[], dict[str, Any]], *, timeout: float | None = None
+    reward: Callable[..., Any], given: Mapping[str, Any], *, timeout: float | None = None
 ) -> EvaluateResult | RewardOutput:
-    """Call a reward with those of the ``given()`` arguments that it takes; raises as ``judge``."""
-    place = place_of(reward)
-    call, in_time = await bounded(_outcome(reward, given, place), timeout)
-    if not in_time:
-        raise RewardError(f"took longer than {timeout:g} s", place=place)
-    if call.cancelled():
-        raise RewardError("cancelled the task that it runs in (CancelledError)", place=place)
-    return call.result()
-
-
-_REMEDIES = {"NoResultFound": "Where there may be no row, ask with scalar() or first(): it gives None then."}
-"""By the class of what the reward raised."""
-
-
-async def _outcome(
-    reward: Callable[..., Any], given: Callable[[], dict[str, Any]], place: str
-) -> EvaluateResult | RewardOutput:
-    arguments = _accepted(reward, given(), place)
-    call = partial(reward, **arguments)
-    try:
-        result = call() if takes_async_faces(reward) else await in_thread(call)
-        if inspect.isawaitable(result):
-            result = await result
-        for argument in arguments.values():
-            log = getattr(argument, "pending_log", None)
-            if log is not None:
-                log.check()
-        return checked_result(result, place)
-    except MissingAwaitError as error:
-        raise RewardError(error.fault, place=error.place or place, remedy=error.remedy) from None
-    except (RewardError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # the border to the reward's code
-        fault = _result_fault(error.__context__) if isinstance(error, ValueError) else None
-        raise RewardError(
-            fault or f"raised {fault_line(error)}", place=place, remedy=_REMEDIES.get(type(error).__name__)
-        ) from error
-
-
-@lru_cache(maxsize=256)
-def _parameters(reward: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(reward).parameters)
-
-
-def _accepted(reward: Callable[..., Any], given: dict[str, Any], place: str) -> dict[str, Any]:
-    """The given arguments that the reward takes; ``RewardError`` if it needs one that is not given."""
-    is_hashable = getattr(reward, "__hash__", None) is not None
-    parameters = _parameters(reward) if is_hashable else _parameters.__wrapped__(reward)
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and (name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
-    ]
+    """Call a reward with those of the ``given`` arguments that it takes; raises as ``judge``."""
+    signature = _signature_of(reward)
+    place = signature.place
+    missing = signature.needed - given.keys()
     if missing:
         raise RewardError(
-            f"needs {', '.join(missing)}, which the row does not give",
+            f"needs {', '.join(sorted(missing))}, which the row does not give",
             place=place,
             remedy="Add the field to the row, or give the parameter a default.",
         )
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return given
-    return {name: value for name, value in given.items() if name in parameters}
+    taken = given if signature.takes_all else {name: given[name] for name in given if name in signature.names}
+    try:
+        return checked_result(await _returned(reward, taken, timeout, is_async=signature.is_async), place)
+    except OutOfTimeError:
+        raise RewardError(f"took longer than {timeout:g} s", place=place) from None
+    except MissingAwaitError as error:
+        raise RewardError(error.fault, place=error.place or place, remedy=error.remedy) from None
+    except (RewardError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise RewardError("cancelled the task that it runs in (CancelledError)", place=place) from error
+    except BaseException as error:  # the border to the reward's code
+        fault = _result_fault(error.__context__) if isinstance(error, ValueError) else None
+        remedy = "Where there may be no row, ask with scalar() or first(): it gives None then."
+        raise RewardError(
+            fault or f"raised {fault_line(error)}",
+            place=place,
+            remedy=remedy if type(error).__name__ == "NoResultFound" else None,
+        ) from error
+
+
+async def _returned(
+    reward: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None, *, is_async: bool
+) -> Any:
+    """The reward's result; ``MissingAwaitError`` if it made something on a database and did not await it."""
+    call = partial(reward, **arguments)
+    if is_async:
+        result = await _in_own_task(call(), timeout)
+    else:
+        with TimeLimit(timeout):
+            result = await in_thread(call)
+        if inspect.isawaitable(result):  # a plain wrapper around an async function
+            result = await _in_own_task(result, timeout)
+    for name in ("db", "gold_db"):
+        log = getattr(arguments.get(name), "pending_log", None)
+        if log:
+            log.check()
+    return result
+
+
+async def _in_own_task(work: Awaitable[T], timeout: float | None) -> T:
+    """The result of a reward's own coroutine; abandoned if it ignores its cancellation."""
+
+    async def outcome() -> T:
+        return await work
+
+    task, in_time = await bounded(outcome(), timeout)
+    if not in_time:
+        raise OutOfTimeError
+    return task.result()
 
 
 # --- the result: a finite score, valid by its own account, that JSON can hold
@@ -194,11 +213,8 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
     result.score = float(score)
     for name, number in _further_numbers(result):
         if not math.isfinite(number):
-            raise RewardError(
-                f"returned {name} of {number}, not a finite number",
-                place=place,
-                remedy="Leave it out where there is none: means are over the rollouts that have it.",
-            )
+            remedy = "Leave it out where there is none: means are over the rollouts that have it."
+            raise RewardError(f"returned {name} of {number}, not a finite number", place=place, remedy=remedy)
     if isinstance(result, EvaluateResult) and (result.error or not result.is_score_valid):
         why = " ".join((result.error or result.reason or "").split())
         reason = f": {cut(why, LONGEST_REASON)}" if why else ""
@@ -266,17 +282,12 @@ async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The reward's exception and its causes: clients wrap the errors of others."""
+    """The reward's exception and its causes: clients wrap the errors of others, also ``from None``."""
     found: list[BaseException] = []
-    waiting = [error.__cause__]
-    while waiting and len(found) < LONGEST_CHAIN:
-        inner = waiting.pop(0)
-        if inner is not None:
-            found.append(inner)
-            # also where it is hidden (`from None`), as httpx does with what the connection raised
-            waiting.append(inner.__cause__ or inner.__context__)
-            if isinstance(inner, BaseExceptionGroup):
-                waiting += inner.exceptions
+    inner = error.__cause__
+    while inner is not None and len(found) < LONGEST_CHAIN:
+        found.append(inner)
+        inner = inner.__cause__ or inner.__context__
     return found
 
 

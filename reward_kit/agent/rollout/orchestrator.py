@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base import deadline
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.gold import replay_gold
+from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def run_rollout(
             await _close(user)
         await episode.settle()
         if gold_database is None and task.row.actions is not None:
-            gold_database = own.enter_context(await replay_gold(task, base, seed=seed))
+            gold_database = own.enter_context((await replay_gold_calls(task, base, seed=seed)).database)
         result, error = await episode.judged(gold_database)
         gold = gold_database.changes() if gold_database is not None else None
         opened.pop_all()

@@ -54,13 +54,6 @@ def _of_episode(name: str) -> Any:
     return property(lambda rollout: getattr(episode_of(rollout), name))
 
 
-_ELSEWHERE = {
-    "row": "Use rollout.row_id, rollout.metadata.",
-    "task": "Use rollout.system_prompt, rollout.tools.",
-    "history": "Use rollout.messages.",
-}
-
-
 class Rollout:
     """One rollout as an agent or a tool sees it: the conversation, the tools, and the agent's model."""
 
@@ -206,13 +199,6 @@ class Rollout:
         """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on."""
         episode_of(self).stop(reason, detail)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            remedy = _ELSEWHERE.get(name)
-            hint = f". {remedy}" if remedy else ""
-            raise AttributeError(f"a rollout has no attribute {name!r}{hint}")
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._id}>"
 
@@ -262,22 +248,21 @@ class TaskView:
 class JudgedRollout:
     """A finished rollout as its reward sees it, with the attributes of a ``RolloutRecord``.
 
-    ``row``, ``gold``, ``outputs``, ``messages``, ``tool_calls``, ``model_calls`` and ``usage`` are copies,
-    made when they are first asked for; most rewards ask for none of them.
+    What it could change is copied when it is first asked for; most rewards ask for none of it.
     """
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._counted: list[dict[str, Any]] = []
-        for name in ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail"):
-            setattr(self, name, getattr(episode, name))
-        self.row_id = episode.row.id
-        self.lines = list(episode.lines)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _COPIES:
+        if name in _PLAIN:
+            value = getattr(self._episode, name)
+        elif name in _COPIES:
+            value = _COPIES[name](self._episode)
+        else:
             raise AttributeError(f"a rollout has no attribute {name!r} for its reward")
-        value = self.__dict__[name] = _COPIES[name](self._episode)
+        self.__dict__[name] = value
         return value
 
     def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
@@ -305,7 +290,10 @@ class JudgedRollout:
             self._episode.count_usage(role="judge", **self._counted.pop(0))
 
 
+_PLAIN = ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail")
 _COPIES: dict[str, Callable[[Episode], Any]] = {
+    "row_id": lambda episode: episode.row.id,
+    "lines": lambda episode: list(episode.lines),
     "row": lambda episode: episode.row.copied(),
     "gold": lambda episode: list(episode.row.copied().actions or ()),
     "outputs": lambda episode: list(episode.row.outputs or ()),

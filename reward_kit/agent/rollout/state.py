@@ -11,33 +11,31 @@ from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import Deadline, end_tasks
-from reward_kit.agent.base.history import INTERRUPTED, History
+from reward_kit.agent.base.history import INTERRUPTED, History, parse_arguments
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import names_of_own_tools
 from reward_kit.agent.base.types import (
     LATEST,
-    Message,
-    Model,
     ModelCall,
-    Role,
     RolloutStopped,
     ToolCall,
     Usage,
     check_number,
 )
-from reward_kit.errors import AgentError, ModelSetupError, RewardKitError
+from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.errors import AgentError, RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.task_row import TaskRow
-    from reward_kit.agent.base.types import StopReason
+    from reward_kit.agent.base.types import Message, Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
-    from reward_kit.agent.rollout.budgets import RolloutLimits
     from reward_kit.agent.users import User
+    from reward_kit.errors import ModelSetupError
 
 
 class EpisodeState:
@@ -50,13 +48,13 @@ class EpisodeState:
     def __init__(
         self,
         task: Task,
-        index: int,
+        index: int = 0,
         *,
-        limits: RolloutLimits,
         base: Database | None = None,
         database: Database | None = None,
         user: User | None = None,
         models: Mapping[Role, Model] | None = None,
+        limits: RolloutLimits | None = None,
         seed: int = 0,
     ) -> None:
         self.task = task
@@ -65,7 +63,7 @@ class EpisodeState:
         self.base = base
         self.user = user
         self.models: Mapping[Role, Model] = models or {}
-        self.limits = limits
+        self.limits = limits = limits or RolloutLimits()
         self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
         self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
         self.deadline: Deadline | None = None
@@ -81,7 +79,9 @@ class EpisodeState:
     def _begin(self, database: Database) -> None:
         self.id = uuid.uuid4().hex
         self.database = database
-        self.history = History(_opening(self.task))
+        prompt = self.task.system_prompt
+        opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
+        self.history = History(opening + copied(self.task.row.initial_messages))
         self._tool_calls: list[ToolCall] = []
         self._undecoded: list[tuple[ToolCall, Changes]] = []
         self.model_calls: list[ModelCall] = []
@@ -193,32 +193,34 @@ class EpisodeState:
         waited: float = 0.0,
         started: float | None = None,
         finish_reason: str = "stop",
-        answer: str | None = None,
     ) -> None:
-        """Count a model call; see ``Rollout.count_usage``. ``answer`` is what the user's model wrote."""
+        """Count a model call; see ``Rollout.count_usage``."""
         usage.check()
         check_number("seconds", seconds)
         check_number("waited", waited)
         check_number("started", started or 0.0, LATEST)
+        started = unix_time() if started is None else started
+        self._count(
+            ModelCall(
+                *(role, self.steps, self.turns, model, finish_reason, usage, started, seconds), waited=waited
+            )
+        )
+
+    def _count(self, call: ModelCall) -> None:
+        """Count a model call whose numbers have been checked."""
+        role, usage, model = call.role, call.usage, call.model
         usage.calls = usage.calls or 1
-        self.usage.setdefault(role, Usage()).add(usage)
+        call.cached = usage.reused_calls > 0
+        self.model_calls.append(call)
+        if role not in self.usage:
+            self.usage[role] = Usage()
+        self.usage[role].add(usage)
         limits = self.limits
         if limits.budget is not None:
             limits.budget.count(usage)
         if limits.on_usage is not None:
             asked = self.models.get(role)  # its name may tell the provider, too
             limits.on_usage(role, usage, asked.name if asked and asked.name.endswith(f"/{model}") else model)
-        self._note_call(
-            role,
-            model,
-            finish_reason,
-            usage,
-            unix_time() if started is None else started,
-            seconds,
-            waited=waited,
-            answer=answer,
-            cached=usage.reused_calls > 0,
-        )
 
     async def settle(self) -> None:
         """Cancel calls that still run, answer calls that were never made, and free the database.
@@ -240,9 +242,6 @@ class EpisodeState:
             }
         )
         self.history.answer_open_calls()
-
-    def _note_call(self, role: Role, *fields: Any, **more: Any) -> None:
-        self.model_calls.append(ModelCall(role, self.steps, self.turns, *fields, **more))
 
     def _check_budget(self) -> None:
         shared, own = self.limits.budget, self.limits.own_budget
@@ -274,16 +273,12 @@ class EpisodeState:
 
     def _record_call(self, call: ToolCall, call_id: str | None) -> None:
         """Announce the call unless that was done, and answer it; both at once keeps the history valid."""
+        if isinstance(call.arguments, str):  # not read, as of an unknown tool
+            parsed = parse_arguments(call.arguments)
+            call.arguments = call.arguments if parsed is None else parsed
         if call_id is None or not self.history.is_open(call_id):
             call_id = self.history.call(call.name, call.arguments, call_id)
         self.history.observe(call_id, call.content)
         call.id = call_id
         call.index = len(self._tool_calls)
         self._tool_calls.append(call)
-
-
-def _opening(task: Task) -> list[Message]:
-    messages: list[Message] = copied(task.row.initial_messages)
-    if task.system_prompt is None:
-        return messages
-    return [{"role": "system", "content": task.system_prompt}, *messages]

@@ -23,7 +23,7 @@ from reward_kit.agent.players.participants import Participants, find_participant
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
 from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
-from reward_kit.agent.rollout.budgets import FirstAnswers, OwnBudget, RolloutLimits
+from reward_kit.agent.rollout.budgets import OwnBudget, RolloutLimits
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
@@ -119,7 +119,6 @@ class InProcess:
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
-            first_answers=FirstAnswers(),
             call_timeouts=call_timeouts(self._given_models, config.call_timeout),
         )
         rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base import deadline
+from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import redact
@@ -23,7 +23,6 @@ from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
@@ -33,9 +32,9 @@ logger = logging.getLogger(__name__)
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
 LATE_SECONDS = 0.1
-"""A timer that fires later than this shows that something blocked the event loop."""
+"""Blocking the event loop for longer than this is reported of a tool that exceeds its time limit."""
 NOTABLE_SECONDS = 1.0
-"""Blocking for longer than this is reported even within the tool's time limit."""
+"""Blocking it for longer than this is always reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Tool:
     undescribed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolResult:
     """The outcome of a tool call.
 
@@ -100,36 +99,36 @@ async def run_tool(
     only the cancellation of the caller and other ``BaseException`` pass through.
     """
     given: dict[str, Any] | None = None
-    limit = _TimeLimit(timeout, tool.name, on_overrun)
-    call = None
+    changes: Changes | None = None
+    limit = TimeLimit(timeout, on_overrun and (lambda: on_overrun(_overrun(tool, timeout))))
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
-        if not tool.injected or not hasattr(db, "tool_call"):  # without a database, or with a stand-in
-            with limit:
-                value, content = await _returned(tool, values, db, rollout, pending)
-        else:
+        if tool.injected and hasattr(db, "tool_call"):
             async with db.tool_call() as call:
                 handle = db.of_call(call)
                 with limit:
                     value, content = await _returned(tool, values, handle, rollout, pending)
+            changes = call.changes
+        else:  # without a database, or with a stand-in
+            with limit:
+                value, content = await _returned(tool, values, db, rollout, pending)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
     except ToolError as error:
-        return ToolResult(_error_text(error), "refused", given, raised=limit.blocked(tool))
-    except _OutOfTimeError as error:
+        return ToolResult(_error_text(error), "refused", given, raised=_blocked(tool, limit))
+    except OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # the border to the tool's own code
-        if isinstance(error, asyncio.CancelledError) and _current_task().cancelling():
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
         if hasattr(db, "note_fault"):
             db.note_fault(error)
         raised = redact(fault_line(error))
         return ToolResult(_error_text(error), "failed", given, error=_traceback(tool, error), raised=raised)
-    changes = None if call is None else call.changes
-    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=limit.blocked(tool))
+    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=_blocked(tool, limit))
 
 
 async def _returned(
@@ -139,42 +138,42 @@ async def _returned(
 
     Raises ``MissingAwaitError`` if something was made on ``db`` or ``rollout`` and not awaited.
     """
-    if on_rollout is not None and "rollout" in tool.injected:
-        before = set(on_rollout)
-        returned = await _returned(tool, values, db, rollout, None)
-        for work in on_rollout.keys() - before:
-            if work.place and tool.place.rpartition(":")[0].endswith(work.place.partition(":")[0]):
-                del on_rollout[work]  # the agent has calls of its own in there
-                raise MissingAwaitError(work)
-        return returned
-    if "db" in tool.injected:
-        if db is not None:
-            values["db"] = db if tool.is_async else getattr(db, "sync", db)
-        elif "db" in tool.needed:
-            raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
+    if "db" in tool.injected and db is not None:
+        values["db"] = db if tool.is_async else getattr(db, "sync", db)
+    elif "db" in tool.needed:
+        raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
     if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
         values["rollout"] = rollout
-    pending = getattr(db, "pending_log", None)
+    on_rollout = on_rollout if "rollout" in tool.injected else None
+    before = set(on_rollout or ())
+    on_db = getattr(db, "pending_log", None)
     if tool.is_async:
-        value = await _awaited(tool.function(**values), pending)
-        return value, content_of(value)
-
-    def call() -> tuple[Any, str | None]:
-        returned = _listed(tool.function(**values))
-        return returned, None if inspect.isawaitable(returned) else content_of(returned)
-
-    value, content = await in_thread(call)
-    if content is None:  # a plain wrapper around an async function
-        value = await _awaited(value, pending)
+        value = await _awaited(tool.function(**values), on_db)
         content = content_of(value)
+    else:
+        value, text = await in_thread(lambda: _called(tool.function, values))
+        if text is None:  # a plain wrapper around an async function
+            value = await _awaited(value, on_db)
+        content = content_of(value) if text is None else text
+    if on_rollout:
+        _check_awaited(tool, on_rollout, before)
     return value, content
+
+
+def _called(function: Callable[..., Any], values: dict[str, Any]) -> tuple[Any, str | None]:
+    """The value of a ``def`` tool and its text; no text if it is an awaitable."""
+    value = _listed(function(**values))
+    return value, None if inspect.isawaitable(value) else content_of(value)
 
 
 async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
     with nullcontext() if pending is None else pending:
-        value = _listed(await work)
-    if pending is not None:
+        value = await work
+    if pending:
         pending.check()
+    if isinstance(value, _PLAIN):
+        return value
+    value = _listed(value)
     if inspect.isawaitable(value):
         name = f"{type(value).__name__.lower()} {getattr(value, '__qualname__', '')}".rstrip()
         if inspect.iscoroutine(value):
@@ -183,6 +182,17 @@ async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
             value.cancel()
         raise TypeError(f"the tool returned the {name}: is an await missing?")
     return value
+
+
+_PLAIN = (str, dict, list, tuple, int, float, type(None))
+
+
+def _check_awaited(tool: Tool, on_rollout: PendingLog, before: set[Any]) -> None:
+    """Raise ``MissingAwaitError`` for a call of the rollout's that was made in the tool's file."""
+    for work in on_rollout.keys() - before:
+        if work.place and tool.place.rpartition(":")[0].endswith(work.place.partition(":")[0]):
+            del on_rollout[work]  # the agent has calls of its own in there
+            raise MissingAwaitError(work)
 
 
 def _listed(value: Any) -> Any:
@@ -194,82 +204,22 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _current_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
+def _overrun(tool: Tool, timeout: float | None) -> str:
+    return f"tool {tool.name!r} did not finish within {timeout:g} s, nor when it was cancelled"
 
 
-class _OutOfTimeError(Exception):
-    """The tool exceeded its limit; distinct from a ``TimeoutError`` that the tool raises itself."""
-
-
-class _TimeLimit:
-    """``with`` block that cancels the current task after ``seconds``, as ``asyncio.timeout`` does.
-
-    Its timer fires each second, and so shows whether the event loop was blocked: ``late`` is the number of
-    seconds by which it is overdue at the end, ``took`` the duration of the block.
-    """
-
-    __slots__ = (
-        *("_begun", "_cancelling", "_loop", "_on_overrun", "_task", "_timer", "_tool"),
-        *("expired", "late", "seconds", "took"),
+def _blocked(tool: Tool, limit: TimeLimit) -> str | None:
+    """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
+    if limit.late <= LATE_SECONDS or not tool.is_async or limit.seconds is None:
+        return None
+    is_past = limit.took > limit.seconds
+    if not is_past and limit.late <= NOTABLE_SECONDS:
+        return None
+    past = f", past its limit of {limit.seconds:g} s," if is_past else ""
+    return (
+        f"took {limit.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
+        f"{limit.late:.1f} s or more: write it as def, or await what takes long"
     )
-
-    def __init__(self, seconds: float | None, tool: str, on_overrun: Callable[[str], None] | None) -> None:
-        self.seconds = seconds
-        self.expired = False
-        self.late = self.took = 0.0
-        self._tool = tool
-        self._on_overrun = on_overrun
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        if self.seconds is None:
-            return
-        self._task = _current_task()
-        self._cancelling = self._task.cancelling()
-        self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.time()
-        self._timer = self._loop.call_at(self._begun + min(self.seconds, NOTABLE_SECONDS), self._tick)
-
-    def _tick(self) -> None:
-        assert self._timer is not None
-        assert self.seconds is not None
-        end = self._begun + self.seconds
-        if self._timer.when() < end:
-            self._timer = self._loop.call_at(min(self._loop.time() + NOTABLE_SECONDS, end), self._tick)
-            return
-        self.expired = True
-        self._task.cancel()
-        self._timer = self._loop.call_later(deadline.CANCELLATION_GRACE, self._overrun)
-
-    def _overrun(self) -> None:
-        if self._on_overrun is not None:
-            limit = f"within {self.seconds:g} s"
-            self._on_overrun(f"tool {self._tool!r} did not finish {limit}, nor when it was cancelled")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._timer is None:
-            return
-        now = self._loop.time()
-        self.took, self.late = now - self._begun, now - self._timer.when()
-        self._timer.cancel()
-        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise _OutOfTimeError from error
-
-    def blocked(self, tool: Tool) -> str | None:
-        """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
-        is_past = self.seconds is not None and self.took > self.seconds
-        if not tool.is_async or self.late <= (LATE_SECONDS if is_past else NOTABLE_SECONDS):
-            return None
-        past = f", past its limit of {self.seconds:g} s," if is_past else ""
-        return (
-            f"took {self.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
-            f"{self.late:.1f} s or more: write it as def, or await what takes long"
-        )
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:
@@ -280,14 +230,9 @@ def _traceback(tool: Tool, error: BaseException) -> str:
 
 def _error_text(error: BaseException) -> str:
     """``Error: `` and the exception's text without secrets, with its type if the text alone is not enough."""
-    if isinstance(error, RecursionError):
-        text = "recursion too deep"
-    elif isinstance(error, SystemExit):
-        text = "the tool tried to exit"
-    else:
-        text = ""
-        with suppress(Exception):  # the exception's class is the tool's own code as well
-            text = str(error).strip()
-        if isinstance(error, KeyError | StopIteration) or not text:
-            text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    text = ""
+    with suppress(Exception):  # the exception's class is the tool's own code as well
+        text = "the tool tried to exit" if isinstance(error, SystemExit) else str(error).strip()
+    if isinstance(error, KeyError | StopIteration) or not text:
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

@@ -10,7 +10,7 @@ from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold, replay_gold_calls
+from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold_calls
 from reward_kit.agent.rollout.rollout import RolloutStopped
 from reward_kit.errors import BundleError, DatabaseError
 
@@ -135,8 +135,8 @@ async def _in_time(
     now = datetime.now(UTC)
     later = now + LATE if (now + LATE).date() == now.date() else now - LATE
     with (
-        await replay_gold(task, base, seed=0) as gold_database,
-        await replay_gold(task, base, seed=0, now=later) as later_database,
+        (await replay_gold_calls(task, base, seed=0)).database as gold_database,
+        (await replay_gold_calls(task, base, seed=0, now=later)).database as later_database,
     ):
         gold = await _gold(task, base, gold_database)
         if not gold.reached:

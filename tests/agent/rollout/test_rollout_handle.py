@@ -113,10 +113,8 @@ async def test_what_a_rollout_shows(tmp_path: Path) -> None:
     assert [line.text for line in shown["lines"]] == ["Book me a flight"]
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"), [("row", "row_id"), ("task", "system_prompt"), ("history", "messages"), ("gold", "")]
-)
-async def test_other_names_are_refused_with_the_way_to_go(tmp_path: Path, name: str, remedy: str) -> None:
+@pytest.mark.parametrize("name", ["row", "task", "history", "gold"])
+async def test_the_state_behind_a_rollout_has_no_name_in_it(tmp_path: Path, name: str) -> None:
     class Asking:
         async def respond(self, rollout: Rollout) -> str:
             return str(getattr(rollout, name))
@@ -124,7 +122,6 @@ async def test_other_names_are_refused_with_the_way_to_go(tmp_path: Path, name: 
     finished = await play(small_task(tmp_path), Asking())
     assert finished.rollout.stop_reason == "agent_error"
     assert f"no attribute {name!r}" in str(finished.rollout.stop_detail)
-    assert remedy in str(finished.rollout.stop_detail)
 
 
 @pytest.mark.parametrize(
