@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 2.0
 """A thread without work ends after this time."""
-LONGEST_QUEUE = 0.02
-"""Seconds after which calls that still wait get threads of their own."""
+STUCK_SECONDS = 0.002
+"""Calls that wait get threads of their own if no call was taken for this time."""
 
 
 class _Job(NamedTuple):
@@ -65,8 +65,8 @@ class _Answers:
 class _Threads:
     """Threads that take calls from one queue.
 
-    A thread continues until the queue is empty; further ones are woken when it is stuck, that is, when calls
-    have waited for ``LONGEST_QUEUE``. ``_taking`` are those that are expected to take the next call.
+    A thread continues until the queue is empty; further ones are woken when it is stuck, that is, when it has
+    taken no call for ``STUCK_SECONDS``. ``_taking`` are those that are expected to take the next call.
     """
 
     def __init__(self) -> None:
@@ -84,18 +84,18 @@ class _Threads:
         loop = job.answers.loop
         if self._watched_by is not loop:
             self._watched_by = loop
-            loop.call_later(LONGEST_QUEUE, self._look, loop, self._put)
+            loop.call_later(STUCK_SECONDS, self._look, loop, self._put - len(self._jobs))
 
-    def _look(self, loop: asyncio.AbstractEventLoop, put_before: int) -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop, taken_before: int) -> None:
         waiting = len(self._jobs)
-        overdue = put_before - (self._put - waiting)
-        if overdue > 0:
+        taken = self._put - waiting
+        if waiting and taken == taken_before:
             self._taking.clear()
-        for _ in range(overdue):
-            self._wake()
+            for _ in range(waiting):
+                self._wake()
         self._watched_by = loop if waiting else None
         if waiting:
-            loop.call_later(LONGEST_QUEUE, self._look, loop, self._put)
+            loop.call_later(STUCK_SECONDS, self._look, loop, taken)
 
     def _wake(self) -> None:
         if self._idle:
