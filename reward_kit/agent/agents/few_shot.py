@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.base.message_check import message_faults, show
 from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.agent.bundles.files import read_text
-from reward_kit.agent.bundles.message_check import message_faults, show
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:

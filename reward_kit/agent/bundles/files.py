@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.task_row import FILE
 from reward_kit.agent.base.text import cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREFIX = "file:"
 PROMPTS = "prompts"
 LONGEST_SHOWN = 256
 """Characters of a file name in a message."""
@@ -36,9 +36,9 @@ class BundleFiles:
 
     def resolve(self, reference: str) -> Path:
         """The path of ``file:NAME``; raises ``BundleError`` if the folder has no such file."""
-        name = reference.removeprefix(PREFIX)
+        name = reference.removeprefix(FILE)
         if not name.strip():
-            raise BundleError(f'"{PREFIX}" names no file')
+            raise BundleError(f'"{FILE}" names no file')
         try:
             path = (self.folder / name).resolve()
             exists = path.exists()

@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import import_fault
-from reward_kit.agent.bundles.files import PREFIX, BundleFiles, own_file, read_text
+from reward_kit.agent.base.task_row import FILE
+from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     """
     if row.seed_sql is None:
         return _folder_source(folder)
-    if not row.seed_sql.startswith(PREFIX):
+    if not row.seed_sql.startswith(FILE):
         if files.has(row.seed_sql):
-            remedy = f'Write "{PREFIX}{row.seed_sql}".'
+            remedy = f'Write "{FILE}{row.seed_sql}".'
             raise BundleError(f"{row.seed_sql!r} is a file, not SQL", remedy=remedy)
         return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
     path = files.resolve(row.seed_sql)

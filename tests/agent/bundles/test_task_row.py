@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.base.task_row import Action, TaskRow
-from reward_kit.agent.bundles.dataset import row_faults
+from reward_kit.agent.base.task_row import Action, FaultyRowError, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
+
+
+def row_faults(data: Any) -> list[tuple[str, str]]:
+    try:
+        TaskRow.from_json(data)
+    except FaultyRowError as error:
+        return error.faults
+    return []
 
 
 def faults(**fields: Any) -> list[str]:
@@ -90,10 +97,10 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
         ({"actions": {}}, 'actions: got {} (an object), expected a list of {"name", "arguments"} objects'),
         ({"actions": [3]}, "actions[0]: got 3 (a whole number), expected an object"),
         ({"actions": [{"arguments": {}}]}, "actions[0].name: is missing, expected the name of a tool"),
-        ({"actions": [{"name": ""}]}, "actions[0].name: is empty"),
+        ({"actions": [{"name": ""}]}, 'actions[0].name: got "" (a string), expected the name of a tool'),
         (
             {"actions": [{"name": "f", "kwargs": {}}]},
-            'actions[0].kwargs: an action has "name" and "arguments" only; write "arguments"',
+            'actions[0].kwargs: an action has "name" and "arguments" only; drop it or write "arguments"',
         ),
         (
             {"actions": [{"name": "f", "arguments": "{}"}]},
