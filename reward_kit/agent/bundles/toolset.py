@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.bundles.imports import BundleImports
+    from reward_kit.agent.bundles.task import Reward
     from reward_kit.agent.tools.registry import ToolRegistry
     from reward_kit.models import EvaluateResult
 
@@ -24,9 +24,6 @@ REGISTRY = "R"
 TOOLS = "tools"
 REWARD = "reward"
 EVALUATE = "evaluate"
-
-_MISSING = object()
-Reward = Callable[..., Any]
 
 
 def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True) -> ToolRegistry:
@@ -47,31 +44,30 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
         )
     from reward_kit.agent.tools.registry import ToolRegistry
 
-    found = getattr(module, attribute or REGISTRY, _MISSING)
-    if isinstance(found, ToolRegistry):
-        return found
-    if attribute or found is not _MISSING:
-        got = "does not exist" if found is _MISSING else f"is {type(found).__name__}"
+    if attribute or hasattr(module, REGISTRY):
+        found = getattr(module, attribute or REGISTRY, None)
+        if isinstance(found, ToolRegistry):
+            return found
+        got = "does not exist" if found is None else f"is {type(found).__name__}"
         raise BundleError(f"{attribute or REGISTRY!r} in module {name!r} {got}, expected a ToolRegistry")
     registries = {
-        id(value): (key, value) for key, value in vars(module).items() if isinstance(value, ToolRegistry)
+        value: f'"{name}:{key}"' for key, value in vars(module).items() if isinstance(value, ToolRegistry)
     }
     if len(registries) == 1:
-        ((_, registry),) = registries.values()
-        return registry
+        return next(iter(registries))
     if registries:
-        choices = ", ".join(f'"{name}:{key}"' for key, _ in registries.values())
-        raise BundleError(f"module {name!r} has several registries", remedy=f"Write which one: {choices}.")
+        remedy = f"Write which one: {', '.join(registries.values())}."
+        raise BundleError(f"module {name!r} has several registries", remedy=remedy)
     remedy = f'Write {REGISTRY} = ToolRegistry("…") in it and register the tools with @{REGISTRY}.tool.'
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
 
 
 class FoundReward(NamedTuple):
-    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
+    """A reward, the row fields that it needs, and ``why`` it needs them."""
 
     function: Reward
     required: frozenset[str]
-    missing: str | None = None
+    why: str = "but the reward needs it"
 
 
 def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> FoundReward:
@@ -85,7 +81,8 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         if not imports.exists(module_name):
             own_file(imports.folder, f"{REWARD}.py")  # a broken link is not taken for a missing reward
             missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"
-            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
+            why = f"and there is no {missing}: no reward is defined"
+            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), why)
     else:
         module_name, _, function_name = reward.partition(":")
     function = getattr(_import(imports, module_name, REWARD), function_name, None)
@@ -94,20 +91,12 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         raise BundleError(f"module {module_name!r} has no {function_name!r}")
     if not callable(function):
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some functions written in C
-        raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy) from None
+    parameters = inspect.signature(function).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         fault = f"{place} does not take **kwargs, but a reward is called with all fields of its row"
         raise BundleError(fault, remedy=remedy)
-    needed = [one for one in parameters if one.default is one.empty]
-    for one in needed:
-        if one.kind is one.POSITIONAL_ONLY:
-            fault = f"{place} takes {one.name!r} by position only, but is called by keywords"
-            raise BundleError(fault, remedy=remedy)
-    by_name = {one.name for one in needed if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    return FoundReward(function, frozenset(by_name - INJECTED))
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return FoundReward(function, frozenset(one.name for one in named if one.default is one.empty) - INJECTED)
 
 
 def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any) -> EvaluateResult:  # noqa: ARG001 - the form of every reward

@@ -121,7 +121,7 @@ def test_a_file_that_is_missing_or_outside_of_the_folder_is_refused(tmp_path: Pa
         "file '../secret.md' is outside of the bundle's folder ",
         "file '",
         "file 'link.md' is outside of the bundle's folder ",
-        "'.' in ",
+        "file '.' is not a file in ",
         '"file:" names no file',
         "",
     ]
