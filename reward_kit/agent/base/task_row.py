@@ -24,66 +24,38 @@ MAX_FAULTS_SHOWN = 200
 MAX_ID_LENGTH = 128
 FILE = "file:"
 """Begins a text that is the name of a file beside the dataset."""
-RESERVED_IDS = frozenset({"evals", ".bases", ".cache"})
-"""Folders of the output directory that do not belong to a row."""
+RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache"})
+"""Folders of the output directory that cannot belong to a row."""
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
 
-_ID = re.compile(r"[A-Za-z0-9._-]+")
+_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_ID_LENGTH}}}")
 _MODULE = r"\.?[\w-]+(\.[\w-]+)*"
-_TOOLSET = re.compile(rf"{_MODULE}(:[^\W\d]\w*)?")
+_TOOLSET = re.compile(rf"(?!.*\.py$){_MODULE}(:[^\W\d]\w*)?")
 _REWARD = re.compile(rf"{_MODULE}:[^\W\d]\w*")
-
 _MEANT = {"messages": ' (the start of the conversation is "initial_messages")'}
 
 _T = TypeVar("_T")
 
 
-def _folder_name(value: str) -> str:
-    if len(value) > MAX_ID_LENGTH:
-        raise ValueError(f"has {len(value)} characters, at most {MAX_ID_LENGTH} fit into a folder name")
-    if not _ID.fullmatch(value) or value in {".", ".."}:
-        allowed = 'use letters, digits, ".", "_" and "-" (but not "." or "..")'
-        raise ValueError(f"{value!r} cannot be a folder name; {allowed}")
-    if value.casefold() in RESERVED_IDS:
-        raise ValueError(f"{value!r} is a folder that the output directory uses itself; choose another id")
-    return value
+def _if(fits: Callable[[str], object]) -> AfterValidator:
+    def check(value: str) -> str:
+        if not fits(value):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
 
 
-def _tools_module(value: str) -> str:
-    if "/" in value or "\\" in value or value.endswith(".py"):
-        stem = value.removesuffix(".py").replace("\\", "/").strip("./").replace("/", ".")
-        example = stem if "." in stem else f".{stem}"
-        raise ValueError(
-            f"{value!r} is a path; write the import path of the tools module, such as {example!r}"
-        )
-    if not _TOOLSET.fullmatch(value):
-        raise ValueError(f'{value!r} is not an import path; write one such as ".tools" or "my_task.tools:R"')
-    return value
+def _is_folder_name(value: str) -> bool:
+    return bool(_ID.fullmatch(value)) and value.casefold() not in RESERVED_IDS
 
 
-def _reward_function(value: str) -> str:
-    if not _REWARD.fullmatch(value):
-        raise ValueError(
-            f'{value!r} does not name a reward; write "module:function", such as ".reward:evaluate"'
-        )
-    return value
-
-
-def _query(value: str) -> str:
-    if value.startswith(FILE):
-        raise ValueError("is the SQL itself, not a file")
-    if not value.strip():
-        raise ValueError("is empty; write a query whose first value is true on success")
-    return value
-
-
-def _time(value: str) -> str:
+def _is_time(value: str) -> bool:
     try:
-        parse_time(value)
+        return bool(parse_time(value))
     except (ValueError, OverflowError):
-        raise ValueError(f'{value!r} is not an ISO 8601 time such as "2025-05-19T09:00:00"') from None
-    return value
+        return False
 
 
 class _InnerFaultsError(ValueError):
@@ -131,14 +103,14 @@ class TaskRow:
     its ``file:`` fields.
     """
 
-    id: Annotated[str, AfterValidator(_folder_name)]
-    toolset: Annotated[str, AfterValidator(_tools_module)]
+    id: Annotated[str, _if(_is_folder_name)]
+    toolset: Annotated[str, _if(_TOOLSET.fullmatch)]
     initial_messages: Annotated[list[Any], AfterValidator(_without(message_faults))] = field(
         default_factory=list
     )
-    reward: Annotated[str, AfterValidator(_reward_function)] | None = None
+    reward: Annotated[str, _if(_REWARD.fullmatch)] | None = None
     seed_sql: str | None = None
-    end_goal_sql: Annotated[str, AfterValidator(_query)] | None = None
+    end_goal_sql: Annotated[str, _if(lambda text: text.strip() and not text.startswith(FILE))] | None = None
     system_prompt: str | None = None
     sim_user_prompt: str | None = None
     sim_user_template: str | None = None
@@ -146,7 +118,7 @@ class TaskRow:
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
     max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
-    now: Annotated[str, AfterValidator(_time)] | None = None
+    now: Annotated[str, _if(_is_time)] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -259,18 +231,14 @@ class FaultyRowError(BundleError):
 def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
     for item in error.errors(include_url=False):
         way, kind = item["loc"], item["type"]
-        inner = item["ctx"]["error"] if kind == "value_error" else None
+        inner = item.get("ctx", {}).get("error")
         if isinstance(inner, _InnerFaultsError):
             yield from ((field_name((*way, *within)), fault) for within, fault in inner.faults)
-            continue
-        if inner is not None:
-            fault = str(inner)
         elif kind == "unexpected_keyword_argument":
-            fault = 'an action has "name" and "arguments" only; drop it or write "arguments"'
+            yield field_name(way), 'an action has "name" and "arguments" only; drop it or write "arguments"'
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
-            fault = f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
-        yield field_name(way), fault
+            yield field_name(way), f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
 
 
 def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
@@ -278,14 +246,15 @@ def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
     return "".join(position.format(step) if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
 
 
+_RESERVED = ", ".join(sorted(RESERVED_IDS))
 _FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
 _EXPECTED = {
-    "id": 'a string of letters, digits, ".", "_" and "-"',
+    "id": f'a folder name: up to {MAX_ID_LENGTH} letters, digits, ".", "_" and "-", not {_RESERVED}',
     "toolset": 'the import path of the tools module, such as "my_task.tools" or ".tools"',
     "initial_messages": "a list of messages",
     "reward": 'a string "module:function"',
     "seed_sql": f"SQL {_FILE_TEXT}",
-    "end_goal_sql": "the text of a query whose first value is true on success",
+    "end_goal_sql": "the SQL itself of a query whose first value is true on success",
     "system_prompt": _FILE_TEXT,
     "sim_user_prompt": _FILE_TEXT,
     "sim_user_template": f"text with {{instruction}} in it: {_FILE_TEXT}",
