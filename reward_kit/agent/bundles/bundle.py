@@ -121,11 +121,6 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
             undo.pop_all()
         return bundle
 
-    def task(self, row: str | int) -> Task:
-        """The task with this row id, or at this position (from 0); raises ``BundleError``."""
-        (found,) = select_tasks(self.tasks, task_ids=[row])
-        return found
-
     def select(
         self,
         *,

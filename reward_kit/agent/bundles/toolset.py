@@ -114,33 +114,30 @@ def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any)
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
-    full = absolute(imports.folder, name)
+    folder, full = imports.folder, absolute(imports.folder, name)
     try:
         return imports.module(name)
     except BundleError:
         raise
     except (Exception, SystemExit) as error:  # the border to the bundle's own code
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{full}.".startswith(f"{missing}."):
-            raise _not_found(imports.folder, missing, kind) from None
-        remedy, top = None, (missing or "").partition(".")[0]
-        if top and _has(imports.folder, top):
-            remedy = "Modules of a bundle are imported by the name of its folder: "
-            remedy += f'"from {imports.folder.name} import {top}".'
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        remedy = None
+        if missing and f"{full}.".startswith(f"{missing}."):
+            parent = missing.rpartition(".")[0]
+            places = (
+                f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or what is installed"
+            )
+            if _has(folder, kind):
+                remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
+            raise BundleError(f"there is no module {missing!r} in {places}", remedy=remedy) from None
+        if missing and _has(folder, top := missing.partition(".")[0]):
+            remedy = (
+                "Modules of a bundle are imported by the name of its folder: "
+                f'"from {folder.name} import {top}".'
+            )
         raise BundleError(
             f"module {full!r} cannot be imported: {import_fault(error)}", remedy=remedy
         ) from error
-
-
-def _not_found(folder: Path, missing: str, kind: str) -> BundleError:
-    parent = missing.rpartition(".")[0]
-    looked = f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or the installed packages"
-    remedy = None
-    if _has(folder, kind):
-        remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
-    elif parent == folder.name:
-        remedy = f"Write {folder / missing.rpartition('.')[2]}.py."
-    return BundleError(f"there is no module {missing!r} in {looked}", remedy=remedy)
 
 
 def _has(folder: Path, module: str) -> bool:

@@ -80,8 +80,8 @@ def test_both_forms_of_a_display_are_read(tmp_path: Path) -> None:
         ({"messages_display": 5}, "not a text"),
         ({"messages": []}, "not a conversation"),
         ({"messages": [{"role": "system", "content": "policy"}]}, "not a conversation"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]['role']"),
-        ({"messages": [wants(("cancel", "{"))]}, "'arguments'"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]: expected a message"),
+        ({"messages": [wants(("cancel", "{"))]}, "text of a JSON object"),
     ],
 )
 def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: Any, fault: str) -> None:

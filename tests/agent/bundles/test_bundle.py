@@ -127,7 +127,7 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
     (fault,) = faults(folder)
     assert fault == (
         "task.jsonl:1: row 'a', field 'toolset': there is no module 'nowhere' in "
-        f"{tmp_path}, / or the installed packages (also in 1 more row)"
+        f"{tmp_path}, / or what is installed (also in 1 more row)"
     )
 
 

@@ -178,7 +178,7 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
     [
         (
             [{"content": "x"}],
-            'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; there is none',
+            'initial_messages[0]: expected a message such as {"role": "user", "content": "…"} with a role of',
         ),
         ([{"role": "user"}], "initial_messages[0].content: there is none"),
         ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
@@ -202,10 +202,10 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
             [{"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}],
             "initial_messages[1]: the tool call 'c1' before it has no answer",
         ),
-        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a tool call of the form"),
+        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a list of tool calls of the form"),
         (
             [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
-            "function.arguments: expected the text of a JSON object",
+            '"arguments": "text of a JSON object"',
         ),
     ],
 )
