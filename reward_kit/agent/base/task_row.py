@@ -15,6 +15,7 @@ from reward_kit.agent.base.gold_reference import reference_faults
 from reward_kit.agent.base.message_check import Fault, message_faults, show
 from reward_kit.agent.base.option_values import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.text import FILE
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 MAX_FAULTS_SHOWN = 200
 MAX_ID_LENGTH = 128
-FILE = "file:"
-"""Begins a text that is the name of a file beside the dataset."""
 RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache"})
 """Folders of the output directory that cannot belong to a row."""
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.scoring.metrics import Estimate
 
+FILE = "file:"
+"""Begins a text that is the name of a file beside the dataset."""
 NOTHING = "-"
 NOTABLE_WAITING = 0.05
 """The share of a time from which waiting is mentioned."""

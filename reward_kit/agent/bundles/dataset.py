@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from reward_kit.agent.base.task_row import (
-    FILE,
     KNOWN_FIELDS,
     MAX_ID_LENGTH,
     FaultyBundleError,
@@ -24,7 +23,7 @@ from reward_kit.agent.base.task_row import (
     RowFaults,
     TaskRow,
 )
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import FILE, cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

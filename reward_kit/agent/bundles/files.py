@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.task_row import FILE
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import FILE, cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import import_fault
-from reward_kit.agent.base.task_row import FILE
+from reward_kit.agent.base.text import FILE
 from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
 from reward_kit.errors import BundleError
 

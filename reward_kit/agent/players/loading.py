@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.imports import no_bytecode_kept
-from reward_kit.agent.players.names import AGENTS, USERS, is_address, named_object
+from reward_kit.agent.players.names import AGENTS, HTTP_AGENTS, USERS, is_address, named_object
 from reward_kit.agent.players.wrappers import (
     CANNOT_RESPOND,
     FunctionPlayer,
@@ -38,10 +38,9 @@ def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
     an unknown name, a module that does not import, a faulty recording, or an object that is no agent.
     """
     if isinstance(spec, str) and is_address(spec):
-        from reward_kit.agent.agents.http_agent import HttpAgents
-
-        return HttpAgents(spec)
-    factory: Callable[[], Agent] = _factory(spec, "agent")
+        factory: Callable[[], Agent] = _built_in(HTTP_AGENTS)(spec)
+    else:
+        factory = _factory(spec, "agent")
     return factory
 
 
@@ -60,7 +59,10 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
         return _of_object(spec, kind)
     place = f"--{kind} {spec}"
     built_in = AGENTS if kind == "agent" else USERS
-    module, _, attribute = built_in.get(spec, spec).partition(":")
+    if spec in built_in:
+        make: Callable[[], Any] = _built_in(built_in[spec])
+        return make
+    module, _, attribute = spec.partition(":")
     if module == "replay":
         from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
         from reward_kit.agent.records.recording import Recordings
@@ -76,16 +78,18 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     if module.endswith(".py"):
         name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise BundleError(f"{module} is a file", place=place, remedy=f"Name the module: {name}:{attribute}.")
-    if spec in built_in:
+    with foreign_code(f"{module} cannot be imported:", place), _imported_anew(), no_bytecode_kept():
         found: Any = importlib.import_module(module)
-    else:
-        with foreign_code(f"{module} cannot be imported:", place), _imported_anew(), no_bytecode_kept():
-            found = importlib.import_module(module)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BundleError(f"{module} has no {attribute}", place=place)
         found = getattr(found, name)
-    return found if spec in built_in else _maker(found, spec, kind, place=f"--{kind}")
+    return _maker(found, spec, kind, place=f"--{kind}")
+
+
+def _built_in(spec: str) -> Any:
+    module, _, attribute = spec.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _of_object(given: Any, kind: str) -> Callable[[], Any]:
