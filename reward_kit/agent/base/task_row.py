@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, SkipValidation, Strict, TypeAdapter, ValidationError
 
 from reward_kit.agent.base.gold_reference import reference_faults
 from reward_kit.agent.base.message_check import Fault, message_faults, show
@@ -120,8 +120,8 @@ class TaskRow:
     now: Annotated[str, _if(_is_time)] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    more: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
+    texts: SkipValidation[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
     place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,18 +135,19 @@ class TaskRow:
             more = "; write each row on a line of its own, without [ and ]" if isinstance(plain, list) else ""
             raise FaultyRowError([("", f"expected a JSON object, got {show(plain)}{more}")])
         known = {name: plain[name] for name in KNOWN_FIELDS if plain.get(name) is not None}
+        own = {name: value for name, value in plain.items() if name not in KNOWN_FIELDS}
         faults = [
             (name, f"is a name that the rollout gives to the reward; choose another{_MEANT.get(name, '')}")
-            for name in plain.keys() & INJECTED
+            for name in own.keys() & INJECTED
         ]
+        known |= {"more": own or _NOTHING, "texts": texts or _NOTHING, "place": place}
         try:
             row = _adapter().validate_python(known)
         except ValidationError as error:
-            raise FaultyRowError([*faults, *_faults_in(error)]) from None
+            faults += _faults_in(error)
         if faults:
             raise FaultyRowError(faults)
-        own = {name: value for name, value in plain.items() if name not in KNOWN_FIELDS}
-        return replace(row, more=own or _NOTHING, texts=texts or _NOTHING, place=place)
+        return row
 
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
