@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import cut, tamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,9 +39,7 @@ def show(value: Any, limit: int = 60) -> str:
     """A JSON value for a message: ``"four" (a string)``; long ones are cut."""
     if value is None:
         return "null"
-    text = cut(json.dumps(value, ensure_ascii=False, default=repr), limit)
-    if not text.isprintable():  # it is shown on terminals, where some characters do things
-        text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    text = tamed(cut(json.dumps(value, ensure_ascii=False, default=repr), limit))
     kind = _KINDS.get(type(value))
     return f"{text} ({kind})" if kind else text
 

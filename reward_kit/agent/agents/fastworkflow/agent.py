@@ -60,23 +60,16 @@ class FastWorkflow:
         self.config = config
         self.patience = patience or Patience()
         self.endpoint = ToolEndpoint()
+        self.pool: WorkerPool
+        """The processes, after ``open``, and the ``models`` by role."""
         self.models: dict[str, str] = {}
-        """Models by role, known after ``open``."""
         self._warn = warn
         self._tasks = tasks
         self._home = home or FastWorkflowHome.find()
         self._resources = contextlib.AsyncExitStack()
-        self._pool: WorkerPool | None = None
 
     def __call__(self) -> FastWorkflowAgent:
         return FastWorkflowAgent(self)
-
-    @property
-    def pool(self) -> WorkerPool:
-        """The processes; raises ``RuntimeError`` unless open."""
-        if self._pool is None:
-            raise RuntimeError("call open() first")
-        return self._pool
 
     async def open(self) -> None:
         """Check the set-up, then start the workers.
@@ -102,7 +95,6 @@ class FastWorkflow:
     async def close(self) -> None:
         """Stop the workers, then the endpoint."""
         await self._resources.aclose()
-        self._pool = None
 
     async def _start(self, environment: dict[str, str]) -> None:
         workflow = self._home.workflow()
@@ -114,13 +106,13 @@ class FastWorkflow:
         # -I: keeps this process's import path out of the other environment
         command = [str(self._home.python), "-I", "-X", "utf8", str(WORKER_PROGRAM), str(workflow)]
         hidden = [str(value) for name, value in self.config.model_args.items() if is_secret_name(name)]
-        self._pool = WorkerPool(
+        self.pool = WorkerPool(
             lambda: Worker(command, environment, folder, hidden=hidden),
             self.config.fastworkflow_workers,
             self.patience.start,
         )
-        self._resources.push_async_callback(self._pool.close)
-        await self._pool.open()
+        self._resources.push_async_callback(self.pool.close)
+        await self.pool.open()
 
 
 class FastWorkflowAgent:
