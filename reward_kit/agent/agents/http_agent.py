@@ -103,9 +103,10 @@ class HttpAgents:
 
     async def say_goodbye(self, rollout: Rollout) -> None:
         """Send that a rollout is over; the answer is ignored."""
-        with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
-            async with asyncio.timeout(FAREWELL):
-                await self._exchange(closed_request(rollout))
+        if self._http is not None:
+            with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
+                async with asyncio.timeout(FAREWELL):
+                    await self._exchange(closed_request(rollout))
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
         """Return status, text and ``Location`` of the agent's answer."""

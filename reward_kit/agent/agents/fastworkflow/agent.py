@@ -138,12 +138,15 @@ class FastWorkflowAgent:
         worker = self._worker or await self.join(rollout)
         patience = self._shared.patience.turn
         try:
-            async with asyncio.timeout(patience) as self._limit:
+            async with asyncio.timeout(patience) as limit:
+                self._limit = limit
                 answer = await worker.ask("turn", rollout=rollout.id, text=_heard(rollout))
         except TimeoutError:
             fault = f"no model call and no tool call of a turn ended within {patience:g} s"
             await worker.end(fault)
             raise ModelError(fault, place=PLACE, retryable=True) from None
+        finally:
+            self._limit = None
         if rollout.stop_reason is not None:
             return ""  # the conversation is over
         if "error" in answer:
