@@ -48,13 +48,9 @@ def test_null_is_the_same_as_leaving_a_field_out() -> None:
 
 
 def test_unknown_fields_reach_the_reward() -> None:
-    row = read(difficulty="hard", _note=[1], model_config=2, place=3)
-    assert {
-        "difficulty": "hard",
-        "_note": [1],
-        "model_config": 2,
-        "place": 3,
-    }.items() <= row.reward_fields().items()
+    own = {"difficulty": "hard", "_note": [1], "model_config": 2, "place": 3}
+    row = read(**own)
+    assert own.items() <= row.reward_fields().items()
     assert row.place == "row 'a'"
 
 
