@@ -246,10 +246,10 @@ def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
     return "".join(position.format(step) if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
 
 
-_RESERVED = ", ".join(sorted(RESERVED_IDS))
+_RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
 _FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
 _EXPECTED = {
-    "id": f'a folder name: up to {MAX_ID_LENGTH} letters, digits, ".", "_" and "-", not {_RESERVED}',
+    "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_" and "-"; {_RESERVED}',
     "toolset": 'the import path of the tools module, such as "my_task.tools" or ".tools"',
     "initial_messages": "a list of messages",
     "reward": 'a string "module:function"',

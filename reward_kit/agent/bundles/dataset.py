@@ -37,6 +37,7 @@ FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_templat
 
 _CONTINUES = (b" ", b"\t", b"}", b"]")
 """First characters of a line that continues the row above it."""
+FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (a comment begins with #)"
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
 
 
@@ -102,7 +103,7 @@ class _Reader:
             if found := _PLACE.search(str(error)):
                 place = f"{self.name}:{line + int(found[1]) - 1}:{found[2]}"
             fault = _PLACE.sub("", str(error))
-            self.faults.append(f"{place}: not valid JSON: {fault}; write one object per line")
+            self.faults.append(f"{place}: not valid JSON: {fault}; {FORM}")
             return
         place = f"{self.name}:{line}"
         row_id = data.get("id") if isinstance(data, dict) else None

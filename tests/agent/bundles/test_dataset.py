@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.base.task_row import FaultyBundleError
-from reward_kit.agent.bundles.dataset import Dataset, read_dataset
+from reward_kit.agent.bundles.dataset import FORM, Dataset, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
 
 
@@ -72,7 +72,7 @@ def test_the_faults_of_all_rows_are_told_together_one_line_each(tmp_path: Path) 
     content = "\n".join([row("a", outputs=[4]), row("b"), "{", row("c", max_steps=0, outputs=3)])
     assert faults(tmp_path, content) == [
         "task.jsonl:1: row 'a', field 'outputs[0]': got 4 (a whole number), expected a string",
-        "task.jsonl:3:1: not valid JSON: EOF while parsing an object; write one object per line",
+        f"task.jsonl:3:1: not valid JSON: EOF while parsing an object; {FORM}",
         "task.jsonl:4: row 'c', field 'outputs': got 3 (a whole number), expected a list of strings",
         "task.jsonl:4: row 'c', field 'max_steps': got 0 (a whole number), expected a whole number >= 1",
     ]
