@@ -105,12 +105,11 @@ async def test_a_turn_that_is_called_off_ends_before_its_next_model_call(
         turn = asyncio.ensure_future(worker.ask("turn", rollout=rollout.id, text="Hello"))
         while not models.requests_for(AGENT):  # noqa: ASYNC110 - the server is in another thread
             await asyncio.sleep(0.02)
-        await worker.ask("cancel", rollout=rollout.id)
+        assert list(worker._folder.glob("rollout-*"))
+        assert "error" not in await worker.ask("close", rollout=rollout.id)
         assert (await turn)["status"] == "stopped"
         assert len(models.requests_for(AGENT)) == 1
         assert worker.alive
-        assert list(worker._folder.glob("rollout-*"))
-        assert "error" not in await worker.ask("close", rollout=rollout.id)
         assert not list(worker._folder.glob("rollout-*")), "a rollout leaves nothing behind"
 
 

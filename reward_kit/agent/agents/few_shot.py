@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.base.message_check import message_faults, show
+from reward_kit.agent.base.task_row import field_name
 from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.agent.bundles.files import read_text
-from reward_kit.agent.bundles.message_check import message_faults, show
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -92,25 +93,18 @@ def _display(line: str, place: str) -> str:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"is not valid JSON: {error}", place=place, remedy=FORM) from None
-    if not isinstance(value, dict):
-        raise BundleError(f"is {show(value)}, not an object", place=place, remedy=FORM)
-    text, messages = value.get("messages_display"), value.get("messages")
+    given = value if isinstance(value, dict) else {}
+    text, messages = given.get("messages_display"), given.get("messages")
     if isinstance(text, str) and text.strip():
         return encodable(text.strip())
-    if "messages_display" in value:
-        raise BundleError(f'"messages_display" is {show(text)}, not a text', place=place, remedy=FORM)
-    if "messages" not in value:
-        raise BundleError('has neither "messages_display" nor "messages"', place=place, remedy=FORM)
-    if not isinstance(messages, list) or not any(_is_said(message) for message in messages):
-        raise BundleError(f'"messages" is {show(messages)}, not a conversation', place=place, remedy=FORM)
+    if not isinstance(messages, list):
+        raise BundleError(f"{show(value)} is no example conversation", place=place, remedy=FORM)
     for way, fault in message_faults(messages):
-        where = "".join(f"[{key!r}]" for key in way)
-        raise BundleError(f"messages{where}: {fault}", place=place)
-    return "\n".join(line for message in messages for line in _lines(message))
-
-
-def _is_said(message: Any) -> bool:
-    return not isinstance(message, dict) or message.get("role") != "system"
+        raise BundleError(f"{field_name(('messages', *way))}: {fault}", place=place)
+    display = "\n".join(line for message in messages for line in _lines(message))
+    if not display:
+        raise BundleError("nobody says anything in these messages", place=place, remedy=FORM)
+    return display
 
 
 def _lines(message: Message) -> Iterator[str]:

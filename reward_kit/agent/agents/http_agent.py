@@ -32,7 +32,7 @@ CONNECTING = 10.0
 LAST_WORDS = 5.0
 """Seconds that an agent has to answer once its rollout is over: the reply is dropped, its usage counts."""
 FAREWELL = 2.0
-"""Seconds that the message of a rollout's end may take, while others run."""
+"""Seconds that the message of a rollout's end may take."""
 
 _BUSY = frozenset({408, 425, 429})
 _EXCERPT = 200
@@ -52,7 +52,6 @@ class HttpAgents:
         self._http: aiohttp.ClientSession | None = None
         self._token: str | None = None
         self._has_answered = False
-        self._farewells: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> HttpAgent:
         return HttpAgent(self)
@@ -71,8 +70,7 @@ class HttpAgents:
         )
 
     async def close(self) -> None:
-        """Let the messages of ended rollouts arrive, then close the endpoint and all connections."""
-        await asyncio.gather(*self._farewells)
+        """Close the endpoint and all connections."""
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -103,17 +101,12 @@ class HttpAgents:
             raise ModelError(fault, place=self.url, status=status, retryable=True)
         raise AgentError(fault)
 
-    def say_goodbye(self, rollout: Rollout) -> None:
-        """Send that a rollout is over, in the background; the answer is ignored."""
+    async def say_goodbye(self, rollout: Rollout) -> None:
+        """Send that a rollout is over; the answer is ignored."""
         if self._http is not None:
-            task = asyncio.ensure_future(self._farewell(closed_request(rollout)))
-            self._farewells.add(task)
-            task.add_done_callback(self._farewells.discard)
-
-    async def _farewell(self, body: bytes) -> None:
-        with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
-            async with asyncio.timeout(FAREWELL):
-                await self._exchange(body)
+            with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
+                async with asyncio.timeout(FAREWELL):
+                    await self._exchange(closed_request(rollout))
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
         """Return status, text and ``Location`` of the agent's answer."""
@@ -151,7 +144,7 @@ class HttpAgent:
         except (ModelError, AgentError):
             if rollout.stop_reason is None:
                 raise
-            return ""  # it is over already, and for another reason
+            answer = None  # it is over already, and for another reason
         if answer is None:
             return ""
         for call in answer.usage:
@@ -166,7 +159,7 @@ class HttpAgent:
         """Revoke the token and tell the agent that the rollout is over."""
         if self._admission is not None and self._rollout is not None:
             self._admission.revoke()
-            self._shared.say_goodbye(self._rollout)
+            await self._shared.say_goodbye(self._rollout)
 
     async def _answer(self, rollout: Rollout, admission: Admission) -> AgentAnswer | None:
         """Return the answer, or None if the rollout has ended and no answer comes in ``LAST_WORDS``."""

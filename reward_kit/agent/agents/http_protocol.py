@@ -37,15 +37,9 @@ class ModelUsage(BaseModel):
 
     def count(self, rollout: Rollout, default: str) -> None:
         """Add the call to the rollout's usage; ``default`` is the name of an unnamed model."""
-        usage = Usage(
-            calls=1,
-            input_tokens=int(self.input_tokens),
-            cached_tokens=int(self.cached_tokens),
-            output_tokens=int(self.output_tokens),
-            reasoning_tokens=int(self.reasoning_tokens),
-            cost=self.cost or 0.0,
-            unpriced_calls=int(self.cost is None),
-        )
+        names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+        tokens = {name: int(getattr(self, name)) for name in names}
+        usage = Usage(calls=1, cost=self.cost or 0.0, unpriced_calls=int(self.cost is None), **tokens)
         model = label(self.model) if self.model else default
         rollout.count_usage(usage, model=model, seconds=self.seconds or 0.0)
 

@@ -22,9 +22,6 @@ HELP = """Type your reply to the user, or a command:
 End of input (Ctrl-D) ends the rollout."""
 USER_HELP = f"Type what you say; {STOP_TOKEN} or the end of input (Ctrl-D) ends the rollout."
 
-_announced_end: list[str] = []
-"""The id of the rollout whose end was shown last: one person may play both sides."""
-
 
 def show(text: str) -> None:
     """Write a line to the terminal; control characters in it are shown, not sent."""
@@ -70,11 +67,9 @@ class Person:
 
     async def close(self) -> None:
         """Show that the rollout is over, and why: it may be without the person's doing."""
-        if self._rollout is None or _announced_end == [self._rollout.id]:
-            return
-        _announced_end[:] = [self._rollout.id]
-        detail = f" ({self._rollout.stop_detail})" if self._rollout.stop_detail else ""
-        show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
+        if self._rollout is not None:
+            detail = f" ({self._rollout.stop_detail})" if self._rollout.stop_detail else ""
+            show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
 
 
 async def _wait_for_line() -> None:

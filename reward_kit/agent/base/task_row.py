@@ -1,28 +1,92 @@
-"""The rows of a dataset: the fields of one task, and faults that rows share."""
+"""The rows of a dataset: the fields of one task, what is right in them, and faults that rows share."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from pydantic import AfterValidator, ConfigDict, Field, SkipValidation, Strict, TypeAdapter, ValidationError
+
+from reward_kit.agent.base.gold_reference import reference_faults
+from reward_kit.agent.base.message_check import Fault, message_faults, show
+from reward_kit.agent.base.option_values import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.text import FILE
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 MAX_FAULTS_SHOWN = 200
-
+MAX_ID_LENGTH = 128
+RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache"})
+"""Folders of the output directory that cannot belong to a row."""
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
+
+_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_ID_LENGTH}}}")
+_MODULE = r"\.?[\w-]+(\.[\w-]+)*"
+_TOOLSET = re.compile(rf"(?!.*\.py$){_MODULE}(:[^\W\d]\w*)?")
+_REWARD = re.compile(rf"{_MODULE}:[^\W\d]\w*")
+_MEANT = {"messages": ' (the start of the conversation is "initial_messages")'}
+
+_T = TypeVar("_T")
+
+
+def _if(fits: Callable[[str], object]) -> AfterValidator:
+    def check(value: str) -> str:
+        if not fits(value):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
+
+
+def _is_folder_name(value: str) -> bool:
+    return bool(_ID.fullmatch(value)) and value.casefold() not in RESERVED_IDS
+
+
+def _is_time(value: str) -> bool:
+    try:
+        return bool(parse_time(value))
+    except (ValueError, OverflowError):
+        return False
+
+
+class _InnerFaultsError(ValueError):
+    """Faults inside a value, each with its path."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+def _without(find: Callable[[_T], Iterable[Fault]]) -> Callable[[_T], _T]:
+    def check(value: _T) -> _T:
+        if faults := list(find(value)):
+            raise _InnerFaultsError(faults)
+        return value
+
+    return check
+
+
+def _references(actions: list[Action]) -> Iterator[Fault]:
+    for position, action in enumerate(actions):
+        for way, fault in reference_faults(action.arguments, position):
+            yield (position, "arguments", *way), fault
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``)."""
 
-    name: str
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -38,24 +102,26 @@ class TaskRow:
     its ``file:`` fields.
     """
 
-    id: str
-    toolset: str
-    initial_messages: list[dict[str, Any]] = field(default_factory=list)
-    reward: str | None = None
+    id: Annotated[str, _if(_is_folder_name)]
+    toolset: Annotated[str, _if(_TOOLSET.fullmatch)]
+    initial_messages: Annotated[list[Any], AfterValidator(_without(message_faults))] = field(
+        default_factory=list
+    )
+    reward: Annotated[str, _if(_REWARD.fullmatch)] | None = None
     seed_sql: str | None = None
-    end_goal_sql: str | None = None
+    end_goal_sql: Annotated[str, _if(lambda text: text.strip() and not text.startswith(FILE))] | None = None
     system_prompt: str | None = None
     sim_user_prompt: str | None = None
     sim_user_template: str | None = None
-    n_rollouts: int = 1
-    actions: list[Action] | None = None
+    n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
+    actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
-    max_steps: int = 30
-    now: str | None = None
+    max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
+    now: Annotated[str, _if(_is_time)] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    toolset_outside: bool | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    toolset_outside: Annotated[bool, Strict()] | None = None
+    more: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
+    texts: SkipValidation[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
     place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,20 +129,25 @@ class TaskRow:
             object.__setattr__(self, "place", f"row {self.id!r}")
 
     @classmethod
-    def from_json(
-        cls, plain: Mapping[str, Any], *, place: str = "", texts: Mapping[str, str] | None = None
-    ) -> TaskRow:
-        """The row of a checked JSON object; ``null`` counts as leaving a field out."""
-        known: dict[str, Any] = {}
-        more: dict[str, Any] = {}
-        for name, value in plain.items():
-            if name not in KNOWN_FIELDS:
-                more[name] = value
-            elif value is not None:
-                known[name] = value
-        if "actions" in known:
-            known["actions"] = [Action(**action) for action in known["actions"]]
-        return cls(**known, more=more or _NOTHING, texts=texts or _NOTHING, place=place)
+    def from_json(cls, plain: Any, *, place: str = "", texts: Mapping[str, str] | None = None) -> TaskRow:
+        """The row of a JSON object; ``null`` counts as leaving a field out. Raises ``FaultyRowError``."""
+        if not isinstance(plain, dict):
+            more = "; write each row on a line of its own, without [ and ]" if isinstance(plain, list) else ""
+            raise FaultyRowError([("", f"expected a JSON object, got {show(plain)}{more}")])
+        known = {name: plain[name] for name in KNOWN_FIELDS if plain.get(name) is not None}
+        own = {name: value for name, value in plain.items() if name not in KNOWN_FIELDS}
+        faults = [
+            (name, f"is a name that the rollout gives to the reward; choose another{_MEANT.get(name, '')}")
+            for name in own.keys() & INJECTED
+        ]
+        known |= {"more": own or _NOTHING, "texts": texts or _NOTHING, "place": place}
+        try:
+            row = _adapter().validate_python(known)
+        except ValidationError as error:
+            faults += _faults_in(error)
+        if faults:
+            raise FaultyRowError(faults)
+        return row
 
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
@@ -119,6 +190,11 @@ _NOTHING: dict[str, Any] = {}
 """Shared by the rows that have no ``file:`` fields and none of their own."""
 
 
+@cache
+def _adapter() -> TypeAdapter[TaskRow]:
+    return TypeAdapter(TaskRow)
+
+
 def parse_time(text: str) -> datetime:
     """An ISO 8601 date or time as a time in UTC; without an offset it counts as UTC.
 
@@ -137,6 +213,64 @@ class FaultyBundleError(BundleError):
         if len(faults) > len(shown):
             shown.append(f"… and {len(faults) - len(shown)} more faults")
         super().__init__("\n".join(shown))
+
+
+FieldFault = tuple[str, str]
+"""(field, fault): ``("actions[2].name", "got 3 (a whole number), expected …")``."""
+
+
+class FaultyRowError(BundleError):
+    """Faults of one row, by field; the message is the first of them."""
+
+    def __init__(self, faults: list[FieldFault]) -> None:
+        self.faults = faults
+        name, fault = faults[0]
+        super().__init__(f"field {name!r}: {fault}" if name else fault)
+
+
+def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
+    for item in error.errors(include_url=False):
+        way, kind = item["loc"], item["type"]
+        inner = item.get("ctx", {}).get("error")
+        if isinstance(inner, _InnerFaultsError):
+            yield from ((field_name((*way, *within)), fault) for within, fault in inner.faults)
+        elif kind == "unexpected_keyword_argument":
+            yield field_name(way), 'an action has "name" and "arguments" only; drop it or write "arguments"'
+        else:
+            got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
+            yield field_name(way), f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
+
+
+def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
+    """``("actions", 2, "name")`` as messages write it: ``actions[2].name``."""
+    return "".join(position.format(step) if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
+
+
+_RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
+_FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
+_EXPECTED = {
+    "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_" and "-"; {_RESERVED}',
+    "toolset": 'the import path of the tools module, such as "my_task.tools" or ".tools"',
+    "initial_messages": "a list of messages",
+    "reward": 'a string "module:function"',
+    "seed_sql": f"SQL {_FILE_TEXT}",
+    "end_goal_sql": "the SQL itself of a query whose first value is true on success",
+    "system_prompt": _FILE_TEXT,
+    "sim_user_prompt": _FILE_TEXT,
+    "sim_user_template": f"text with {{instruction}} in it: {_FILE_TEXT}",
+    "n_rollouts": f"a whole number >= 1, at most {MAX_ROLLOUTS}",
+    "actions": 'a list of {"name", "arguments"} objects',
+    "actions[]": 'an object {"name": "…", "arguments": {…}}',
+    "actions[].name": "the name of a tool",
+    "actions[].arguments": "an object with the tool's arguments",
+    "outputs": "a list of strings",
+    "outputs[]": "a string",
+    "max_steps": "a whole number >= 1",
+    "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
+    "metadata": "an object",
+    "toolset_outside": "true if the tools lie outside of the bundle's folder",
+}
+"""The right value of each field, in words."""
 
 
 class RowFaults:

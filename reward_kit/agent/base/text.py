@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+FILE = "file:"
+"""Begins a text that is the name of a file beside the dataset."""
 LONGEST_TEXT = 300
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """Terminal colours, cursor movements, titles and links."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -14,7 +15,7 @@ from reward_kit.agent.base.files import temporary_folder
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
 
@@ -38,7 +39,9 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
-            _unpack(path, folder, max_bytes, max_files)
+            with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else tarfile.open(path, "r:*") as archive:
+                _check(_members(archive), max_bytes, max_files)
+                archive.extractall(folder)  # noqa: S202 - its members are checked
         except BundleError as error:
             raise BundleError(error.fault, place=str(path)) from None
         except OSError as error:
@@ -51,23 +54,19 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     return folder
 
 
-def _unpack(path: Path, folder: Path, max_bytes: int, max_files: int) -> None:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as packed:
-            modes = ((info, info.external_attr >> 16 & 0o170000) for info in packed.infolist())
-            _check(((i.filename, i.file_size, mode != 0o120000) for i, mode in modes), max_bytes, max_files)
-            for member in packed.infolist():
-                packed.extract(member, folder)
+def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, int, bool]]:
+    """Name, size in bytes, and true for a file or folder, of each member."""
+    if isinstance(archive, zipfile.ZipFile):
+        for info in archive.infolist():
+            yield info.filename, info.file_size, not stat.S_ISLNK(info.external_attr >> 16)
     else:
-        with tarfile.open(path, "r:*") as archive:
-            _check(((i.name, i.size, i.isreg() or i.isdir()) for i in archive), max_bytes, max_files)
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
-            for item in archive.getmembers():
-                archive.extract(item, folder, set_attrs=False)
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
+        for item in archive:
+            yield item.name, item.size, item.isreg() or item.isdir()
 
 
 def _check(members: Iterable[tuple[str, int, bool]], max_bytes: int, max_files: int) -> None:
-    """Refuse an archive by the name, the size in bytes, and the kind of its members: files and folders."""
+    """Refuse an archive by its members."""
     total = 0
     for count, (name, size, is_plain) in enumerate(members, 1):
         total += size

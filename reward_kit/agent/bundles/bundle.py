@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.task_row import RowFaults
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
-from reward_kit.agent.bundles.files import BundleFiles, placeholder_fault, read_user_prompts
+from reward_kit.agent.bundles.files import BundleFiles, check_template, read_user_prompts
 from reward_kit.agent.bundles.imports import BundleImports
-from reward_kit.agent.bundles.seed import Seed, SeedSource, seed_source
+from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, select_tasks
-from reward_kit.agent.bundles.toolset import FoundReward, load_registry, load_reward
+from reward_kit.agent.bundles.toolset import load_registry, load_reward
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from pathlib import Path
 
     from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.rollout.episode import Episode
-    from reward_kit.agent.tools.registry import ToolRegistry
 
 __all__ = ["BundleRows", "Seed", "Task", "TaskBundle", "read_bundle"]
 
 _T = TypeVar("_T")
 
 
-class _Closing:
-    """A context manager that closes itself."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class BundleRows(_Closing):
+class BundleRows(AbstractContextManager["BundleRows"]):
     """The rows of a bundle, checked, and their seeds; no code of the bundle has run.
 
     ``rows`` are in the order of the dataset, ``seeds`` belong to them one by one (rows with the same seed
@@ -56,6 +42,13 @@ class BundleRows(_Closing):
         self.dataset = source.dataset
         self.folder = source.folder
         self.rows = read.rows
+        template = "sim_user_template"
+        _made_for(
+            read.rows,
+            template,
+            lambda row: row.text(template),
+            lambda row: check_template(row.text(template)),
+        )
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.user_prompts = read_user_prompts(source.folder)
@@ -69,6 +62,9 @@ class BundleRows(_Closing):
             bundle = TaskBundle(self, _tasks(self, imports), imports)
             undo.pop_all()
         return bundle
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Remove unpacked files. May be called again."""
@@ -90,7 +86,7 @@ def read_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
     return rows
 
 
-class TaskBundle(_Closing):
+class TaskBundle(AbstractContextManager["TaskBundle"]):
     """An open bundle: its tasks in the order of the dataset, and ``warnings`` about oddities in it.
 
     While it is open, its modules can be imported; ``close()`` (or leaving a ``with`` block) ends that::
@@ -125,11 +121,6 @@ class TaskBundle(_Closing):
             undo.pop_all()
         return bundle
 
-    def task(self, row: str | int) -> Task:
-        """The task with this row id, or at this position (from 0); raises ``BundleError``."""
-        (found,) = select_tasks(self.tasks, task_ids=[row])
-        return found
-
     def select(
         self,
         *,
@@ -143,77 +134,82 @@ class TaskBundle(_Closing):
             self.tasks, task_ids=task_ids, start_index=start_index, end_index=end_index, max_tasks=max_tasks
         )
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Forget the imported modules and remove unpacked files. May be called again."""
         self._imports.close()
         self._read.close()
 
 
-def _or_error(make: Callable[..., _T], *arguments: Any, **keywords: Any) -> _T | BundleError:
-    """The value that ``make`` returns, or its ``BundleError``, kept for all rows that meet it."""
-    try:
-        return make(*arguments, **keywords)
-    except BundleError as error:
-        return error
+def _made_for(
+    rows: list[TaskRow],
+    field: str,
+    key: Callable[[TaskRow], Hashable],
+    make: Callable[[TaskRow], _T],
+) -> list[_T]:
+    """The value of ``make`` for each row, shared by rows with the same ``key``.
+
+    Raises ``BundleError``: a value that cannot be made is a fault of the ``field`` in all its rows.
+    """
+    made: dict[Hashable, _T | BundleError] = {}
+    values: list[_T] = []
+    faults = RowFaults()
+    for row in rows:
+        if (shared := key(row)) not in made:
+            try:
+                made[shared] = make(row)
+            except BundleError as error:
+                made[shared] = error
+        value = made[shared]
+        if isinstance(value, BundleError):
+            faults.add(row, field, str(value))
+        else:
+            values.append(value)
+    faults.raise_if_any()
+    return values
 
 
 def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
-    """The seed of each row; rows with the same seed share one object. Also checks the users' prompts."""
-    sources: dict[str | None, SeedSource | BundleError] = {}
-    made: dict[tuple[str | None, str | None], Seed] = {}
+    """The seed of each row; rows with the same seed share one object."""
+    sources = _made_for(
+        rows, "seed_sql", lambda row: row.seed_sql, lambda row: seed_source(row, files, folder)
+    )
+    by_clock: dict[tuple[str | None, str | None], Seed] = {}
     shared: dict[str, Seed] = {}
-    seeds: list[Seed] = []
-    faults = RowFaults()
-    for row in rows:
-        template = row.text("sim_user_template")
-        if template is not None and (fault := placeholder_fault(template)):
-            faults.add(row, "sim_user_template", fault)
-        if row.seed_sql not in sources:
-            sources[row.seed_sql] = _or_error(seed_source, row, files, folder)
-        source = sources[row.seed_sql]
-        if isinstance(source, BundleError):
-            faults.add(row, "seed_sql", str(source))
-            continue
-        if (row.seed_sql, row.now) not in made:
+    for row, source in zip(rows, sources, strict=True):
+        if (row.seed_sql, row.now) not in by_clock:
             seed = source.at(row.now)
-            made[row.seed_sql, row.now] = shared.setdefault(seed.key, seed)
-        seeds.append(made[row.seed_sql, row.now])
-    faults.raise_if_any()
-    return seeds
+            by_clock[row.seed_sql, row.now] = shared.setdefault(seed.key, seed)
+    return [by_clock[row.seed_sql, row.now] for row in rows]
 
 
 def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
-    registries: dict[tuple[str, bool], ToolRegistry | BundleError] = {}
-    rewards: dict[tuple[str, str | None], FoundReward | BundleError] = {}
-    tasks: list[Task] = []
+    rows = read.rows
+    registries = _made_for(
+        rows,
+        "toolset",
+        lambda row: (row.toolset, row.toolset_outside),
+        lambda row: load_registry(imports, row.toolset, outside=bool(row.toolset_outside)),
+    )
+    rewards = _made_for(
+        rows,
+        "reward",
+        lambda row: (row.toolset, row.reward),
+        lambda row: load_reward(imports, row.toolset, row.reward),
+    )
     faults = RowFaults()
-    for row, seed in zip(read.rows, read.seeds, strict=True):
-        tools = (row.toolset, bool(row.toolset_outside))
-        if tools not in registries:
-            registries[tools] = _or_error(load_registry, imports, row.toolset, outside=tools[1])
-        registry = registries[tools]
-        if isinstance(registry, BundleError):
-            faults.add(row, "toolset", str(registry))
-            continue
-        named = (row.toolset, row.reward)
-        if named not in rewards:
-            rewards[named] = _or_error(load_reward, imports, *named)
-        reward = rewards[named]
-        if isinstance(reward, BundleError):
-            faults.add(row, "reward", str(reward))
-            continue
+    for row, reward in zip(rows, rewards, strict=True):
         if reward.required:
-            why = (
-                f"and there is no {reward.missing}: no reward is defined"
-                if reward.missing
-                else "but the reward needs it"
-            )
             for name in sorted(reward.required - row.given_fields()):
-                faults.add(row, name, f"is missing, {why}")
-        tasks.append(Task(row, registry, reward.function, seed, read.folder, read.user_prompts))
+                faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
-    return tasks
+    return [
+        Task(row, registry, reward.function, seed, read.folder, read.user_prompts)
+        for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
+    ]
 
 
 def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import FILE, cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREFIX = "file:"
 PROMPTS = "prompts"
 LONGEST_SHOWN = 256
 """Characters of a file name in a message."""
@@ -24,35 +23,32 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
 }
 """The prompts of simulated users by name, each with the placeholders (``{instruction}``) that it needs."""
 
-_ELSEWHERE = "If the bundle is in another folder than its rows, name it with --task-dir."
+_ELSEWHERE = "If the bundle's files are in another folder than its rows, name that with --task-dir."
 
 
 class BundleFiles:
-    """Text files of one folder; each is read once, and none outside of the folder is read."""
+    """Text files of one folder; none outside of it is read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._texts: dict[str, str | BundleError] = {}
+        self._texts: dict[str, str] = {}
 
     def resolve(self, reference: str) -> Path:
         """The path of ``file:NAME``; raises ``BundleError`` if the folder has no such file."""
-        name = reference.removeprefix(PREFIX)
+        name = reference.removeprefix(FILE)
         if not name.strip():
-            raise BundleError(f'"{PREFIX}" names no file')
+            raise BundleError(f'"{FILE}" names no file')
         try:
             path = (self.folder / name).resolve()
-            exists = path.exists()
+            is_file, exists = path.is_file(), path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error
             raise BundleError(f"file {cut(name, LONGEST_SHOWN)!r} cannot be opened: {reason}") from None
         if not path.is_relative_to(self.folder):
             raise BundleError(f"file {name!r} is outside of the bundle's folder {self.folder}")
-        if not exists:
-            is_bundle = (self.folder / "tools.py").exists() or (self.folder / "tools").exists()
-            remedy = None if is_bundle else _ELSEWHERE
-            raise BundleError(f"file {name!r} does not exist in {self.folder}", remedy=remedy)
-        if not path.is_file():
-            raise BundleError(f"{name!r} in {self.folder} is not a file")
+        if not is_file:
+            fault = "is not a file" if exists else "does not exist"
+            raise BundleError(f"file {name!r} {fault} in {self.folder}", remedy=_ELSEWHERE)
         return path
 
     def has(self, text: str) -> bool:
@@ -60,16 +56,10 @@ class BundleFiles:
         return len(text) <= LONGEST_SHOWN and len(text.split()) == 1 and (self.folder / text).is_file()
 
     def text(self, reference: str) -> str:
-        """The text of ``file:NAME``; raises ``BundleError``."""
+        """The text of ``file:NAME``, read once; raises ``BundleError``."""
         if reference not in self._texts:
-            try:
-                self._texts[reference] = read_text(self.resolve(reference))
-            except BundleError as error:
-                self._texts[reference] = error
-        text = self._texts[reference]
-        if isinstance(text, BundleError):
-            raise BundleError(str(text))
-        return text
+            self._texts[reference] = read_text(self.resolve(reference))
+        return self._texts[reference]
 
 
 def read_text(path: Path) -> str:
@@ -115,14 +105,15 @@ def read_user_prompts(folder: Path) -> dict[str, str]:
             )
         own_file(folder, place)
         prompts[path.stem] = read_text(path)
-        if fault := placeholder_fault(prompts[path.stem], path.stem):
-            raise BundleError(fault, place=place)
+        check_template(prompts[path.stem], path.stem, place)
     return prompts
 
 
-def placeholder_fault(text: str, prompt: str = "user") -> str | None:
-    """The fault of a prompt that lacks placeholders, None if it has all of them."""
-    missing = [f"{{{name}}}" for name in PLACEHOLDERS[prompt] if f"{{{name}}}" not in text]
-    if not missing:
-        return None
-    return f"has no {' and no '.join(missing)}; write it where the text belongs that takes its place"
+def check_template(text: str | None, prompt: str = "user", place: str | None = None) -> None:
+    """Raise ``BundleError`` if the template of a prompt lacks a placeholder."""
+    missing = [
+        f"{{{name}}}" for name in PLACEHOLDERS[prompt] if text is not None and f"{{{name}}}" not in text
+    ]
+    if missing:
+        fault = f"has no {' and no '.join(missing)}; write it where the text belongs that takes its place"
+        raise BundleError(fault, place=place)

@@ -14,9 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from threading import RLock
@@ -28,36 +26,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-
-@dataclass(slots=True)
-class _Package:
-    """A top-level package that open bundles have in ``sys.modules``."""
-
-    folder: Path
-    users: int = 0
-    is_ours: bool = True
-
-
-# These mirror sys.modules and sys.path, which are one for the whole process.
+# sys.modules and sys.path are one for the whole process.
 _lock = RLock()
-_packages: dict[str, _Package] = {}
-_entries: Counter[str] = Counter()
+_open: list[BundleImports] = []
 
 
 class BundleImports:
-    """The imports of one bundle, from ``BundleImports(folder)`` until ``close()``."""
+    """The imports of one bundle, from ``BundleImports(folder)`` until ``close()``.
+
+    ``packages`` are the top-level packages that it has loaded, with their folders; ``entries`` are those of
+    ``sys.path`` that it needs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._used: dict[str, _Package] = {}
+        self.packages: dict[str, Path] = {}
+        self.entries: list[str] = []
         self._known = frozenset(sys.modules)
         with _lock:
-            known = {str(Path(entry).absolute()) for entry in sys.path}
-            self._added = [
-                entry for entry in searched(self.folder) if entry in _entries or entry not in known
-            ]
-            sys.path += [entry for entry in self._added if entry not in _entries]
-            _entries.update(self._added)
+            added: set[str] = {entry for other in _open for entry in other.entries}
+            present = {str(Path(entry).absolute()) for entry in sys.path} - added
+            self.entries = [entry for entry in searched(self.folder) if entry not in present]
+            sys.path += [entry for entry in self.entries if entry not in added]
+            _open.append(self)
             importlib.invalidate_caches()
 
     def module(self, name: str) -> ModuleType:
@@ -82,24 +73,22 @@ class BundleImports:
     def close(self) -> None:
         """Restore ``sys.path`` and forget the bundle's modules. May be called again."""
         with _lock:
-            for name, package in self._used.items():
-                package.users -= 1
-                if package.users == 0:
-                    del _packages[name]
-                    if package.is_ours:
-                        _forget(name)
-            for entry in self._added:
-                _entries[entry] -= 1
-                if not _entries[entry]:
-                    del _entries[entry]
+            if self not in _open:
+                return
+            _open.remove(self)
+            for name in self.packages:
+                if not any(name in other.packages for other in _open):
+                    _forget(name)
+            for entry in self.entries:
+                if not any(entry in other.entries for other in _open):
                     sys.path.remove(entry)
                     self._forget_found_in(Path(entry))
-            self._used, self._added = {}, []
             importlib.invalidate_caches()
 
     def _forget_found_in(self, entry: Path) -> None:
         """Forget the modules that were imported from a folder that is no longer on ``sys.path``."""
-        for name in set(sys.modules) - self._known - set(_packages):
+        used = {name for other in _open for name in other.packages}
+        for name in set(sys.modules) - self._known - used:
             if "." not in name and name in sys.modules:
                 place = place_of(sys.modules[name])
                 if place == entry / f"{name}.py" or place.is_relative_to(entry / name):
@@ -107,18 +96,22 @@ class BundleImports:
 
     def _use(self, name: str, folder: Path) -> None:
         """Have the package ``name`` in ``sys.modules``, loaded from ``folder``."""
-        if name in self._used:
-            return
-        if name not in _packages:
-            _packages[name] = _load_package(name, folder)
-        package = _packages[name]
-        if package.folder != folder:
+        loaded = next((other.packages[name] for other in _open if name in other.packages), None)
+        if loaded is not None and loaded != folder:
             raise BundleError(
-                f"the name {name!r} belongs to the bundle {package.folder}, which is open",
+                f"the name {name!r} belongs to the bundle {loaded}, which is open",
                 remedy="Close that bundle first, or rename one of the folders.",
             )
-        package.users += 1
-        self._used[name] = package
+        if loaded is None:
+            if (present := sys.modules.get(name)) is not None:
+                if place_of(present).is_relative_to(folder):
+                    return  # somebody else's import, which stays
+                raise BundleError(
+                    f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}",
+                    remedy="Rename the bundle's folder, or load it in a process of its own.",
+                )
+            _load_package(name, folder)
+        self.packages[name] = folder
 
 
 def absolute(folder: Path, name: str) -> str:
@@ -157,15 +150,7 @@ def _package_folder(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _load_package(name: str, folder: Path) -> _Package:
-    present = sys.modules.get(name)
-    if present is not None:
-        if place_of(present).is_relative_to(folder):
-            return _Package(folder, is_ours=False)
-        raise BundleError(
-            f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}",
-            remedy="Rename the bundle's folder, or load it in a process of its own.",
-        )
+def _load_package(name: str, folder: Path) -> None:
     if name in sys.stdlib_module_names:
         raise BundleError(f"{name!r} is a module of Python itself", remedy="Rename the bundle's folder.")
     init = folder / "__init__.py"
@@ -182,7 +167,6 @@ def _load_package(name: str, folder: Path) -> _Package:
         if spec.loader is not None:
             spec.loader.exec_module(module)
         undo.pop_all()
-    return _Package(folder)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import inspect
 import re
-import symtable
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import import_fault
-from reward_kit.agent.bundles.files import PREFIX, BundleFiles, own_file, read_text
+from reward_kit.agent.base.text import FILE
+from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     """
     if row.seed_sql is None:
         return _folder_source(folder)
-    if not row.seed_sql.startswith(PREFIX):
+    if not row.seed_sql.startswith(FILE):
         if files.has(row.seed_sql):
-            remedy = f'Write "{PREFIX}{row.seed_sql}".'
+            remedy = f'Write "{FILE}{row.seed_sql}".'
             raise BundleError(f"{row.seed_sql!r} is a file, not SQL", remedy=remedy)
         return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
     path = files.resolve(row.seed_sql)
@@ -148,10 +148,10 @@ class SeedScript:
         self.source = read_text(path)
         try:
             self._tree = ast.parse(self.source)
+            names = compile(self._tree, str(path), "exec").co_names
         except SyntaxError as error:
             raise BundleError(f"SyntaxError: {error.msg}", place=f"{path}:{error.lineno}") from None
-        names = symtable.symtable(self.source, str(path), "exec")
-        if ENTRY not in names.get_identifiers() or not _is_defined(names.lookup(ENTRY)):
+        if ENTRY not in names:
             raise BundleError(f'has no "def {ENTRY}(db)"', place=str(path))
 
     def fingerprint(self) -> bytes:
@@ -184,9 +184,8 @@ class SeedScript:
         folder, fault = self.path.parent, f"{INPUTS!r} names {pattern!r}"
         try:
             files = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
-        except (NotImplementedError, ValueError, IndexError, OSError) as error:
-            remedy = f"Name files relative to {folder}."
-            raise BundleError(f"{fault}: {error}", place=str(self.path), remedy=remedy) from None
+        except (NotImplementedError, ValueError) as error:  # an absolute or an invalid pattern
+            raise BundleError(f"{fault}: {error}", place=str(self.path)) from None
         if not all(file.resolve().is_relative_to(folder.resolve()) for file in files):
             raise BundleError(f"{fault}, which is outside of the bundle's folder", place=str(self.path))
         return files
@@ -207,10 +206,6 @@ class SeedScript:
             made.close()
             fault = f'"{ENTRY}" is a {type(made).__name__}, which has not run'
             raise BundleError(fault, place=self.place, remedy='Write a plain "def".')
-
-
-def _is_defined(name: symtable.Symbol) -> bool:
-    return name.is_assigned() or name.is_imported()
 
 
 @contextmanager

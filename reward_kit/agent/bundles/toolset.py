@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.bundles.imports import BundleImports
+    from reward_kit.agent.bundles.task import Reward
     from reward_kit.agent.tools.registry import ToolRegistry
     from reward_kit.models import EvaluateResult
 
@@ -24,9 +24,6 @@ REGISTRY = "R"
 TOOLS = "tools"
 REWARD = "reward"
 EVALUATE = "evaluate"
-
-_MISSING = object()
-Reward = Callable[..., Any]
 
 
 def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True) -> ToolRegistry:
@@ -47,31 +44,30 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
         )
     from reward_kit.agent.tools.registry import ToolRegistry
 
-    found = getattr(module, attribute or REGISTRY, _MISSING)
-    if isinstance(found, ToolRegistry):
-        return found
-    if attribute or found is not _MISSING:
-        got = "does not exist" if found is _MISSING else f"is {type(found).__name__}"
+    if attribute or hasattr(module, REGISTRY):
+        found = getattr(module, attribute or REGISTRY, None)
+        if isinstance(found, ToolRegistry):
+            return found
+        got = "does not exist" if found is None else f"is {type(found).__name__}"
         raise BundleError(f"{attribute or REGISTRY!r} in module {name!r} {got}, expected a ToolRegistry")
     registries = {
-        id(value): (key, value) for key, value in vars(module).items() if isinstance(value, ToolRegistry)
+        value: f'"{name}:{key}"' for key, value in vars(module).items() if isinstance(value, ToolRegistry)
     }
     if len(registries) == 1:
-        ((_, registry),) = registries.values()
-        return registry
+        return next(iter(registries))
     if registries:
-        choices = ", ".join(f'"{name}:{key}"' for key, _ in registries.values())
-        raise BundleError(f"module {name!r} has several registries", remedy=f"Write which one: {choices}.")
+        remedy = f"Write which one: {', '.join(registries.values())}."
+        raise BundleError(f"module {name!r} has several registries", remedy=remedy)
     remedy = f'Write {REGISTRY} = ToolRegistry("…") in it and register the tools with @{REGISTRY}.tool.'
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
 
 
 class FoundReward(NamedTuple):
-    """A reward, the row fields that it needs, and the ``missing`` file that the default stands in for."""
+    """A reward, the row fields that it needs, and ``why`` it needs them."""
 
     function: Reward
     required: frozenset[str]
-    missing: str | None = None
+    why: str = "but the reward needs it"
 
 
 def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> FoundReward:
@@ -85,7 +81,8 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         if not imports.exists(module_name):
             own_file(imports.folder, f"{REWARD}.py")  # a broken link is not taken for a missing reward
             missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"
-            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), missing)
+            why = f"and there is no {missing}: no reward is defined"
+            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), why)
     else:
         module_name, _, function_name = reward.partition(":")
     function = getattr(_import(imports, module_name, REWARD), function_name, None)
@@ -96,18 +93,13 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some functions written in C
+    except ValueError:  # written in C
         raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy) from None
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         fault = f"{place} does not take **kwargs, but a reward is called with all fields of its row"
         raise BundleError(fault, remedy=remedy)
-    needed = [one for one in parameters if one.default is one.empty]
-    for one in needed:
-        if one.kind is one.POSITIONAL_ONLY:
-            fault = f"{place} takes {one.name!r} by position only, but is called by keywords"
-            raise BundleError(fault, remedy=remedy)
-    by_name = {one.name for one in needed if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    return FoundReward(function, frozenset(by_name - INJECTED))
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return FoundReward(function, frozenset(one.name for one in named if one.default is one.empty) - INJECTED)
 
 
 def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any) -> EvaluateResult:  # noqa: ARG001 - the form of every reward
@@ -125,33 +117,30 @@ def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any)
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
-    full = absolute(imports.folder, name)
+    folder, full = imports.folder, absolute(imports.folder, name)
     try:
         return imports.module(name)
     except BundleError:
         raise
     except (Exception, SystemExit) as error:  # the border to the bundle's own code
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{full}.".startswith(f"{missing}."):
-            raise _not_found(imports.folder, missing, kind) from None
-        remedy, top = None, (missing or "").partition(".")[0]
-        if top and _has(imports.folder, top):
-            remedy = "Modules of a bundle are imported by the name of its folder: "
-            remedy += f'"from {imports.folder.name} import {top}".'
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        remedy = None
+        if missing and f"{full}.".startswith(f"{missing}."):
+            parent = missing.rpartition(".")[0]
+            places = (
+                f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or what is installed"
+            )
+            if _has(folder, kind):
+                remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
+            raise BundleError(f"there is no module {missing!r} in {places}", remedy=remedy) from None
+        if missing and _has(folder, top := missing.partition(".")[0]):
+            remedy = (
+                "Modules of a bundle are imported by the name of its folder: "
+                f'"from {folder.name} import {top}".'
+            )
         raise BundleError(
             f"module {full!r} cannot be imported: {import_fault(error)}", remedy=remedy
         ) from error
-
-
-def _not_found(folder: Path, missing: str, kind: str) -> BundleError:
-    parent = missing.rpartition(".")[0]
-    looked = f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or the installed packages"
-    remedy = None
-    if _has(folder, kind):
-        remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
-    elif parent == folder.name:
-        remedy = f"Write {folder / missing.rpartition('.')[2]}.py."
-    return BundleError(f"there is no module {missing!r} in {looked}", remedy=remedy)
 
 
 def _has(folder: Path, module: str) -> bool:

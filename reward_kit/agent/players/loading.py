@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.imports import no_bytecode_kept
-from reward_kit.agent.players.names import AGENTS, USERS, is_address, named_object
+from reward_kit.agent.players.names import AGENTS, HTTP_AGENTS, USERS, is_address, named_object
 from reward_kit.agent.players.wrappers import (
     CANNOT_RESPOND,
     FunctionPlayer,
@@ -38,10 +38,9 @@ def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
     an unknown name, a module that does not import, a faulty recording, or an object that is no agent.
     """
     if isinstance(spec, str) and is_address(spec):
-        from reward_kit.agent.agents.http_agent import HttpAgents
-
-        return HttpAgents(spec)
-    factory: Callable[[], Agent] = _factory(spec, "agent")
+        factory: Callable[[], Agent] = _built_in(HTTP_AGENTS)(spec)
+    else:
+        factory = _factory(spec, "agent")
     return factory
 
 
@@ -58,17 +57,17 @@ def no_user() -> None:
 def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     if not isinstance(spec, str):
         return _of_object(spec, kind)
+    place = f"--{kind} {spec}"
     built_in = AGENTS if kind == "agent" else USERS
     if spec in built_in:
-        found: Callable[[], Any] = _imported(built_in[spec], kind)
-        return found
-    if spec.startswith("replay:"):
+        make: Callable[[], Any] = _built_in(built_in[spec])
+        return make
+    module, _, attribute = spec.partition(":")
+    if module == "replay":
         from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
         from reward_kit.agent.records.recording import Recordings
 
-        recordings = Recordings.load(Path(spec.removeprefix("replay:")))
-        return partial(ReplayAgent if kind == "agent" else ReplayUser, recordings)
-    module, _, attribute = spec.partition(":")
+        return partial(ReplayAgent if kind == "agent" else ReplayUser, Recordings.load(Path(attribute)))
     if not module or not attribute:
         names = ", ".join([*built_in, "replay:PATH"])
         raise BundleError(
@@ -78,14 +77,19 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
         )
     if module.endswith(".py"):
         name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
-        raise BundleError(
-            f"{module} is a file", place=f"--{kind} {spec}", remedy=f"Name the module: {name}:{attribute}."
-        )
-    _forget_if_edited()
-    before = set(sys.modules)
-    found = _imported(spec, kind)
-    _loaded.update({name: _state(name) for name in sys.modules.keys() - before})
+        raise BundleError(f"{module} is a file", place=place, remedy=f"Name the module: {name}:{attribute}.")
+    with foreign_code(f"{module} cannot be imported:", place), _imported_anew(), no_bytecode_kept():
+        found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise BundleError(f"{module} has no {attribute}", place=place)
+        found = getattr(found, name)
     return _maker(found, spec, kind, place=f"--{kind}")
+
+
+def _built_in(spec: str) -> Any:
+    module, _, attribute = spec.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _of_object(given: Any, kind: str) -> Callable[[], Any]:
@@ -129,48 +133,33 @@ def _takes_a_rollout(found: Any) -> bool:
     return [one.default is one.empty for one in parameters if one.kind in positional].count(True) == 1
 
 
-def _imported(spec: str, kind: str) -> Any:
-    """Return the object that ``module:attribute`` names."""
-    module_name, _, attribute = spec.partition(":")
-    place = f"--{kind} {spec}"
-    doing = f"{module_name} cannot be imported:"
-    with foreign_code(doing, place), _working_directory_importable(), no_bytecode_kept():
-        found: Any = importlib.import_module(module_name)
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise BundleError(f"{module_name} has no {attribute}", place=place)
-        found = getattr(found, name)
-    return found
+_own_modules: dict[str, tuple[Path, int]] = {}
+"""The modules below the working directory that loading players imported, with file and time of change."""
 
 
 @contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    directory = str(Path.cwd())
-    sys.path.insert(0, directory)
+def _imported_anew() -> Iterator[None]:
+    """Import from the working directory too; its modules anew if one was edited (in a notebook)."""
+    directory = Path.cwd()
+    if any(
+        _changed(file) != changed or directory not in file.parents for file, changed in _own_modules.values()
+    ):
+        for name in _own_modules:
+            sys.modules.pop(name, None)
+        _own_modules.clear()
+        importlib.invalidate_caches()
+    before = set(sys.modules)
+    sys.path.insert(0, str(directory))
     try:
         yield
     finally:
-        sys.path.remove(directory)
+        sys.path.remove(str(directory))
+        for name in sys.modules.keys() - before:
+            file = Path(getattr(sys.modules[name], "__file__", None) or "/")
+            is_ours = name.partition(".")[0] == __name__.partition(".")[0]
+            if directory in file.parents and not is_ours and "site-packages" not in file.parts:
+                _own_modules[name] = file, _changed(file)
 
 
-_loaded: dict[str, tuple[Path, int] | None] = {}
-"""The modules that loading players imported, with file and time of change of those below the cwd."""
-
-
-def _forget_if_edited() -> None:
-    """Have the modules of players imported anew if one was edited or is of another folder (in a notebook)."""
-    own = {name: state for name, state in _loaded.items() if state is not None and name in sys.modules}
-    if any(_state(name) != state for name, state in own.items()):
-        for name in own:
-            del sys.modules[name]
-        _loaded.clear()
-        importlib.invalidate_caches()
-
-
-def _state(name: str) -> tuple[Path, int] | None:
-    """Return file and time of change (ns) of a module below the working directory; None for any other."""
-    file = Path(getattr(sys.modules[name], "__file__", None) or "/")
-    is_ours = name.partition(".")[0] == __name__.partition(".")[0]
-    if is_ours or "site-packages" in file.parts or not (file.is_relative_to(Path.cwd()) and file.is_file()):
-        return None
-    return file, file.stat().st_mtime_ns
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.is_file() else 0

@@ -35,6 +35,7 @@ USERS = {
     "human": "reward_kit.agent.agents.human:HumanUser",
     "none": "reward_kit.agent.players.loading:no_user",
 }
+HTTP_AGENTS = "reward_kit.agent.agents.http_agent:HttpAgents"
 NO_USER = "none"
 WITHOUT_MODEL = frozenset({"fastworkflow", "gold", "human", NO_USER})
 """Agents and users that never ask a model of ours; a recording (``replay:``) and an address do not either."""

@@ -115,19 +115,17 @@ def find_participants(
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
     user_asks = any(map(uses_model, user_specs.values()))
     config.from_environment(model=uses_model(spec), sim_model=user_asks)
-    make_agent = _factory("agent", players.get("agent", spec), config)
-    make_user = {
-        name: _factory("user", players.get("user", name), config)
-        for name in dict.fromkeys(user_specs.values())
-    }
     participants = Participants(
         agent_spec=spec,
-        make_agent=_configured(make_agent, config, tasks),
+        make_agent=_maker("agent", players.get("agent", spec), config, tasks),
         user_specs=user_specs,
-        make_user={name: _configured(make, config, tasks) for name, make in make_user.items()},
+        make_user={
+            name: _maker("user", players.get("user", name), config, tasks)
+            for name in dict.fromkeys(user_specs.values())
+        },
     )
     participants.recordings = _check(participants, "agent", participants.make_agent, tasks, config)
-    for name in make_user:
+    for name in list(participants.make_user):
         _check_user(participants, name, tasks, config)
     participants.limiters = Limiters(
         ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
@@ -142,27 +140,24 @@ def find_participants(
     return participants
 
 
-def _factory(role: Role, spec: Any, config: EvaluationConfig) -> Callable[[], Any]:
-    """Load ``spec``; in a resumed evaluation it may be the name of an object that was given from Python."""
+def _maker(role: Role, given: Any, config: EvaluationConfig, tasks: Sequence[Task]) -> Callable[[], Any]:
+    """Return the factory of an agent or user for this evaluation.
+
+    A person's own sees no answers unless it says so. In a resumed evaluation, ``given`` may be the name of an
+    object that was given from Python.
+    """
     try:
-        return load_agent(spec) if role == "agent" else load_user(spec)
+        make = load_agent(given) if role == "agent" else load_user(given)
     except BundleError as error:
-        if config.resume is None or not isinstance(spec, str) or not is_own(spec) or error.remedy:
+        if config.resume is None or not isinstance(given, str) or not is_own(given) or error.remedy:
             raise
         remedy = f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...)."
         raise BundleError(error.fault, place=error.place, remedy=remedy) from error
-
-
-def _configured(
-    factory: Callable[[], Any], config: EvaluationConfig, tasks: Sequence[Task]
-) -> Callable[[], Any]:
-    """Return the factory for this evaluation; a person's own sees no answers unless it says so."""
-    configured = getattr(factory, "configured", None)
+    configured: Callable[..., Callable[[], Any]] | None = getattr(make, "configured", None)
     if configured is None:
-        return factory
-    hidden = isinstance(factory, OwnFactory) and not factory.sees_answers
-    ready: Callable[[], Any] = configured(config, [TaskView(task) for task in tasks] if hidden else tasks)
-    return ready
+        return make
+    hidden = isinstance(make, OwnFactory) and not make.sees_answers
+    return configured(config, [TaskView(task) for task in tasks] if hidden else tasks)
 
 
 def _check(

@@ -75,13 +75,13 @@ def test_both_forms_of_a_display_are_read(tmp_path: Path) -> None:
     ("line", "fault"),
     [
         ("{", "not valid JSON"),
-        ("[1]", "[1] (a list), not an object"),
-        ({"message": "x"}, 'has neither "messages_display" nor "messages"'),
-        ({"messages_display": 5}, "not a text"),
-        ({"messages": []}, "not a conversation"),
-        ({"messages": [{"role": "system", "content": "policy"}]}, "not a conversation"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]['role']"),
-        ({"messages": [wants(("cancel", "{"))]}, "'arguments'"),
+        ("[1]", "[1] (a list) is no example conversation"),
+        ({"message": "x"}, "is no example conversation"),
+        ({"messages_display": 5}, "is no example conversation"),
+        ({"messages": []}, "nobody says anything"),
+        ({"messages": [{"role": "system", "content": "policy"}]}, "nobody says anything"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]: expected a message"),
+        ({"messages": [wants(("cancel", "{"))]}, "text of a JSON object"),
     ],
 )
 def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: Any, fault: str) -> None:

@@ -102,9 +102,8 @@ def test_seed_sql_of_a_row_goes_before_the_seed_of_the_folder(folder: Path) -> N
 
 def test_nothing_is_imported_while_a_row_is_faulty(folder: Path) -> None:
     write(folder, row("a"), row("b", n_rollouts=0), tools="raise RuntimeError('imported')\n")
-    assert faults(folder) == [
-        "task.jsonl:2: row 'b', field 'n_rollouts': got 0 (a whole number), expected a whole number >= 1"
-    ]
+    (fault,) = faults(folder)
+    assert fault.startswith("task.jsonl:2: row 'b', field 'n_rollouts': got 0 (a whole number), expected")
 
 
 def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
@@ -128,7 +127,7 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
     (fault,) = faults(folder)
     assert fault == (
         "task.jsonl:1: row 'a', field 'toolset': there is no module 'nowhere' in "
-        f"{tmp_path}, / or the installed packages (also in 1 more row)"
+        f"{tmp_path}, / or what is installed (also in 1 more row)"
     )
 
 

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.base.task_row import Action, TaskRow
-from reward_kit.agent.bundles.dataset import row_faults
+from reward_kit.agent.base.task_row import Action, FaultyRowError, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
+
+
+def row_faults(data: Any) -> list[tuple[str, str]]:
+    try:
+        TaskRow.from_json(data)
+    except FaultyRowError as error:
+        return error.faults
+    return []
 
 
 def faults(**fields: Any) -> list[str]:
@@ -41,13 +48,9 @@ def test_null_is_the_same_as_leaving_a_field_out() -> None:
 
 
 def test_unknown_fields_reach_the_reward() -> None:
-    row = read(difficulty="hard", _note=[1], model_config=2, place=3)
-    assert {
-        "difficulty": "hard",
-        "_note": [1],
-        "model_config": 2,
-        "place": 3,
-    }.items() <= row.reward_fields().items()
+    own = {"difficulty": "hard", "_note": [1], "model_config": 2, "place": 3}
+    row = read(**own)
+    assert own.items() <= row.reward_fields().items()
     assert row.place == "row 'a'"
 
 
@@ -77,23 +80,26 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"id": 3}, "id: got 3 (a whole number), expected a string of letters"),
-        ({"toolset": "my_task/tools.py"}, "such as 'my_task.tools'"),
-        ({"reward": "evaluate"}, 'write "module:function"'),
+        ({"id": 3}, "id: got 3 (a whole number), expected a folder name of at most 128 letters"),
+        ({"toolset": "tools.py"}, 'such as "my_task.tools"'),
+        ({"reward": "evaluate"}, 'expected a string "module:function"'),
         ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),
         ({"n_rollouts": 2.0}, "n_rollouts: got 2.0 (a number), expected a whole number >= 1"),
-        ({"end_goal_sql": "file:goal.sql"}, "end_goal_sql: is the SQL itself, not a file"),
-        ({"end_goal_sql": "  "}, "end_goal_sql: is empty"),
+        (
+            {"end_goal_sql": "file:goal.sql"},
+            'end_goal_sql: got "file:goal.sql" (a string), expected the SQL itself of a query',
+        ),
+        ({"end_goal_sql": "  "}, 'end_goal_sql: got "  " (a string)'),
         ({"outputs": "x"}, 'outputs: got "x" (a string), expected a list of strings'),
         ({"outputs": ["x", 1]}, "outputs[1]: got 1 (a whole number), expected a string"),
-        ({"now": "tomorrow"}, "now: 'tomorrow' is not an ISO 8601 time"),
+        ({"now": "tomorrow"}, 'now: got "tomorrow" (a string), expected an ISO 8601 time'),
         ({"actions": {}}, 'actions: got {} (an object), expected a list of {"name", "arguments"} objects'),
         ({"actions": [3]}, "actions[0]: got 3 (a whole number), expected an object"),
         ({"actions": [{"arguments": {}}]}, "actions[0].name: is missing, expected the name of a tool"),
-        ({"actions": [{"name": ""}]}, "actions[0].name: is empty"),
+        ({"actions": [{"name": ""}]}, 'actions[0].name: got "" (a string), expected the name of a tool'),
         (
             {"actions": [{"name": "f", "kwargs": {}}]},
-            'actions[0].kwargs: an action has "name" and "arguments" only; write "arguments"',
+            'actions[0].kwargs: an action has "name" and "arguments" only; drop it or write "arguments"',
         ),
         (
             {"actions": [{"name": "f", "arguments": "{}"}]},
@@ -168,7 +174,7 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
     [
         (
             [{"content": "x"}],
-            'initial_messages[0].role: expected one of "system", "user", "assistant", "tool"; there is none',
+            'initial_messages[0]: expected a message such as {"role": "user", "content": "…"} with a role of',
         ),
         ([{"role": "user"}], "initial_messages[0].content: there is none"),
         ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
@@ -192,10 +198,10 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
             [{"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}],
             "initial_messages[1]: the tool call 'c1' before it has no answer",
         ),
-        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a tool call of the form"),
+        ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a list of tool calls of the form"),
         (
             [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
-            "function.arguments: expected the text of a JSON object",
+            '"arguments": "text of a JSON object"',
         ),
     ],
 )

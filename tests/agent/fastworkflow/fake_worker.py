@@ -124,10 +124,8 @@ def answer(sessions: dict[str, Session], message: Line) -> None:
         sessions[rollout] = Session(message)
     elif message["op"] == "turn":
         answered = sessions[rollout].turn(message["text"])
-    elif message["op"] == "cancel":
-        sessions[rollout].over.set()
     elif message["op"] == "close":
-        sessions.pop(rollout, None)
+        sessions.pop(rollout).over.set()
     send({"id": message["id"], **answered})
 
 

@@ -68,7 +68,7 @@ async def test_everything_that_is_missing_is_in_one_message(
     assert head == "--agent fastworkflow: FastWorkflow is not ready:"
     assert listed == [
         (
-            "  - LLM_AGENT is not set: name a model, as LiteLLM names it, in the environment or .env; "
+            "  - LLM_AGENT not set: name a model, as LiteLLM names it, in the environment or .env; "
             "--model NAME sets all of them"
         ),
         (

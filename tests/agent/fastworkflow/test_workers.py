@@ -52,7 +52,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_are_infrastructur
 
 
 async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(turn=0.3, farewell=0.1))
+    factory = await opened(patience=Patience(turn=0.3))
     first = pid_of(factory)
     finished = await talk(factory, "hang .")
     assert finished.rollout.stop_reason == "infrastructure_error"

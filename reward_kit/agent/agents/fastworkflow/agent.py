@@ -60,23 +60,16 @@ class FastWorkflow:
         self.config = config
         self.patience = patience or Patience()
         self.endpoint = ToolEndpoint()
+        self.pool: WorkerPool
+        """The processes, after ``open``, and the ``models`` by role."""
         self.models: dict[str, str] = {}
-        """Models by role, known after ``open``."""
         self._warn = warn
         self._tasks = tasks
         self._home = home or FastWorkflowHome.find()
         self._resources = contextlib.AsyncExitStack()
-        self._pool: WorkerPool | None = None
 
     def __call__(self) -> FastWorkflowAgent:
         return FastWorkflowAgent(self)
-
-    @property
-    def pool(self) -> WorkerPool:
-        """The processes; raises ``RuntimeError`` unless open."""
-        if self._pool is None:
-            raise RuntimeError("call open() first")
-        return self._pool
 
     async def open(self) -> None:
         """Check the set-up, then start the workers.
@@ -102,7 +95,6 @@ class FastWorkflow:
     async def close(self) -> None:
         """Stop the workers, then the endpoint."""
         await self._resources.aclose()
-        self._pool = None
 
     async def _start(self, environment: dict[str, str]) -> None:
         workflow = self._home.workflow()
@@ -114,12 +106,13 @@ class FastWorkflow:
         # -I: keeps this process's import path out of the other environment
         command = [str(self._home.python), "-I", "-X", "utf8", str(WORKER_PROGRAM), str(workflow)]
         hidden = [str(value) for name, value in self.config.model_args.items() if is_secret_name(name)]
-        self._pool = WorkerPool(
-            lambda: Worker(command, environment, folder, self.patience, hidden=hidden),
+        self.pool = WorkerPool(
+            lambda: Worker(command, environment, folder, hidden=hidden),
             self.config.fastworkflow_workers,
+            self.patience.start,
         )
-        self._resources.push_async_callback(self._pool.close)
-        await self._pool.open()
+        self._resources.push_async_callback(self.pool.close)
+        await self.pool.open()
 
 
 class FastWorkflowAgent:
@@ -127,11 +120,9 @@ class FastWorkflowAgent:
 
     def __init__(self, shared: FastWorkflow) -> None:
         self._shared = shared
-        self._patience = shared.patience
         self._rollout: Rollout | None = None
         self._worker: Worker | None = None
         self._admission: Admission | None = None
-        self._request: asyncio.Task[dict[str, Any]] | None = None
         self._limit: asyncio.Timeout | None = None
 
     @classmethod
@@ -144,9 +135,18 @@ class FastWorkflowAgent:
 
         Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
         """
-        if self._worker is None:
-            await self.join(rollout)
-        answer = await self._ask("turn", text=_heard(rollout))
+        worker = self._worker or await self.join(rollout)
+        patience = self._shared.patience.turn
+        try:
+            async with asyncio.timeout(patience) as limit:
+                self._limit = limit
+                answer = await worker.ask("turn", rollout=rollout.id, text=_heard(rollout))
+        except TimeoutError:
+            fault = f"no model call and no tool call of a turn ended within {patience:g} s"
+            await worker.end(fault)
+            raise ModelError(fault, place=PLACE, retryable=True) from None
+        finally:
+            self._limit = None
         if rollout.stop_reason is not None:
             return ""  # the conversation is over
         if "error" in answer:
@@ -158,43 +158,31 @@ class FastWorkflowAgent:
     async def join(self, rollout: Rollout) -> Worker:
         """Begin ``rollout`` in one of the workers."""
         self._rollout = rollout
-        self._worker = await self._shared.pool.take()
-        self._worker.rollouts[rollout.id] = self._note
+        self._worker = worker = await self._shared.pool.take()
+        worker.rollouts[rollout.id] = self._note
         self._admission = self._shared.endpoint.admit(rollout)
         policy = rollout.system_prompt if self._shared.config.fastworkflow_policy == "insights" else None
         tools = self._shared.endpoint.addresses["tools_url"]
-        answer = await self._ask("open", tools=tools, token=self._admission.token, policy=policy)
+        answer = await worker.ask(
+            "open", rollout=rollout.id, tools=tools, token=self._admission.token, policy=policy
+        )
         if "error" in answer:
             raise_fault(answer["error"])
-        return self._worker
+        return worker
 
     async def close(self) -> None:
-        """Leave the worker; a running turn is cancelled in the background."""
+        """Leave the worker, which ends a running turn before its next call."""
         if self._rollout is not None and self._worker is not None:
             self._worker.rollouts.pop(self._rollout.id, None)
             if self._admission is not None:
                 self._admission.revoke()
-            self._worker.run(self._end(self._rollout.id, self._worker))
-
-    async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Send a request about the rollout; raises ``ModelError`` if nothing happens within the limit."""
-        assert self._worker is not None and self._rollout is not None, "join() comes first"  # noqa: PT018
-        # Not cancelled with its waiter: close() cancels the turn in order.
-        self._request = asyncio.ensure_future(self._worker.ask(op, rollout=self._rollout.id, **fields))
-        try:
-            async with asyncio.timeout(self._patience.turn) as self._limit:
-                return await asyncio.shield(self._request)
-        except TimeoutError:
-            limit = f"{self._patience.turn:g} s"
-            fault = f"no model call and no tool call of a turn ended within {limit}"
-            raise ModelError(fault, place=PLACE, retryable=True) from None
-        finally:
-            self._limit = None
+            with contextlib.suppress(ModelError):  # the worker is gone
+                self._worker.send("close", rollout=self._rollout.id)
 
     def _note(self, event: dict[str, Any]) -> None:
         """Count a model call that the worker reports, and grant the turn further time."""
-        if self._limit is not None:
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience.turn)
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.patience.turn)
         if event["event"] != "model_call" or self._rollout is None:
             return
         counts = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -206,19 +194,6 @@ class FastWorkflowAgent:
         )
         described = {name: event[name] for name in ("model", "seconds", "started", "finish_reason")}
         self._rollout.count_usage(usage, **described)
-
-    async def _end(self, rollout: str, worker: Worker) -> None:
-        """Cancel a running turn, and kill the worker if the turn does not end."""
-        with contextlib.suppress(ModelError):  # the worker is gone
-            if self._request is not None and not self._request.done():
-                await worker.ask("cancel", rollout=rollout)
-                await asyncio.wait({self._request}, timeout=self._patience.farewell)
-                if not self._request.done():
-                    limit = self._patience.farewell
-                    await worker.end(
-                        f"a turn of another rollout did not end {limit:g} s after it was cancelled"
-                    )
-            await worker.ask("close", rollout=rollout)
 
 
 def _local_model(config: EvaluationConfig) -> list[str]:

@@ -59,19 +59,16 @@ def worker_environment(config: EvaluationConfig) -> dict[str, str]:
 
 def faults_of_home(home: FastWorkflowHome) -> list[str]:
     """List what ``reward-kit fastworkflow setup`` still has to create."""
-    remedy = "run `reward-kit fastworkflow setup` (REWARD_KIT_FASTWORKFLOW names another folder)"
-    if not home.python.exists():
-        return [f"there is no environment in {home.folder}: {remedy}"]
     faults = []
-    if home.version is None:
-        faults.append(f"the environment in {home.folder} has no fastworkflow: {remedy}")
+    if not home.python.exists():
+        faults.append(f"there is no environment in {home.folder}")
     elif not home.has_right_version:
-        faults.append(
-            f"fastworkflow {home.version} is installed in {home.folder}, {VERSION} is needed: {remedy}"
-        )
-    if home.workflow() is None:
-        faults.append(f"no workflow is prepared in {home.workflows}: {remedy}")
-    return faults
+        installed = f"fastworkflow {home.version} is installed" if home.version else "has no fastworkflow"
+        faults.append(f"the environment in {home.folder}: {installed}, {VERSION} is needed")
+    elif home.workflow() is None:
+        faults.append(f"no workflow is prepared in {home.workflows}")
+    remedy = "run `reward-kit fastworkflow setup` (REWARD_KIT_FASTWORKFLOW names another folder)"
+    return [f"{fault}: {remedy}" for fault in faults]
 
 
 def faults_of_settings(environment: Mapping[str, str], roles: Sequence[str] = ROLES) -> list[str]:
@@ -79,10 +76,9 @@ def faults_of_settings(environment: Mapping[str, str], roles: Sequence[str] = RO
     unnamed = [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]
     if not unnamed:
         return []
-    are = "is" if len(unnamed) == 1 else "are"
-    instead = "" if roles != ROLES else "; --model NAME sets all of them"
+    instead = "; --model NAME sets all of them" if roles == ROLES else ""
     how = f"name a model, as LiteLLM names it, in the environment or .env{instead}"
-    return [f"{', '.join(unnamed)} {are} not set: {how}"]
+    return [f"{', '.join(unnamed)} not set: {how}"]
 
 
 def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
@@ -119,17 +115,18 @@ def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list
         without_tool |= commands - own
         gold |= {action.name for action in task.row.actions or ()} & own
     unreachable = gold - commands
-    faults = []
-    if without_tool:
-        faults.append(
-            f"commands of the workflow {workflow.name} without a tool in the bundle: {_names(without_tool)}. "
-            "A workflow works only with its own bundle, such as tau_retail_task"
-        )
-    if unreachable:
-        faults.append(f"tools in the rows' actions without a command in the workflow: {_names(unreachable)}")
     unused = tools - commands - unreachable
-    warning = f"tools without a FastWorkflow command, which it never calls: {_names(unused)}"
-    return faults, [warning] if unused else []
+    faults = {
+        f"commands of the workflow {workflow.name} without a tool in the bundle: {{}}. "
+        "A workflow works only with its own bundle, such as tau_retail_task": without_tool,
+        "tools in the rows' actions without a command in the workflow: {}": unreachable,
+    }
+    warnings = {"tools without a FastWorkflow command, which it never calls: {}": unused}
+    return _listed(faults), _listed(warnings)
+
+
+def _listed(found: Mapping[str, set[str]]) -> list[str]:
+    return [text.format(", ".join(sorted(names))) for text, names in found.items() if names]
 
 
 def check(faults: Sequence[str]) -> None:
@@ -139,7 +136,3 @@ def check(faults: Sequence[str]) -> None:
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in faults)
         raise ModelSetupError(f"FastWorkflow is not ready:\n{listed}", place=PLACE)
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

@@ -17,10 +17,8 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PYTHON = ((3, 11), (3, 13))
-"""Oldest and newest Python that the package supports."""
-TRAINED = "___command_info"
-"""Folder in which FastWorkflow's training stores its models."""
+PYTHON = "Python 3.11 to 3.13"
+_REMEDY = f"FastWorkflow needs {PYTHON}; name one with --python."
 
 DATA = '''\
 """The current rollout, in place of the example's data files."""
@@ -51,15 +49,15 @@ _TRAINING_SETTING = re.compile(r"LLM_SYNDATA_GEN|LITELLM_\w+|INTENT_DETECTION_\w
 def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_arguments: Sequence[str]) -> Path:
     """Make the environment unless it exists, prepare ``workflow``, and return the workflow's folder.
 
-    Raises ``UsageError`` if no suitable Python is found or the installation fails; its output is shown.
+    Raises ``UsageError`` if there is no such Python or the installation fails; its output is shown.
     """
     if not home.has_right_version:
-        interpreter = find_python(python)
         home.folder.mkdir(parents=True, exist_ok=True)
-        _run([interpreter, "-m", "venv", "--clear", str(home.venv)], "the environment cannot be created")
+        make = [python or sys.executable, "-m", "venv", "--clear", str(home.venv)]
+        _run(make, "the environment cannot be created", remedy=_REMEDY)
         # pip uses the index and proxy that the user has configured
         pip = [str(home.python), "-m", "pip", "install", "--disable-pip-version-check"]
-        _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow")
+        _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow", remedy=_REMEDY)
     return prepare_workflow(home, workflow)
 
 
@@ -83,22 +81,6 @@ def train(home: FastWorkflowHome, workflow: Path) -> None:
         )
 
 
-def find_python(python: str | None) -> str:
-    """Return the given Python, or this one if FastWorkflow supports it."""
-    if python is not None:
-        found = shutil.which(python)
-        if found is None:
-            raise UsageError(f"--python {python}: there is no such program")
-        return found
-    if PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]:
-        return sys.executable
-    oldest, newest = (".".join(map(str, version)) for version in PYTHON)
-    raise UsageError(
-        f"FastWorkflow needs Python {oldest} to {newest}",
-        remedy="Install one and name it with --python.",
-    )
-
-
 def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
     """Copy the example ``name`` and make its tools call those of rollouts; earlier training is kept.
 
@@ -108,12 +90,7 @@ def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
     source = _example(home, name)
     data = _data_package(source, name)
     target = home.workflows / name
-    kept = target.with_name(f"{name}.trained")
-    if (target / TRAINED).is_dir():
-        shutil.rmtree(kept, ignore_errors=True)
-        (target / TRAINED).rename(kept)
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "___*"))
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "___*"), dirs_exist_ok=True)
     for file in (target / data).iterdir():
         file.unlink()
     (target / data / "__init__.py").write_text(DATA, encoding="utf-8")
@@ -121,8 +98,6 @@ def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
         found = _CLASS.search(file.read_text(encoding="utf-8"))
         if found is not None:
             file.write_text(TOOL.format(name=found.group(1), tool=file.stem), encoding="utf-8")
-    if kept.is_dir():
-        kept.rename(target / TRAINED)
     return target
 
 
@@ -150,10 +125,12 @@ def _data_package(source: Path, name: str) -> str:
     return found[0]
 
 
-def _run(command: list[str], fault: str, *, environment: dict[str, str] | None = None) -> None:
+def _run(
+    command: list[str], fault: str, *, remedy: str = "", environment: dict[str, str] | None = None
+) -> None:
     try:
         code = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - no shell
     except OSError as error:
-        raise UsageError(f"{fault}: {error}") from error
+        raise UsageError(f"{fault}: {error}", remedy=remedy) from error
     if code != 0:
-        raise UsageError(f"{fault} (exit code {code})", remedy="See its output above.")
+        raise UsageError(f"{fault} (exit code {code})", remedy=f"See its output above. {remedy}".strip())

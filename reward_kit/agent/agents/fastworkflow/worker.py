@@ -10,8 +10,7 @@ FastWorkflow and its libraries print to standard error. The process exits at the
 - ``open``: ``rollout``, ``tools`` (base address of its tools), ``token``, ``policy`` (text or null);
 - ``turn``: ``rollout``, ``text``; gives ``status``, ``reason``, ``text``, ``thoughts``, or ``error``;
 - ``action``: ``rollout``, ``command``, ``parameters``: one command without any model; gives ``text``;
-- ``cancel``: ``rollout``: its turn ends, as ``stopped``, before its next model call or tool call;
-- ``close``: ``rollout``.
+- ``close``: ``rollout``: a running turn ends, as ``stopped``, before its next model call or tool call.
 
 ``error`` is an object: ``kind`` (``model``, ``tools``, ``agent``), ``name`` of the exception, HTTP ``status``
 or null, ``text``. Lines with ``event`` come unrequested: ``model_call`` reports a call with its tokens and
@@ -142,6 +141,7 @@ class Session:
         self._token = message["token"]
         self._turns = 0
         self.over = False
+        self._playing = threading.Lock()
         self._results: dict[tuple[int, int, str, str], str] = {}
         self._shown: tuple[object, int] = (None, 0)
         key = f"rollout-{self.rollout}"
@@ -177,8 +177,8 @@ class Session:
         self._turns += 1
         mine = CURRENT.set(self)
         try:
-            self.check_running()
-            with dspy.context(callbacks=[ModelCalls(self)]):
+            with self._playing, dspy.context(callbacks=[ModelCalls(self)]):
+                self.check_running()
                 return work()
         finally:
             CURRENT.reset(mine)
@@ -189,8 +189,9 @@ class Session:
 
     def close(self) -> None:
         self.over = True
-        self._context.close()
-        self._workflow.close()
+        with self._playing:
+            self._context.close()
+            self._workflow.close()
         self._workflow.context.pop(TOOLS, None)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -354,8 +355,6 @@ class Worker:
             return self._sessions[rollout].action(message["command"], message["parameters"])
         if op == "open":
             self._sessions[rollout] = Session(self._workflow, message)
-        elif op == "cancel":
-            self._sessions[rollout].over = True
         elif op == "close":
             self._sessions.pop(rollout).close()
         return None

@@ -11,15 +11,15 @@ import json
 import logging
 import os
 import signal
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import HIDDEN, redact
+from reward_kit.agent.base.redaction import hide, redact
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     Answer = dict[str, Any]
@@ -35,20 +35,14 @@ READY = 0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits for workers, in seconds.
-
-    ``start``: until a process is ready. ``turn``: until the next model call or tool call of a turn ends.
-    ``farewell``: until a cancelled turn ends; since killing the process loses other rollouts, this is long
-    enough for a slow model's answer.
-    """
+    """Seconds until a process is ready (``start``), and until the next call of a ``turn`` ends."""
 
     start: float = 300.0
     turn: float = 900.0
-    farewell: float = 120.0
 
 
 class WorkerLostError(ModelError):
-    """A worker exited, or was killed because a turn did not end; its rollouts can be replayed."""
+    """A worker exited, or was killed because a turn hung; its rollouts can be replayed."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault, place="FastWorkflow", retryable=True)
@@ -62,26 +56,19 @@ class Worker:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path,
-        patience: Patience,
-        *,
-        hidden: Sequence[str] = (),
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, *, hidden: Sequence[str]
     ) -> None:
         self.rollouts: dict[str, Callable[[Answer], None]] = {}
         self._command = command
         self._environment = {**environment, "TMPDIR": str(folder)}
         self._folder = folder
-        self._hidden = [secret.encode() for secret in hidden if secret]
-        self._patience = patience
+        self._hidden = hidden
         self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Future[Any] | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(READY + 1)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         self._fault: str | None = "it was not started"
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def alive(self) -> bool:
@@ -92,8 +79,11 @@ class Worker:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    async def start(self) -> None:
-        """Start the process and wait until it is ready. Raises ``ModelSetupError`` if it does not start."""
+    async def start(self, limit: float) -> None:
+        """Start the process, and wait at most ``limit`` seconds until it is ready.
+
+        Raises ``ModelSetupError`` if it does not start.
+        """
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -107,28 +97,27 @@ class Worker:
             )
         except OSError as error:
             raise ModelSetupError(f"cannot be started: {error}", place="FastWorkflow") from error
-        assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: PT018
         self._fault = None
-        self.run(self._listen(process, process.stdout, self.run(self._collect_errors(process.stderr))))
-        async with AsyncExitStack() as failed:
-            failed.push_async_callback(self.end, "it did not start")
-            try:
-                async with asyncio.timeout(self._patience.start):
-                    await self._answer_to(READY)
-            except (TimeoutError, WorkerLostError) as error:
-                late = isinstance(error, TimeoutError)
-                fault = f"not ready after {self._patience.start:g} s" if late else self._fault
-                raise ModelSetupError(f"a worker does not start: {fault}", place="FastWorkflow") from error
-            failed.pop_all()
+        self._reading = asyncio.ensure_future(self._read(process))
+        try:
+            async with asyncio.timeout(limit):
+                await self._answer_to(READY)
+        except (TimeoutError, WorkerLostError) as error:
+            fault = f"not ready after {limit:g} s" if isinstance(error, TimeoutError) else error.fault
+            await self.end(fault)
+            raise ModelSetupError(f"a worker does not start: {fault}", place="FastWorkflow") from error
+
+    def send(self, op: str, **fields: Any) -> int:
+        """Send a request and return its number. Raises ``WorkerLostError`` if the process is gone."""
+        if self._fault is not None or self._process is None or self._process.stdin is None:
+            raise WorkerLostError(self._fault or "it was not started")
+        number = next(self._numbers)
+        self._process.stdin.write(f"{json.dumps({'id': number, 'op': op, **fields})}\n".encode())
+        return number
 
     async def ask(self, op: str, **fields: Any) -> Answer:
         """Send a request and return the answer. Raises ``WorkerLostError`` if the process is gone."""
-        if self._fault is not None:
-            raise WorkerLostError(self._fault)
-        assert self._process is not None and self._process.stdin is not None, "it has started"  # noqa: PT018
-        number = next(self._numbers)
-        self._process.stdin.write(f"{json.dumps({'id': number, 'op': op, **fields})}\n".encode())
-        return await self._answer_to(number)
+        return await self._answer_to(self.send(op, **fields))
 
     async def end(self, fault: str) -> None:
         """Kill the process group; pending requests fail with ``fault``."""
@@ -137,17 +126,9 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
-        others = self._tasks - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background, at most until the worker ends."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
 
     async def _answer_to(self, number: int) -> Answer:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -157,20 +138,19 @@ class Worker:
         finally:
             del self._waiting[number]
 
-    async def _listen(
-        self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader, errors: asyncio.Task[None]
-    ) -> None:
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: PT018
+        errors = asyncio.ensure_future(self._collect_errors(process.stderr))
         try:
-            async for line in lines:
-                self._hear(json.loads(self._without_secrets(line)))
-        except ValueError as error:
-            await self.end(f"a worker wrote an invalid line: {error}")
-            return
-        code = await process.wait()
-        await asyncio.wait({errors}, timeout=1.0)  # a child may keep the pipe open
-        said = "; ".join(line for line in self._last_lines if line.strip())
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._lose(f"a worker exited unexpectedly ({how})" + (f": {said}" if said else ""))
+            async for line in process.stdout:
+                self._hear(json.loads(hide(line.decode(), self._hidden)))
+            await process.wait()
+            await asyncio.wait({errors}, timeout=1.0)  # a child may keep the pipe open
+        finally:
+            errors.cancel()
+            said = "; ".join(line for line in self._last_lines if line.strip())
+            how = "an invalid line" if process.returncode is None else f"exit code {process.returncode}"
+            self._lose(f"a worker exited unexpectedly ({how})" + (f": {said}" if said else ""))
 
     def _hear(self, message: Answer) -> None:
         if "event" in message:
@@ -184,14 +164,9 @@ class Worker:
 
     async def _collect_errors(self, lines: asyncio.StreamReader) -> None:
         async for line in lines:
-            text = redact(self._without_secrets(line).decode(errors="replace").rstrip())
+            text = redact(line.decode(errors="replace").rstrip(), self._hidden)
             self._last_lines.append(text[-300:])
             logger.debug("worker %s: %s", self.pid, text)
-
-    def _without_secrets(self, line: bytes) -> bytes:
-        for secret in self._hidden:
-            line = line.replace(secret, HIDDEN.encode())
-        return line
 
     def _lose(self, fault: str) -> None:
         self._fault = self._fault or fault
@@ -203,9 +178,10 @@ class Worker:
 class WorkerPool:
     """``size`` workers; a lost one is replaced when it is needed again."""
 
-    def __init__(self, make: Callable[[], Worker], size: int) -> None:
+    def __init__(self, make: Callable[[], Worker], size: int, start_limit: float) -> None:
         self.workers = [make() for _ in range(size)]
         self._make = make
+        self._start_limit = start_limit
         self._locks = [asyncio.Lock() for _ in range(size)]
 
     async def open(self) -> None:
@@ -213,7 +189,7 @@ class WorkerPool:
         try:
             async with asyncio.TaskGroup() as starts:
                 for worker in self.workers:
-                    starts.create_task(worker.start())
+                    starts.create_task(worker.start(self._start_limit))
         except* ModelSetupError as errors:
             raise errors.exceptions[0] from None
 
@@ -223,9 +199,8 @@ class WorkerPool:
         place = loads.index(min(loads))
         async with self._locks[place]:
             if not self.workers[place].alive:
-                worker = self._make()
-                await worker.start()
-                self.workers[place] = worker
+                self.workers[place] = self._make()
+                await self.workers[place].start(self._start_limit)
             return self.workers[place]
 
     async def close(self) -> None:
