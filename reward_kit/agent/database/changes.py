@@ -239,6 +239,9 @@ class Changes(Sequence[RowChange]):
         return cls(map(RowChange.from_json, records))
 
 
+NO_CHANGES = Changes()
+
+
 def net(steps: Iterable[RowChange]) -> Iterator[RowChange]:
     """The net changes of ``steps``, each of which starts from the state after the one before.
 

@@ -42,7 +42,8 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_answer, storable_parameters
+from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_result, storable_parameters
+from reward_kit.agent.database.store import Store
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.database.statement import Parameters, Statement
 
 _DEFENSIVE = 1010
@@ -67,7 +67,7 @@ class _Mark(NamedTuple):
     total: Changes
 
 
-class FileStore:
+class FileStore(Store):
     """``file`` is the private copy of ``base``; a base, which is only read, has none.
 
     Its methods are those of ``OverlayStore``.
@@ -76,7 +76,7 @@ class FileStore:
     at a time.
     """
 
-    mode: Mode = "file"
+    mode = "file"
     begin_sql = "BEGIN IMMEDIATE"
     is_shared = True
 
@@ -90,11 +90,8 @@ class FileStore:
         now: datetime | None = None,
         owned: bool = False,
     ) -> None:
-        self.base_path = base
-        self.limits = limits
-        self.randomness = randomness
-        self.now = now
-        self.lost: StorageError | None = None
+        super().__init__(limits, randomness, now)
+        self._base = base
         self._file = file
         self._owned = owned
         self._writes = 0
@@ -114,6 +111,10 @@ class FileStore:
             return cls(file, limits) if base is None else cls(base.resolve(), limits, file)
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"cannot open the database: {error}", place=str(path)) from error
+
+    @property
+    def base_path(self) -> Path:
+        return self._base
 
     @property
     def path(self) -> Path:
@@ -204,11 +205,12 @@ class FileStore:
         self.guard.start(statement)
         try:
             with self._faults():
-                self.guard.admit(statement, reads=text.reads)
+                if not text.reads:
+                    self.guard.admit(statement)
                 self._writes += statement.writes
                 cursor = self._execute(statement)
                 names = cursor.description
-                values = fetch_answer(cursor, statement, self.limits, reads=text.reads) if names else []
+                values = fetch_result(cursor, statement, self.limits, reads=text.reads) if names else []
                 changed = cursor.rowcount if text.changes_rows else -1
                 last = cursor.lastrowid
                 cursor.close()

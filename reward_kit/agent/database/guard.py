@@ -155,24 +155,22 @@ class Guard:
         self._refused: str | None = None
         self._statement: Statement | None = None
         self._started: float | None = None
-        self._has_budget = False
 
     def start(self, statement: Statement) -> None:
         """A statement begins; its clock starts at the first look at it."""
+        statement.writes = False
         self._statement = statement
         self._started = self.stopped = None
-        self._has_budget = False
-        statement.writes = False
 
     def finish(self) -> None:
         """The statement is over; this package's own statements have no limit."""
         self._statement = None
 
-    def admit(self, statement: Statement, *, reads: bool) -> None:
-        """Called between preparing a statement and its first step; raises if it may not run (here)."""
-        if reads:
-            self._has_budget = not statement.in_thread
-            return
+    def admit(self, statement: Statement) -> None:
+        """Called between preparing a statement that may write and its first step.
+
+        Raises if it may not run, ``NotNowError`` if not in this thread.
+        """
         text = describe_statement(statement.sql)
         if not text.verb and not without_tail(statement.sql):
             raise DatabaseError("the SQL holds no statement")
@@ -209,7 +207,9 @@ class Guard:
             self.can_cache = False
         elif action in _TEMPORARY:
             self.can_cache = False
-        refusal = _refusal(action, name or "", argument) if action in _WATCHED else None
+        if action not in _WATCHED or self._statement is None:  # None: a statement of this package's own
+            return _OK
+        refusal = _refusal(action, name or "", argument)
         if refusal is None:
             return _OK
         self._refused = refusal
@@ -228,7 +228,7 @@ class Guard:
             self.stopped = "over"
         elif seconds > self.limits.timeout:
             self.stopped = "timeout"
-        elif self._has_budget and seconds > self.limits.inline_seconds:
+        elif seconds > self.limits.inline_seconds and not (statement.writes or statement.in_thread):
             self.stopped = "budget"
         return self.stopped is not None
 

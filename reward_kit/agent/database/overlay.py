@@ -30,8 +30,8 @@ StrPath = str | os.PathLike[str]
 _LARGE_BASE = 16 << 20
 _SMALL_CACHE, _LARGE_CACHE = 256, 2000
 """Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
-_PRAGMAS = ("PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=MEMORY")
-"""Exclusive locking spares locks and a look at the change counter per statement."""
+_EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
+"""Spares locks and a look at the change counter per statement."""
 
 _MAGIC = b"RwkDelta"
 _VERSION = 2
@@ -72,11 +72,28 @@ class Overlay:
             raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
         connection = connect_pages(self.file)
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
-        connection.execute("; ".join([*_PRAGMAS, f"PRAGMA cache_size=-{cache}", *pragmas])).fetchall()
+        connection.execute(
+            "; ".join([_EXCLUSIVE, "PRAGMA journal_mode=MEMORY", f"PRAGMA cache_size=-{cache}", *pragmas])
+        ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
         connection.set_rollback_hook(self.file.prune_if_grown)
         self._connection = weakref.ref(connection)
         return connection
+
+    def reset(self, connection: apsw.Connection) -> bool:
+        """Go back to the content of the base, and let ``connection`` notice; False if it cannot.
+
+        The connection gives up its lock, so that SQLite compares the change counter with that of its cache
+        when it next takes it, as after a write by another process.
+        """
+        if self.file.pages:
+            connection.execute("PRAGMA locking_mode=NORMAL", can_cache=False)
+            connection.execute("SELECT 1 FROM sqlite_schema").close()
+            connection.execute(_EXCLUSIVE, can_cache=False)
+            if self.file.is_locked:  # a query is not finished
+                return False
+        self.file.reset()
+        return True
 
     def fork(self) -> Overlay:
         """A private copy of the committed state; costs time in proportion to the changed pages.

@@ -16,8 +16,8 @@ from reward_kit.errors import DatabaseError, TooManyRowsError
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
 
-    from reward_kit.agent.database.block import Block
     from reward_kit.agent.database.result import StatementResult
+    from reward_kit.agent.database.scope import Scope
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
@@ -125,13 +125,13 @@ class Statement:
     writing is allowed.  ``call`` is the tool call, if any, that was given the database on which it is run.
 
     ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
-    answer is no longer wanted; the guard sets ``writes``.
+    result is no longer wanted; the guard sets ``writes``.
     """
 
-    __slots__ = (
-        "call", "first", "in_thread", "in_transaction", "many", "over", "parameters", "refusal", "sql",
-        "writes",
-    )  # fmt: skip
+    in_thread = False
+    in_transaction = False
+    over = False
+    writes = False
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Statement:
         *,
         first: bool = False,
         many: Sequence[Parameters] | None = None,
-        call: Block | None = None,
+        call: Scope | None = None,
     ) -> None:
         self.sql = sql
         self.parameters = parameters
@@ -149,10 +149,6 @@ class Statement:
         self.many = many
         self.refusal = refusal
         self.call = call
-        self.in_thread = False
-        self.in_transaction = False
-        self.over = False
-        self.writes = False
 
 
 class ExecuteResult:
@@ -229,7 +225,7 @@ class SyncStatements:
         return values[0][0] if values else None
 
 
-def fetch_answer(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
+def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
     """The rows of a statement: the first one, or all within ``limits`` if it ``reads``."""
     if not reads:
         # what a statement wrote stays written, so its RETURNING is answered in full

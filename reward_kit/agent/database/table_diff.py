@@ -45,6 +45,11 @@ class Table:
         values = [row[self.columns.index(name)] for name in self.key]
         return None if not values or None in values else values
 
+    def same_row(self, before: Row, after: Row) -> bool:
+        """True if both have the same key."""
+        old, new = self.key_of(before), self.key_of(after)
+        return old is not None and new is not None and typed(old) == typed(new)
+
     def inserted(self, row: Row) -> RowChange:
         """The change that adds ``row``."""
         return RowChange(self.name, "insert", self._named_key(row), None, self._named(row))

@@ -15,15 +15,12 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import apsw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reward_kit.agent.database.base_image import BaseImage
-    from reward_kit.agent.database.determinism import Randomness
 
 _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
@@ -103,22 +100,27 @@ class PageFile(_QuietFile):
 
     ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
     a file that shrinks and grows again reads zeros there, not the base's old content.  ``opened`` is true
-    while SQLite has it open; ``journals`` are the files beside it.
+    while SQLite has it open, ``is_locked`` while it holds a lock; ``journals`` are the files beside it.
     """
 
     __slots__ = (
-        "__weakref__", "base", "journals", "limit", "opened", "page_size", "pages", "settled", "size",
+        "__weakref__", "base", "is_locked", "journals", "limit", "opened", "page_size", "pages", "settled",
+        "size",
     )  # fmt: skip
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
     def __init__(self, base: BaseImage) -> None:
         self.opened = False
+        self.is_locked = False
         self.journals: dict[str, _MemoryFile] = {}
         self.base = base
         self.page_size = base.page_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the content of the base."""
         self.pages: dict[int, bytes] = {}
-        self.size = base.size
-        self.limit = base.size
+        self.size = self.limit = self.base.size
         self.settled = 0
 
     def copy(self) -> PageFile:
@@ -139,6 +141,12 @@ class PageFile(_QuietFile):
         """``prune`` if a rollback has left many pages; SQLite calls this once it has restored them."""
         if len(self.pages) > self.settled + _PRUNE_GROWTH:
             self.prune()
+
+    def xLock(self, level: int) -> None:
+        self.is_locked = level != apsw.SQLITE_LOCK_NONE
+
+    def xUnlock(self, level: int) -> None:
+        self.is_locked = level != apsw.SQLITE_LOCK_NONE
 
     def xDeviceCharacteristics(self) -> int:
         return self._CHARACTERISTICS
@@ -263,13 +271,21 @@ def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
     return apsw.Connection(os.fspath(path), vfs=_CLOCK, flags=flags)
 
 
-def install_random(connection: apsw.Connection, randomness: Randomness) -> None:
-    """Let ``random()`` and ``randomblob()`` answer from ``randomness``."""
+class RandomSource(Protocol):
+    """The numbers behind SQL's ``random()`` and ``randomblob()``."""
+
+    def integer(self) -> int:
+        """Any 64-bit signed integer."""
+
+    def blob(self, length: Any) -> bytes:
+        """``length`` bytes."""
+
+
+def install_random(connection: apsw.Connection, source: RandomSource) -> None:
+    """Let ``random()`` and ``randomblob()`` answer from ``source``."""
     # innocuous: also if the schema calls them, in DEFAULT, CHECK, triggers and views
-    functions: list[tuple[str, Callable[..., int | bytes], int]]
-    functions = [("random", randomness.integer, 0), ("randomblob", randomness.blob, 1)]
-    for name, function, arguments in functions:
-        connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
+    connection.create_scalar_function("random", source.integer, 0, flags=apsw.SQLITE_INNOCUOUS)
+    connection.create_scalar_function("randomblob", source.blob, 1, flags=apsw.SQLITE_INNOCUOUS)
 
 
 def _close_all() -> None:
