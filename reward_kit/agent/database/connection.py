@@ -96,7 +96,7 @@ class Connection:
         self.guard = Guard(limits, base.size)
         self._limits = limits
         self._prepared: dict[str, _Prepared] = {}
-        self._recorder: Recorder | None = None
+        self._recorder: Recorder
         self._statement: Statement | None = None
         self._found: _Prepared | None = None
         try:
@@ -134,32 +134,32 @@ class Connection:
     def run(self, statement: Statement) -> ExecuteResult:
         """Run a statement and fetch its rows; errors as for ``Store.run``."""
         sqlite, recorder, guard = self.sqlite, self._recorder, self.guard
-        assert recorder is not None
         position = len(recorder.log)
         before = sqlite.total_changes()
+        randomness = self._functions.randomness
+        draws = 0 if randomness is None else randomness.position
         guard.start(statement)
         try:
-            if statement.many is None:
-                return self._run_once(statement)
-            return self._run_many(statement, statement.many)
+            if statement.many is not None:
+                return self._run_many(statement, statement.many)
+            cursor, prepared = self._execute(statement, statement.parameters)
+            columns = prepared.columns
+            values = fetch_result(cursor, statement, self._limits, reads=prepared.reads) if columns else []
+            changed = sqlite.changes() if prepared.rows else -1
+            cursor.close(True)
+            return ExecuteResult(columns or None, values, changed, sqlite.last_insert_rowid())
         except apsw.Error as error:
             if sqlite.total_changes() == before:
                 recorder.cut(position)
             elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
                 recorder.distrust()
+            if randomness is not None and guard.stopped == "budget":
+                randomness.position = draws  # it starts again, elsewhere
             raise guard.error(str(error)) from error
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         finally:
-            guard.finish()
-
-    def _run_once(self, statement: Statement) -> ExecuteResult:
-        cursor, prepared = self._execute(statement, statement.parameters)
-        columns, reads = prepared.columns, prepared.reads
-        values = fetch_result(cursor, statement, self._limits, reads=reads) if columns else []
-        changed = self.sqlite.changes() if prepared.rows else -1
-        cursor.close(True)
-        return ExecuteResult(columns or None, values, changed, self.sqlite.last_insert_rowid())
+            guard.statement = None
 
     def _run_many(self, statement: Statement, many: Iterable[Parameters]) -> ExecuteResult:
         changed = 0
@@ -170,26 +170,28 @@ class Connection:
         return ExecuteResult(None, [], changed, self.sqlite.last_insert_rowid())
 
     def _execute(self, statement: Statement, parameters: Parameters) -> tuple[apsw.Cursor, _Prepared]:
-        sql, guard = statement.sql, self.guard
-        if isinstance(parameters, str | bytes):
-            storable_parameters(parameters)  # else each character would be taken for a value
-        prepared = self._prepared.get(sql) if guard.can_cache else None
-        if prepared is not None:
-            self._admit(statement, prepared)
-            return self._bound(self.sqlite.cursor(), sql, parameters), prepared
-        self._statement, self._found = statement, None
         cursor = self.sqlite.cursor()
+        prepared = self._prepared.get(statement.sql) if self.guard.can_cache else None
+        if prepared is not None:
+            if not prepared.reads:
+                self._admit_write(statement)
+            self._bind_and_execute(cursor, statement.sql, parameters)
+            return cursor, prepared
+        self._statement, self._found = statement, None
         cursor.exec_trace = self._before_first_step
         try:
-            self._bound(cursor, sql, parameters)
+            self._bind_and_execute(cursor, statement.sql, parameters)
         finally:
             self._statement = None
         assert self._found is not None
         return cursor, self._found
 
-    def _bound(self, cursor: apsw.Cursor, sql: str, parameters: Parameters) -> apsw.Cursor:
+    def _bind_and_execute(self, cursor: apsw.Cursor, sql: str, parameters: Parameters) -> None:
+        can_cache = self.guard.can_cache
         try:
-            return cursor.execute(sql, parameters, can_cache=self.guard.can_cache)
+            if isinstance(parameters, str | bytes):
+                storable_parameters(parameters)  # else each character would be taken for a value
+            cursor.execute(sql, parameters, can_cache=can_cache)
         except KeyError as error:
             raise DatabaseError(f"no value is given for the parameter :{error.args[0]}") from error
         except (TypeError, ValueError, OverflowError) as error:
@@ -197,7 +199,7 @@ class Connection:
             converted = storable_parameters(parameters)
             if converted == parameters:
                 raise DatabaseError(str(error)) from error
-            return cursor.execute(sql, converted, can_cache=self.guard.can_cache)
+            cursor.execute(sql, converted, can_cache=can_cache)
 
     def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
         statement = self._statement
@@ -209,7 +211,8 @@ class Connection:
         columns = tuple([column[0] for column in cursor.get_description()])
         described = describe_statement(statement.sql)
         self._found = _Prepared(columns, cursor.is_readonly and bool(columns), described.changes_rows)
-        self._admit(statement, self._found)
+        if not self._found.reads:
+            self._admit_write(statement)
         if self._found.reads or described.changes_rows:
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
@@ -218,11 +221,7 @@ class Connection:
             self._recorder.distrust()
         return True
 
-    def _admit(self, statement: Statement, prepared: _Prepared) -> None:
-        if prepared.reads:
-            return
-        assert self._recorder is not None
-        self._recorder.forget_known()
-        self._recorder.schema_changed = self.guard.schema_changed
+    def _admit_write(self, statement: Statement) -> None:
         if not statement.writes:  # the first of several runs is let in for all of them
             self.guard.admit(statement)
+        self._recorder.note_write(schema_changed=self.guard.schema_changed)

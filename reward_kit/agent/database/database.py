@@ -86,8 +86,9 @@ class _View:
         return not difference.ignoring(ignore)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
-        text, values = plain(sql, params)
-        return Statement(text, values, self._refusal, first=first, call=self._call)
+        if not isinstance(sql, str):
+            sql, params = plain(sql, params)
+        return Statement(sql, params, self._refusal, first=first, call=self._call)
 
 
 class AsyncView(_View):

@@ -215,7 +215,7 @@ class FileStore(Store):
                 last = cursor.lastrowid
                 cursor.close()
         finally:
-            self.guard.finish()
+            self.guard.statement = None
             if self.guard.stopped == "budget" and self.randomness is not None:
                 self.randomness.position = draws  # it starts again, elsewhere
         columns = tuple([name[0] for name in names]) if names else None

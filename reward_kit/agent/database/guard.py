@@ -143,7 +143,7 @@ class Guard:
 
     ``schema_changed`` becomes true with the first statement that would change the schema, ``can_cache`` false
     also with one that makes something temporary: a statement that was prepared before reports the columns
-    that there were.
+    that there were.  ``statement`` is the one that runs; None for this package's own, which have no limit.
     """
 
     def __init__(self, limits: Limits, base_size: int) -> None:
@@ -153,18 +153,14 @@ class Guard:
         self.stopped: Literal["budget", "timeout", "over"] | None = None
         self._large = base_size > _LARGE_BASE
         self._refused: str | None = None
-        self._statement: Statement | None = None
+        self.statement: Statement | None = None
         self._started: float | None = None
 
     def start(self, statement: Statement) -> None:
         """A statement begins; its clock starts at the first look at it."""
         statement.writes = False
-        self._statement = statement
+        self.statement = statement
         self._started = self.stopped = None
-
-    def finish(self) -> None:
-        """The statement is over; this package's own statements have no limit."""
-        self._statement = None
 
     def admit(self, statement: Statement) -> None:
         """Called between preparing a statement that may write and its first step.
@@ -207,7 +203,7 @@ class Guard:
             self.can_cache = False
         elif action in _TEMPORARY:
             self.can_cache = False
-        if action not in _WATCHED or self._statement is None:  # None: a statement of this package's own
+        if action not in _WATCHED or self.statement is None:
             return _OK
         refusal = _refusal(action, name or "", argument)
         if refusal is None:
@@ -217,7 +213,7 @@ class Guard:
 
     def progress(self) -> bool:
         """SQLite's progress callback: true stops the running statement; ``stopped`` is the reason."""
-        statement = self._statement
+        statement = self.statement
         if statement is None:
             return False
         now = time.perf_counter()

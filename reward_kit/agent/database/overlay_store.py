@@ -144,7 +144,6 @@ class OverlayStore(Store):
 
     def run(self, statement: Statement) -> ExecuteResult:
         connection = self._connection or self._connected()
-        draws = self.draws
         if self._frozen is not None:
             freeze_clock(self._frozen)
         try:
@@ -152,8 +151,6 @@ class OverlayStore(Store):
         finally:
             if self._frozen is not None:
                 freeze_clock(None)
-            if connection.guard.stopped == "budget":
-                self.set_draws(draws)  # it starts again, elsewhere
 
     # --- changes ---
 
@@ -165,8 +162,11 @@ class OverlayStore(Store):
             return Changes(diff_databases(before.execute, self.query, unchanged))
 
     def mark(self, *, recorded: bool) -> tuple[int, Mark]:
-        settle = recorded and not self.in_transaction
-        return self.draws, self._recording.mark(recorded=recorded, settle=settle)
+        recorder = self._recorder or self._recording
+        if recorded and recorder.missed is not None and not self.in_transaction:
+            recorder.settle()
+        draws = 0 if self.randomness is None else self.randomness.position
+        return draws, recorder.mark(recorded=recorded)
 
     def since(self, mark: tuple[int, Mark]) -> Changes:
         return self._recording.since(mark[1])

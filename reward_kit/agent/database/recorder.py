@@ -8,7 +8,7 @@ those of the base.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database.changes import NO_CHANGES, Changes, net
 
@@ -28,12 +28,8 @@ _Written = tuple[str, _Row | None, _Row | None]
 """The table of a row, its values before and after one write."""
 
 
-class Mark(NamedTuple):
-    """A moment of a recording; ``total`` are the changes up to it, if the log does not give them."""
-
-    position: int
-    missed: frozenset[str] | None
-    total: Changes | None
+Mark = tuple[int, frozenset[str] | None, Changes | None]
+"""A moment of a recording: length and gaps of the log, and the changes so far if the log is not exact."""
 
 
 class Recorder:
@@ -81,9 +77,10 @@ class Recorder:
         elif table in self._schema.unrecorded:
             self._miss(self._schema.unrecorded[table])
 
-    def forget_known(self) -> None:
+    def note_write(self, *, schema_changed: bool) -> None:
         """A statement that may write is about to run."""
         self._known = None
+        self.schema_changed = schema_changed
 
     def cut(self, position: int) -> None:
         """Forget the entries from ``position`` on: what they record was undone."""
@@ -93,34 +90,34 @@ class Recorder:
         """Some of what was written was undone, and the log does not tell which."""
         self.missed = self.missed or frozenset()
 
-    def mark(self, *, recorded: bool, settle: bool) -> Mark:
-        """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``.
-
-        With ``settle`` (no transaction is open) the log may begin anew from it.
-        """
+    def mark(self, *, recorded: bool) -> Mark:
+        """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``."""
         total = None
         if recorded and not self.exact:
             total = self.total()
-            if settle:
-                self.settled, self.log, self.missed = total, [], None
-        return Mark(len(self.log), self.missed, total)
+        return len(self.log), self.missed, total
+
+    def settle(self) -> None:
+        """Begin the log anew, if it is not exact; no transaction is open."""
+        if not self.exact and not self.schema_changed:
+            self.settled, self.log, self.missed = self.total(), [], None
 
     def restore(self, mark: Mark) -> None:
         """The writes since ``mark`` were undone."""
+        position, self.missed, _ = mark
         self._known = None
-        self.cut(mark.position)
-        self.missed = mark.missed
+        self.cut(position)
 
     def since(self, mark: Mark) -> Changes:
         """The changes from ``mark`` to now."""
+        position, _, before = mark
         if self.exact:
-            written = self.log[mark.position :]
-            return (
-                Changes.deferred(partial(_net, written, self._schema.recordable)) if written else NO_CHANGES
-            )
-        before = mark.total
+            written = self.log[position:]
+            if not written:
+                return NO_CHANGES
+            return Changes.deferred(partial(_net, written, self._schema.recordable))
         if before is None:
-            before = self.settled.then(self._recorded(self.log[: mark.position]))
+            before = self.settled.then(self._recorded(self.log[:position]))
         return self.total().minus(before)
 
     def total(self) -> Changes:

@@ -160,7 +160,7 @@ class ExecuteResult:
     for a statement that returns no rows, ``values`` are the rows as plain tuples.
     """
 
-    __slots__ = ("_result", "columns", "lastrowid", "rowcount", "values")
+    _result: Any = None
 
     def __init__(
         self, columns: tuple[str, ...] | None, values: list[tuple[Any, ...]], rowcount: int, lastrowid: int
@@ -169,7 +169,6 @@ class ExecuteResult:
         self.values = values
         self.rowcount = rowcount
         self.lastrowid = lastrowid
-        self._result: Any = None
 
     @property
     def rows(self) -> list[Row]:
@@ -243,7 +242,10 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
     The bytes are estimated from one row in a thousand, or in fewer if rows are large.
     """
     fetched = list(islice(rows, _FIRST_ROWS))
-    amount, wanted = len(fetched), _FIRST_ROWS
+    amount = len(fetched)
+    if amount < _FIRST_ROWS:
+        return fetched
+    wanted = _FIRST_ROWS
     size = 0
     while len(fetched) <= limits.max_rows:
         if amount < wanted:

@@ -73,10 +73,9 @@ class Turns:
         if not scope.try_take():
             await self.take(scope)
         try:
-            try:
-                return self._perform(scope, statement)
-            except NotNowError:
-                return await self._perform_in_thread(scope, statement)
+            return self._perform(scope, statement)
+        except NotNowError:
+            return await self._perform_in_thread(scope, statement)
         finally:
             scope.release()
 
@@ -116,33 +115,33 @@ class Turns:
 
     def _perform(self, scope: Scope, statement: Statement) -> ExecuteResult:
         """Run a statement whose turn it is."""
-        is_query = describe_statement(statement.sql).is_query
         with self._in_use:
-            store = self.open_store()
-            scope.check_open()
-            if scope.depth:
+            if self.closed:
+                self.open_store()
+            if scope.over:
+                scope.check_open()
+            if scope is not self.root:
                 statement.in_transaction = True
-                return self._perform_in(scope, store, statement, is_query=is_query)
-            if is_query:
-                return store.run(statement)
+                return self._perform_in(scope, statement)
+            if describe_statement(statement.sql).is_query:
+                return self.store.run(statement)
             alone = Scope(self)
-            alone.parent, alone.depth = self.root, 1
+            alone.parent, alone.depth = scope, 1
             done = False
             try:
-                answer = self._perform_in(alone, store, statement, is_query=False)
-                store.control("COMMIT")
+                result = self._perform_in(alone, statement)
+                self.store.control("COMMIT")
                 done = True
             finally:
                 if not done:
                     self._roll_back(alone)
-            return answer
+            return result
 
-    def _perform_in(
-        self, scope: Scope, store: Store, statement: Statement, *, is_query: bool
-    ) -> ExecuteResult:
+    def _perform_in(self, scope: Scope, statement: Statement) -> ExecuteResult:
+        store = self.store
         if scope.mark is None:
             self._note_start(scope)
-        if not is_query or scope.lost is not None:
+        if scope.lost is not None or not (scope.begun or describe_statement(statement.sql).is_query):
             self._begin(scope)
         try:
             return store.run(statement)
@@ -242,18 +241,11 @@ class Turns:
         innermost = scope.end()
         if not scope.entered:
             return NO_CHANGES
-        if innermost.try_acquire():
-            return self._finish(scope, innermost, failed=failed)
-        if failed:
-            self.stop_running()
         cancelled: asyncio.CancelledError | None = None
-        while True:
-            try:
-                await innermost.acquire()
-                break
-            except asyncio.CancelledError as error:
-                cancelled = error
+        if not innermost.try_acquire():
+            if failed:
                 self.stop_running()
+            cancelled = await self._acquired(innermost)
         changes = self._finish(scope, innermost, failed=failed or cancelled is not None)
         if cancelled is not None:
             raise cancelled
@@ -289,6 +281,18 @@ class Turns:
         with self._in_use:
             self.store.close()
 
+    async def _acquired(self, scope: Scope) -> asyncio.CancelledError | None:
+        """Take the lock even if the task is cancelled meanwhile; returns that cancellation."""
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await scope.acquire()
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.stop_running()
+            else:
+                return cancelled
+
     def _finish(self, scope: Scope, innermost: Scope, *, failed: bool) -> Changes:
         """``DatabaseError`` if the scope cannot be committed: then it is rolled back."""
         try:
@@ -296,6 +300,8 @@ class Turns:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
                     return NO_CHANGES
                 store = self.open_store()
+                if not (failed or scope.begun or scope.lost or store.is_shared):  # only queries were run
+                    return NO_CHANGES
                 if failed:
                     self._roll_back(scope)
                     return NO_CHANGES
