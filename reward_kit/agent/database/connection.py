@@ -20,7 +20,7 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.statement import ExecuteResult, fetch_result, storable_parameters
-from reward_kit.agent.database.vfs import install_random
+from reward_kit.agent.database.vfs import install_function
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -56,10 +56,11 @@ class _Functions:
         self._connection = weakref.ref(connection)
         self.changes_before = 0
         self.randomness = randomness
-        connection.create_scalar_function("changes", self.changes, 0)
-        connection.create_scalar_function("total_changes", self.total_changes, 0)
+        install_function(connection, "changes", self.changes)
+        install_function(connection, "total_changes", self.total_changes)
         if randomness is not None:
-            install_random(connection, self)
+            install_function(connection, "random", self.integer)
+            install_function(connection, "randomblob", self.blob, 1)
 
     def integer(self) -> int:
         """``random()``."""

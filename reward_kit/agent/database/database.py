@@ -183,7 +183,8 @@ class SyncDatabase(SyncView):
         """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise, and after the call."""
         if self._call is not None:
             self._call.check_open()
-        return self._turns.open_store().sync_engine
+        engine: Engine = self._turns.open_store().sync_engine
+        return engine
 
 
 class Database(AsyncView):
@@ -305,7 +306,8 @@ class Database(AsyncView):
 
         A transaction that is committed through it stays, also if the tool call fails.
         """
-        return self._turns.open_store().engine
+        engine: AsyncEngine = self._turns.open_store().engine
+        return engine
 
     def read_only(self) -> ReadOnlyDatabase:
         """The view of ``def`` rewards."""

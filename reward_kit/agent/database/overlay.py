@@ -5,8 +5,8 @@ and no thread, and writes nothing to disk.  SQLite reaches the pages through a V
 as on a plain file.
 
 A state is kept as a complete SQLite file (``export``) or as a delta, little endian: a header (see
-``_HEADER``), then zlib of the page numbers (from 0, 4 bytes each) and of the pages, each XORed with the
-base's page.
+``_HEADER``), the page numbers (from 0, 4 bytes each), then the pages: zlib streams, each of some pages with
+those of the base as its dictionary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import weakref
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -24,6 +24,9 @@ from reward_kit.agent.base.files import publish, share_or_copy
 from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
 from reward_kit.agent.database.vfs import PageFile, connect_pages
 from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 StrPath = str | os.PathLike[str]
 
@@ -34,7 +37,9 @@ _EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
 """Spares locks and a look at the change counter per statement."""
 
 _MAGIC = b"RwkDelta"
-_VERSION = 2
+_VERSION = 3
+_STREAM_BYTES = 28 << 10
+"""Pages of one zlib stream: they and those of the base have to fit into a window of 32 KiB."""
 _HEADER = struct.Struct("<8sHIQQQ16sIII")
 
 
@@ -136,11 +141,10 @@ class Overlay:
         file, base = self.file, self.base
         base.check_on_disk()
         offsets = sorted(file.pages)
-        numbers = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
-        pages = b"".join(file.pages[offset] for offset in offsets)
-        # a small window costs a third of the time for a few pages, and as many bytes
-        deflate = zlib.compressobj(1, zlib.DEFLATED, wbits=13, memLevel=5)
-        body = deflate.compress(numbers + _xor(pages, _base_pages(base, offsets))) + deflate.flush()
+        body = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
+        for together in _streams(offsets, base.page_size):
+            deflate = zlib.compressobj(1, zdict=_base_pages(base, together))
+            body += deflate.compress(b"".join([file.pages[offset] for offset in together])) + deflate.flush()
         sizes = base.page_size, base.size, file.size, file.limit
         numbers_of_body = len(offsets), len(body), zlib.crc32(body)
         return _HEADER.pack(_MAGIC, _VERSION, *sizes, base.fingerprint, *numbers_of_body) + body
@@ -219,25 +223,36 @@ class _Header(NamedTuple):
 def _unpacked_pages(header: _Header, body: bytes, base: BaseImage, place: StrPath) -> dict[int, bytes]:
     """Pages by offset; ``DatabaseError`` for a body that ``delta`` never wrote."""
     page_size, count = header.page_size, header.page_count
-    expected = count * (4 + page_size)
-    try:
-        raw = zlib.decompressobj().decompress(body, expected + 1)
-    except zlib.error as error:
-        raise DatabaseError(f"the delta is damaged: {error}", place=str(place)) from error
-    if len(raw) != expected or page_size != base.page_size or header.limit > min(base.size, header.size):
-        raise DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
-    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", raw)]
-    pages = _xor(raw[4 * count :], _base_pages(base, offsets))
-    return {
-        offset: pages[index * page_size : (index + 1) * page_size] for index, offset in enumerate(offsets)
-    }
+    damaged = DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
+    if page_size != base.page_size or len(body) < 4 * count or header.limit > min(base.size, header.size):
+        raise damaged
+    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", body)]
+    rest = body[4 * count :]
+    pages: dict[int, bytes] = {}
+    for together in _streams(offsets, page_size):
+        size = len(together) * page_size
+        inflate = zlib.decompressobj(zdict=_base_pages(base, together))
+        try:
+            content = inflate.decompress(rest, size + 1)
+        except zlib.error as error:
+            raise damaged from error
+        if len(content) != size:
+            raise damaged
+        pages.update(
+            zip(together, (content[at : at + page_size] for at in range(0, size, page_size)), strict=True)
+        )
+        rest = inflate.unused_data
+    return pages
+
+
+def _streams(offsets: list[int], page_size: int) -> Iterator[list[int]]:
+    """``offsets`` of pages in groups, one for each zlib stream."""
+    amount = max(1, _STREAM_BYTES // page_size)
+    for start in range(0, len(offsets), amount):
+        yield offsets[start : start + amount]
 
 
 def _base_pages(base: BaseImage, offsets: list[int]) -> bytes:
     """The base's pages at ``offsets``, zeros if the base has none."""
     size = base.page_size
     return b"".join(base.read(offset, size) if offset < base.size else bytes(size) for offset in offsets)
-
-
-def _xor(left: bytes, right: bytes) -> bytes:
-    return (int.from_bytes(left, "little") ^ int.from_bytes(right, "little")).to_bytes(len(left), "little")

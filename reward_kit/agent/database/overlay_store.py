@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.database.determinism import Randomness
-    from reward_kit.agent.database.guard import Guard
     from reward_kit.agent.database.statement import ExecuteResult, Limits, Statement
 
 _MANY_PAGES = 2000
@@ -67,6 +66,7 @@ class OverlayStore(Store):
     ) -> None:
         super().__init__(limits, randomness, now)
         self.overlay = overlay
+        self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
         self._owns_idle = idle is None
         self._idle = _Idle() if idle is None else idle
@@ -96,16 +96,12 @@ class OverlayStore(Store):
     sync_engine = engine
 
     @property
-    def base_path(self) -> Path:
-        return self.overlay.base.path
-
-    @property
     def base_size(self) -> int:
         return self.overlay.base.size
 
     @property
-    def guard(self) -> Guard:
-        return self._connected().guard
+    def was_stopped(self) -> bool:
+        return self._connection is not None and self._connection.guard.stopped is not None
 
     @property
     def in_transaction(self) -> bool:

@@ -21,7 +21,7 @@ from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS
 from reward_kit.agent.database.statement import ExecuteResult, SyncStatements, plain, storable_parameters
-from reward_kit.agent.database.vfs import create_file, freeze_clock, install_random
+from reward_kit.agent.database.vfs import create_file, freeze_clock, install_function
 from reward_kit.errors import (
     BundleError,
     DatabaseError,
@@ -95,7 +95,8 @@ class SeedConnection(SyncStatements):
         connection.execute(_OPENING).fetchall()
         connection.authorizer = self._authorize
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        install_random(connection, randomness)
+        install_function(connection, "random", randomness.integer)
+        install_function(connection, "randomblob", randomness.blob, 1)
         # Python looks at Ctrl-C only while it runs itself
         connection.set_progress_handler(self._is_out_of_time, _STEPS_BETWEEN_LOOKS)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.database import Mode
-    from reward_kit.agent.database.guard import Guard
     from reward_kit.agent.database.statement import ExecuteResult, Limits, Statement
     from reward_kit.errors import StorageError
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 class Store(ABC):
     """One state, used by one thread at a time.
 
+    ``path`` is the complete SQLite file that is this state alone, in mode "file".
     ``randomness`` is None if random numbers are real ones, ``now`` if the clock is.  ``is_shared``: others
     may write to it too, so a tool call takes its turn when it starts.  ``lost`` is the error to raise if the
     disk did not keep what was written.
@@ -29,9 +29,9 @@ class Store(ABC):
     mode: ClassVar[Mode]
     begin_sql: ClassVar[str]
     is_shared: ClassVar[bool]
-    lost: StorageError | None = None
+    base_path: Path
     path: Path | None = None
-    guard: Guard
+    lost: StorageError | None = None
 
     def __init__(self, limits: Limits, randomness: Randomness | None, now: datetime | None) -> None:
         self.limits = limits
@@ -56,11 +56,6 @@ class Store(ABC):
 
     @property
     @abstractmethod
-    def base_path(self) -> Path:
-        """The file of the base."""
-
-    @property
-    @abstractmethod
     def base_size(self) -> int:
         """Bytes of the base."""
 
@@ -78,6 +73,11 @@ class Store(ABC):
     @abstractmethod
     def in_transaction(self) -> bool:
         """True while a transaction is open."""
+
+    @property
+    @abstractmethod
+    def was_stopped(self) -> bool:
+        """True if the last statement was stopped."""
 
     @abstractmethod
     def run(self, statement: Statement) -> ExecuteResult:

@@ -147,7 +147,7 @@ class Turns:
             return store.run(statement)
         except BaseException as error:
             # a write that was stopped in its very last step is complete, although SQLite calls it interrupted
-            if statement.writes and store.guard.stopped is not None and store.in_transaction:
+            if statement.writes and store.was_stopped and store.in_transaction:
                 store.control("ROLLBACK")
             if scope.begun and not store.in_transaction:  # also by SQLite: RAISE(ROLLBACK), a full disk
                 each = scope

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -271,21 +271,10 @@ def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
     return apsw.Connection(os.fspath(path), vfs=_CLOCK, flags=flags)
 
 
-class RandomSource(Protocol):
-    """The numbers behind SQL's ``random()`` and ``randomblob()``."""
-
-    def integer(self) -> int:
-        """Any 64-bit signed integer."""
-
-    def blob(self, length: Any) -> bytes:
-        """``length`` bytes."""
-
-
-def install_random(connection: apsw.Connection, source: RandomSource) -> None:
-    """Let ``random()`` and ``randomblob()`` answer from ``source``."""
-    # innocuous: also if the schema calls them, in DEFAULT, CHECK, triggers and views
-    connection.create_scalar_function("random", source.integer, 0, flags=apsw.SQLITE_INNOCUOUS)
-    connection.create_scalar_function("randomblob", source.blob, 1, flags=apsw.SQLITE_INNOCUOUS)
+def install_function(connection: apsw.Connection, name: str, function: Any, arguments: int = 0) -> None:
+    """Let SQL's function ``name`` answer from ``function``."""
+    # innocuous: also if the schema calls it, in DEFAULT, CHECK, triggers and views
+    connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
 
 
 def _close_all() -> None:
