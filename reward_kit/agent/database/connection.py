@@ -6,11 +6,13 @@ connection outlives its fork: another fork that begins with the base takes it ov
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
+from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.guard import (
     PROGRESS_STEPS,
     Guard,
@@ -26,7 +28,6 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.overlay import Overlay
     from reward_kit.agent.database.recorder import Recorder
     from reward_kit.agent.database.statement import Limits, Parameters, Statement
@@ -53,36 +54,33 @@ class _Functions:
     """
 
     def __init__(self, connection: apsw.Connection, randomness: Randomness | None) -> None:
-        self._connection = weakref.ref(connection)
+        self._connection = weakref.proxy(connection)
         self.changes_before = 0
         self.randomness = randomness
         install_function(connection, "changes", self.changes)
         install_function(connection, "total_changes", self.total_changes)
-        if randomness is not None:
-            install_function(connection, "random", self.integer)
-            install_function(connection, "randomblob", self.blob, 1)
+        install_function(connection, "random", self.random)
+        install_function(connection, "randomblob", self.randomblob, 1)
 
-    def integer(self) -> int:
-        """``random()``."""
-        assert self.randomness is not None
+    def random(self) -> int:
+        """Any 64-bit signed integer."""
+        if self.randomness is None:
+            return secrets.randbits(64) - (1 << 63)
         return self.randomness.integer()
 
-    def blob(self, length: Any) -> bytes:
-        """``randomblob(length)``."""
-        assert self.randomness is not None
-        return self.randomness.blob(length)
+    def randomblob(self, length: Any) -> bytes:
+        """``length`` random bytes."""
+        return (self.randomness or Randomness(secrets.randbits(64))).blob(length)
 
     def total_changes(self) -> int:
         """Rows that the fork has changed."""
-        connection = self._connection()
-        assert connection is not None
-        return connection.total_changes() - self.changes_before
+        changed: int = self._connection.total_changes() - self.changes_before
+        return changed
 
     def changes(self) -> int:
         """Rows that its last INSERT, UPDATE or DELETE has changed."""
-        connection = self._connection()
-        assert connection is not None
-        return connection.changes() if self.total_changes() else 0
+        changed: int = self._connection.changes() if self.total_changes() else 0
+        return changed
 
 
 class Connection:
@@ -122,9 +120,7 @@ class Connection:
 
     def reset(self) -> bool:
         """Bring it back to the content of the base, for another fork; False if that cannot be done."""
-        if not self.guard.can_cache or self.sqlite.in_transaction or self._functions.randomness is None:
-            return False
-        return self.overlay.reset(self.sqlite)
+        return self.guard.can_cache and not self.sqlite.in_transaction and self.overlay.reset(self.sqlite)
 
     def take_over(self, randomness: Randomness | None) -> None:
         """Begin to serve another fork, whose random numbers are ``randomness``."""

@@ -33,6 +33,7 @@ StrPath = str | os.PathLike[str]
 _LARGE_BASE = 16 << 20
 _SMALL_CACHE, _LARGE_CACHE = 256, 2000
 """Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
+_IN_MEMORY = "PRAGMA journal_mode=MEMORY; PRAGMA temp_store=MEMORY"
 _EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
 """Spares locks and a look at the change counter per statement."""
 
@@ -78,7 +79,7 @@ class Overlay:
         connection = connect_pages(self.file)
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
         connection.execute(
-            "; ".join([_EXCLUSIVE, "PRAGMA journal_mode=MEMORY", f"PRAGMA cache_size=-{cache}", *pragmas])
+            "; ".join([_EXCLUSIVE, _IN_MEMORY, f"PRAGMA cache_size=-{cache}", *pragmas])
         ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
         connection.set_rollback_hook(self.file.prune_if_grown)

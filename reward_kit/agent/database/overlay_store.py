@@ -110,7 +110,7 @@ class OverlayStore(Store):
     def _connected(self) -> Connection:
         if self._connection is not None:
             return self._connection
-        self._starts_with_base = self.randomness is not None and self.overlay.pristine
+        self._starts_with_base = self.overlay.pristine
         if self._starts_with_base and self._idle:
             connection = self._idle.pop()
             connection.take_over(self.randomness)

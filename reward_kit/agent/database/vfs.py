@@ -1,6 +1,6 @@
 """The SQLite VFSs of this package: files of changed pages, and a clock that can be frozen.
 
-``reward_kit_overlay``: main databases are ``PageFile`` objects, journals and temporary files live in memory.
+``reward_kit_overlay``: databases are ``PageFile`` objects, the only files of a fork.
 ``reward_kit_clock``: plain files.  Both answer SQLite's questions for the time (``date('now')``,
 ``unixepoch()``, ``CURRENT_TIMESTAMP`` in a query or as a column default) with the frozen time of the thread
 that runs the statement; SQLite does not say which connection asks.  Method names and semantics are those of
@@ -42,77 +42,22 @@ def freeze_clock(unix_seconds: float | None) -> None:
     _frozen.milliseconds = None if unix_seconds is None else round(unix_seconds * 1000) + _UNIX_EPOCH
 
 
-class _QuietFile:
-    """A file that only one connection uses and no disk holds: locks and syncs do nothing."""
-
-    __slots__ = ()
-
-    def xSync(self, flags: int) -> None:
-        pass
-
-    def xLock(self, level: int) -> None:
-        pass
-
-    def xUnlock(self, level: int) -> None:
-        pass
-
-    def xCheckReservedLock(self) -> bool:
-        return False
-
-    def xFileControl(self, _op: int, _pointer: int) -> bool:
-        return False
-
-    def xSectorSize(self) -> int:
-        return 4096
-
-    def xClose(self) -> None:
-        pass
-
-
-class _MemoryFile(_QuietFile):
-    """A journal or temporary file that never reaches the disk."""
-
-    __slots__ = ("content",)
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def xRead(self, amount: int, offset: int) -> bytes:
-        return bytes(self.content[offset : offset + amount])
-
-    def xWrite(self, data: bytes, offset: int) -> None:
-        if offset > len(self.content):
-            self.content.extend(bytes(offset - len(self.content)))
-        self.content[offset : offset + len(data)] = data
-
-    def xTruncate(self, size: int) -> None:
-        del self.content[size:]
-
-    def xFileSize(self) -> int:
-        return len(self.content)
-
-    def xDeviceCharacteristics(self) -> int:
-        return 0
-
-
-class PageFile(_QuietFile):
+class PageFile:
     """The main database of a fork: ``base`` overlaid with ``pages`` (byte offset of a page -> its content).
 
     ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
     a file that shrinks and grows again reads zeros there, not the base's old content.  ``opened`` is true
-    while SQLite has it open, ``is_locked`` while it holds a lock; ``journals`` are the files beside it.
+    while SQLite has it open, ``is_locked`` while it holds a lock.
     """
 
     __slots__ = (
-        "__weakref__", "base", "is_locked", "journals", "limit", "opened", "page_size", "pages", "settled",
-        "size",
+        "__weakref__", "base", "is_locked", "limit", "opened", "page_size", "pages", "settled", "size",
     )  # fmt: skip
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
     def __init__(self, base: BaseImage) -> None:
         self.opened = False
         self.is_locked = False
-        self.journals: dict[str, _MemoryFile] = {}
         self.base = base
         self.page_size = base.page_size
         self.reset()
@@ -148,6 +93,15 @@ class PageFile(_QuietFile):
     def xUnlock(self, level: int) -> None:
         self.is_locked = level != apsw.SQLITE_LOCK_NONE
 
+    def xSync(self, flags: int) -> None:
+        pass
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, _op: int, _pointer: int) -> bool:
+        return False
+
     def xDeviceCharacteristics(self) -> int:
         return self._CHARACTERISTICS
 
@@ -181,7 +135,6 @@ class PageFile(_QuietFile):
 
     def xClose(self) -> None:
         self.opened = False
-        self.journals.clear()
 
 
 class _VFS(apsw.VFS):
@@ -212,29 +165,20 @@ class _OverlayVFS(_VFS):
 
     def xOpen(  # type: ignore[override]  # apsw takes any object that has the methods of its VFSFile
         self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> PageFile | _MemoryFile:
+    ) -> PageFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        file = self._files.get(path or "")
+        if file is None or file.opened:  # journals and temporary files are SQLite's own, in memory
+            raise apsw.CantOpenError(f"no fork of the name {path}")
         flags[1] = flags[0]
-        if path is None:
-            return _MemoryFile()
-        if flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            file = self._files.get(path)
-            if file is None or file.opened:
-                raise apsw.CantOpenError(f"no fork of the name {path}")
-            file.opened = True
-            return file
-        # journals are kept with their own main database: two forks cannot meet, and they go with the fork
-        return self._journals(path).setdefault(path, _MemoryFile())
+        file.opened = True
+        return file
 
-    def xAccess(self, path: str, _flags: int) -> bool:
-        return path in self._journals(path)
+    def xAccess(self, _path: str, _flags: int) -> bool:
+        return False
 
     def xDelete(self, path: str, _sync_folder: bool) -> None:
-        self._journals(path).pop(path, None)
-
-    def _journals(self, path: str) -> dict[str, _MemoryFile]:
-        file = self._files.get(path.partition("-")[0])
-        return {} if file is None else file.journals
+        pass
 
 
 class _ClockVFS(_VFS):
