@@ -242,11 +242,11 @@ class Turns:
         if not scope.entered:
             return NO_CHANGES
         cancelled: asyncio.CancelledError | None = None
-        if not innermost.try_acquire():
+        if innermost.held:
             if failed:
                 self.stop_running()
-            cancelled = await self._acquired(innermost)
-        changes = self._finish(scope, innermost, failed=failed or cancelled is not None)
+            cancelled = await self._end_of_running(innermost)
+        changes = self._finish(scope, failed=failed or cancelled is not None)
         if cancelled is not None:
             raise cancelled
         return changes
@@ -255,8 +255,10 @@ class Turns:
         """``finish`` in a thread."""
         innermost = scope.end()
         if scope.entered:
-            innermost.acquire_blocking()
-            self._finish(scope, innermost, failed=failed)
+            if innermost.held:
+                innermost.acquire_blocking()
+                innermost.release()
+            self._finish(scope, failed=failed)
 
     async def break_off(self) -> None:
         """Undo what is under way, and refuse all further statements in it."""
@@ -281,8 +283,8 @@ class Turns:
         with self._in_use:
             self.store.close()
 
-    async def _acquired(self, scope: Scope) -> asyncio.CancelledError | None:
-        """Take the lock even if the task is cancelled meanwhile; returns that cancellation."""
+    async def _end_of_running(self, scope: Scope) -> asyncio.CancelledError | None:
+        """Wait for a statement even if the task is cancelled meanwhile; returns that cancellation."""
         cancelled: asyncio.CancelledError | None = None
         while True:
             try:
@@ -291,9 +293,10 @@ class Turns:
                 cancelled = error
                 self.stop_running()
             else:
+                scope.release()
                 return cancelled
 
-    def _finish(self, scope: Scope, innermost: Scope, *, failed: bool) -> Changes:
+    def _finish(self, scope: Scope, *, failed: bool) -> Changes:
         """``DatabaseError`` if the scope cannot be committed: then it is rolled back."""
         try:
             with self._in_use:
@@ -316,12 +319,13 @@ class Turns:
                     raise
                 return changes
         finally:
-            innermost.release()
             scope.leave()
 
     def _note_start(self, scope: Scope) -> None:
-        if scope.mark is None and scope.parent is not None:
-            self._note_start(scope.parent)
+        parent = scope.parent
+        if scope.mark is None and parent is not None:
+            if parent.depth:
+                self._note_start(parent)
             scope.mark = self.store.mark(recorded=scope.is_call)
 
     def _begin(self, scope: Scope) -> None:

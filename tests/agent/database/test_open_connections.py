@@ -48,7 +48,7 @@ async def test_a_fork_that_takes_over_a_connection_finds_nothing_of_the_one_befo
                 await fork.execute("UPDATE stock SET quantity = 0")
                 assert await fork.fetch_one(counters) == (4, 3, number + 5)
                 if number == 2:
-                    with pytest.raises(DatabaseError, match="closed"), fork.sync.transaction():
+                    with pytest.raises(DatabaseError, match="closed"), fork.sync.transaction():  # noqa: PT012 - its end
                         await fork.execute("DELETE FROM stock")
                         fork.close()
                 elif number == 3:
