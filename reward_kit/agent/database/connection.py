@@ -129,7 +129,7 @@ class Connection:
         self.sqlite.set_last_insert_rowid(0)
 
     def run(self, statement: Statement) -> ExecuteResult:
-        """Run a statement and fetch its rows; errors as for ``Store.run``."""
+        """Run a statement and fetch its rows; errors as for ``OverlayStore.run``."""
         sqlite, recorder, guard = self.sqlite, self._recorder, self.guard
         position = len(recorder.log)
         before = sqlite.total_changes()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from reward_kit.agent.database.store import Store
+    from reward_kit.agent.database.turns import Store
 
 Mode = Literal["overlay", "file"]
 StrPath = str | os.PathLike[str]

@@ -43,7 +43,7 @@ from reward_kit.agent.database.guard import (
 )
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_result, storable_parameters
-from reward_kit.agent.database.store import Store
+from reward_kit.agent.database.store import BaseStore
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -63,7 +63,7 @@ _UNTOUCHED = 0
 _PLAIN = frozenset({type(None), int, float, str, bytes})
 
 
-class FileStore(Store):
+class FileStore(BaseStore):
     """``file`` is the private copy of ``base``; a base, which is only read, has none.
 
     ``known`` are the changes of the file as it is now.  Only an ``owned`` file is written to and removed.

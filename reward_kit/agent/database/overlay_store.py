@@ -14,7 +14,7 @@ from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.connection import Connection
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
-from reward_kit.agent.database.store import Store
+from reward_kit.agent.database.store import BaseStore
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
 from reward_kit.agent.database.vfs import freeze_clock
 from reward_kit.errors import DatabaseError
@@ -44,7 +44,7 @@ class _Idle(list[Connection]):
             self.pop().sqlite.close(True)
 
 
-class OverlayStore(Store):
+class OverlayStore(BaseStore):
     """The state of a fork: pages (``overlay``), and the record of writes.
 
     Its connection is opened, or taken over from another fork, for the first statement.
@@ -88,6 +88,7 @@ class OverlayStore(Store):
 
     @property
     def engine(self) -> NoReturn:
+        """There is none."""
         raise DatabaseError(
             "this database has no engine, because it has no file",
             remedy='Write `ToolRegistry(..., database="file")` to have one.',
@@ -97,14 +98,17 @@ class OverlayStore(Store):
 
     @property
     def base_size(self) -> int:
+        """Bytes of the base."""
         return self.overlay.base.size
 
     @property
     def was_stopped(self) -> bool:
+        """True if the last statement was stopped."""
         return self._connection is not None and self._connection.guard.stopped is not None
 
     @property
     def in_transaction(self) -> bool:
+        """True while a transaction is open."""
         return self._connection is not None and self._connection.sqlite.in_transaction
 
     def _connected(self) -> Connection:
@@ -129,16 +133,24 @@ class OverlayStore(Store):
         return self._recorder
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of this package's own."""
         rows: list[tuple[Any, ...]] = self._connected().sqlite.execute(sql).fetchall()
         return rows
 
     def control(self, sql: str) -> None:
+        """Run a statement of this package's own (BEGIN, COMMIT ...)."""
         try:
             self._connected().sqlite.execute(sql)
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
 
+    # --- statements ---
+
     def run(self, statement: Statement) -> ExecuteResult:
+        """Run a statement and fetch its rows.
+
+        ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
+        """
         connection = self._connection or self._connected()
         if self._frozen is not None:
             freeze_clock(self._frozen)
@@ -151,6 +163,7 @@ class OverlayStore(Store):
     # --- changes ---
 
     def changes(self) -> Changes:
+        """The rows that differ from the base, those of an open transaction included."""
         return self._recording.total()
 
     def _compare(self, unchanged: Collection[str]) -> Changes:
@@ -158,6 +171,7 @@ class OverlayStore(Store):
             return Changes(diff_databases(before.execute, self.query, unchanged))
 
     def mark(self, *, recorded: bool) -> tuple[int, Mark]:
+        """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
         recorder = self._recorder or self._recording
         if recorded and recorder.missed is not None and not self.in_transaction:
             recorder.settle()
@@ -165,9 +179,11 @@ class OverlayStore(Store):
         return draws, recorder.mark(recorded=recorded)
 
     def since(self, mark: tuple[int, Mark]) -> Changes:
+        """The rows changed since ``mark``."""
         return self._recording.since(mark[1])
 
     def restore(self, mark: tuple[int, Mark]) -> None:
+        """SQLite has taken back what was written since ``mark``."""
         self._recording.restore(mark[1])
         self.set_draws(mark[0])
 
@@ -177,6 +193,7 @@ class OverlayStore(Store):
     # --- copies ---
 
     def fork(self, seed: int | None, now: datetime | None) -> OverlayStore:
+        """A private copy of the committed state, with its own random numbers and clock if they are given."""
         randomness = self.randomness_of_copy(seed)
         overlay, recorder = self.overlay.fork(), self._recorder
         copy = OverlayStore(overlay, self.limits, randomness, now or self.now, idle=self._idle)
@@ -186,15 +203,19 @@ class OverlayStore(Store):
         return copy
 
     def reader(self) -> OverlayStore:
+        """The committed state for reading only; to be closed before this one."""
         return self.fork(None, None)
 
     def export(self, path: Path) -> None:
+        """Write the committed state as a complete SQLite file."""
         self.overlay.export(path)
 
     def delta(self) -> bytes:
+        """The bytes that lead from the base to the committed state."""
         return self.overlay.delta()
 
     def close(self) -> None:
+        """Close the connection, or leave it to a later fork; an open transaction is lost."""
         connection, self._connection = self._connection, None
         if connection is not None:
             reused = self._starts_with_base and not self._idle.closed and len(self._idle) < _MOST_IDLE

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from concurrent import futures
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.guard import NotNowError, describe_statement
@@ -20,8 +20,11 @@ from reward_kit.errors import DatabaseError, QueryTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from reward_kit.agent.database.file_store import FileStore
+    from reward_kit.agent.database.overlay_store import OverlayStore
     from reward_kit.agent.database.statement import ExecuteResult, Statement
-    from reward_kit.agent.database.store import Store
+
+    Store: TypeAlias = OverlayStore | FileStore
 
 _Result = TypeVar("_Result")
 
