@@ -6,12 +6,9 @@ import hashlib
 import sqlite3
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from reward_kit.errors import DatabaseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LARGEST_BLOB = 64 << 20
 _DATE_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
@@ -66,19 +63,11 @@ def read_moment(now: str | datetime | None) -> datetime | None:
     return now
 
 
-class _FunctionTarget(Protocol):
-    """A connection of ``sqlite3``, or SQLAlchemy's adapter of one."""
-
-    def create_function(
-        self, name: str, narg: int, func: Callable[..., Any], *, deterministic: bool = ...
-    ) -> object:
-        """As in ``sqlite3.Connection``."""
-
-
-def install_functions(target: _FunctionTarget, randomness: Randomness | None, now: datetime | None) -> None:
+def install_functions(target: Any, randomness: Randomness | None, now: datetime | None) -> None:
     """Take random numbers from ``randomness`` and stop the clock at ``now``, if they are given.
 
-    The clock of ``sqlite3`` is not that of a VFS of ours, so the functions that ask for it are replaced.
+    ``target`` is a connection of ``sqlite3``, or SQLAlchemy's adapter of one.  Its clock is not that of a VFS
+    of ours, so the functions that ask for it are replaced.
     """
     if randomness is not None:
         target.create_function("random", 0, randomness.integer)

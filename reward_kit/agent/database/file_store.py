@@ -48,19 +48,17 @@ from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from reward_kit.agent.database.statement import Parameters, Statement
+    from reward_kit.agent.database.statement import Statement
 
 _DEFENSIVE = 1010
 """SQLITE_DBCONFIG_DEFENSIVE, which sqlite3 names from Python 3.12 on."""
 _UNTOUCHED = 0
 """Time of change (ns) that a private file gets when it is made: another one shows that it was written to."""
-_PLAIN = frozenset({type(None), int, float, str, bytes})
 
 
 class FileStore(BaseStore):
@@ -215,13 +213,9 @@ class FileStore(BaseStore):
         sql = without_tail(statement.sql) if ";" in statement.sql else statement.sql
         try:
             if statement.many is not None:
-                return self._connection.executemany(sql, map(_bindable, statement.many))
-            return self._connection.execute(sql, _bindable(statement.parameters))
-        except (sqlite3.Error, OverflowError, ValueError) as error:
-            for parameters in statement.many or [statement.parameters]:
-                storable_parameters(parameters)  # says it better, if they are the reason
-            if isinstance(error, sqlite3.Error):
-                raise
+                return self._connection.executemany(sql, map(storable_parameters, statement.many))
+            return self._connection.execute(sql, storable_parameters(statement.parameters))
+        except (OverflowError, ValueError) as error:
             raise DatabaseError(str(error)) from error
 
     def _translated(self, error: Exception) -> Exception:
@@ -329,15 +323,6 @@ class FileStore(BaseStore):
                 copy.execute("PRAGMA journal_mode=DELETE").fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(f"cannot copy the database: {error}", place=str(target)) from error
-
-
-def _bindable(parameters: Parameters) -> Mapping[str, Any] | Sequence[Any]:
-    if parameters is None:
-        return ()
-    values = parameters.values() if isinstance(parameters, dict) else parameters
-    if isinstance(parameters, dict | list | tuple) and all(type(value) in _PLAIN for value in values):
-        return parameters
-    return storable_parameters(parameters) or ()
 
 
 def _remove_folder(folder: Path | None) -> None:

@@ -266,14 +266,14 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
     )
 
 
-def storable_parameters(parameters: Parameters) -> Parameters:
-    """``parameters`` with dates and times as ISO text.
+def storable_parameters(parameters: Parameters) -> Mapping[str, Any] | Sequence[Any]:
+    """``parameters`` with dates and times as ISO text; none if they are None.
 
     ``DatabaseError`` for a value that SQLite cannot hold, and for anything but a mapping or a sequence of
     values.
     """
     if parameters is None:
-        return None
+        return ()
     if isinstance(parameters, Mapping):
         return {name: _storable(value, f":{name}") for name, value in parameters.items()}
     if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):
