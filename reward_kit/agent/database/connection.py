@@ -6,13 +6,11 @@ connection outlives its fork: another fork that begins with the base takes it ov
 
 from __future__ import annotations
 
-import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
-from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.guard import (
     PROGRESS_STEPS,
     Guard,
@@ -28,6 +26,7 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.overlay import Overlay
     from reward_kit.agent.database.recorder import Recorder
     from reward_kit.agent.database.statement import Limits, Parameters, Statement
@@ -53,7 +52,7 @@ class _Functions:
     They hold no reference to their connection: it would never be freed.
     """
 
-    def __init__(self, connection: apsw.Connection, randomness: Randomness | None) -> None:
+    def __init__(self, connection: apsw.Connection, randomness: Randomness) -> None:
         self._connection = weakref.proxy(connection)
         self.changes_before = 0
         self.randomness = randomness
@@ -64,13 +63,11 @@ class _Functions:
 
     def random(self) -> int:
         """Any 64-bit signed integer."""
-        if self.randomness is None:
-            return secrets.randbits(64) - (1 << 63)
         return self.randomness.integer()
 
     def randomblob(self, length: Any) -> bytes:
         """``length`` random bytes."""
-        return (self.randomness or Randomness(secrets.randbits(64))).blob(length)
+        return self.randomness.blob(length)
 
     def total_changes(self) -> int:
         """Rows that the fork has changed."""
@@ -89,7 +86,7 @@ class Connection:
     ``DatabaseError`` if it cannot be opened.
     """
 
-    def __init__(self, overlay: Overlay, limits: Limits, randomness: Randomness | None) -> None:
+    def __init__(self, overlay: Overlay, limits: Limits, randomness: Randomness) -> None:
         base = overlay.base
         self.overlay = overlay
         self.guard = Guard(limits, base.size)
@@ -122,7 +119,7 @@ class Connection:
         """Bring it back to the content of the base, for another fork; False if that cannot be done."""
         return self.guard.can_cache and not self.sqlite.in_transaction and self.overlay.reset(self.sqlite)
 
-    def take_over(self, randomness: Randomness | None) -> None:
+    def take_over(self, randomness: Randomness) -> None:
         """Begin to serve another fork, whose random numbers are ``randomness``."""
         self._functions.randomness = randomness
         self._functions.changes_before = self.sqlite.total_changes()
@@ -134,7 +131,7 @@ class Connection:
         position = len(recorder.log)
         before = sqlite.total_changes()
         randomness = self._functions.randomness
-        draws = 0 if randomness is None else randomness.position
+        draws = randomness.position
         guard.start(statement)
         try:
             if statement.many is not None:
@@ -150,7 +147,7 @@ class Connection:
                 recorder.cut(position)
             elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
                 recorder.distrust()
-            if randomness is not None and guard.stopped == "budget":
+            if guard.stopped == "budget":
                 randomness.position = draws  # it starts again, elsewhere
             raise guard.error(str(error)) from error
         except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.database.changes import Changes
@@ -158,20 +158,11 @@ class SyncView(_View, SyncStatements):
         return Scope(self._turns, self._call)
 
 
-class _RewardView:
-    @property
-    def engine(self) -> NoReturn:
-        """There is none: it could be used to write."""
-        raise DatabaseError(
-            "a reward's database has no engine", remedy="Ask `db.execute(...)` with the SQL as text."
-        )
-
-
-class ReadOnlyDatabase(SyncView, _RewardView):
+class ReadOnlyDatabase(SyncView):
     """The database of ``def`` rewards: for reading only, in any thread; answers are SQLAlchemy's."""
 
 
-class ReadOnlyAsyncDatabase(AsyncView, _RewardView):
+class ReadOnlyAsyncDatabase(AsyncView):
     """The database of ``async def`` rewards: for reading only."""
 
 
@@ -284,7 +275,7 @@ class Database(AsyncView):
     @property
     def draws(self) -> int:
         """Number of random numbers that a fork with a seed has drawn; of calls that were undone, none."""
-        return self._turns.store.draws
+        return self._turns.store.randomness.position
 
     def note_fault(self, error: BaseException) -> None:
         """Look at an error that a tool raised: the disk may be the reason; see ``check``."""

@@ -43,7 +43,6 @@ from reward_kit.agent.database.guard import (
 )
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_result, storable_parameters
-from reward_kit.agent.database.store import BaseStore
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.database.statement import Statement
 
 _DEFENSIVE = 1010
@@ -61,16 +61,16 @@ _UNTOUCHED = 0
 """Time of change (ns) that a private file gets when it is made: another one shows that it was written to."""
 
 
-class FileStore(BaseStore):
+class FileStore:
     """``file`` is the private copy of ``base``; a base, which is only read, has none.
 
-    ``known`` are the changes of the file as it is now.  Only an ``owned`` file is written to and removed.
+    Its methods are those of ``OverlayStore``.  ``known`` are the changes of the file as it is now.  Only an
+    ``owned`` file is written to and removed.
     """
 
-    mode = "file"
+    mode: Mode = "file"
     begin_sql = "BEGIN IMMEDIATE"
     is_shared = True
-    path: Path
 
     def __init__(
         self,
@@ -83,7 +83,10 @@ class FileStore(BaseStore):
         owned: bool = False,
         known: Changes | None = None,
     ) -> None:
-        super().__init__(limits, randomness, now)
+        self.limits = limits
+        self.randomness = randomness or Randomness(None)
+        self.now = now
+        self.lost: StorageError | None = None
         self.base_path = base
         self.path = file or base
         self._guard = Guard(limits, self.path.stat().st_size)
@@ -188,7 +191,7 @@ class FileStore(BaseStore):
 
     def run(self, statement: Statement) -> ExecuteResult:
         text = describe_statement(statement.sql)
-        draws = self.draws
+        draws = self.randomness.position
         self._guard.start(statement)
         try:
             if not text.reads:
@@ -202,7 +205,7 @@ class FileStore(BaseStore):
             cursor.close()
         except (sqlite3.Error, sqlite3.Warning) as error:
             if self._guard.stopped == "budget":
-                self.set_draws(draws)  # it starts again, elsewhere
+                self.randomness.position = draws  # it starts again, elsewhere
             raise self._translated(error) from error
         finally:
             self._guard.statement = None
@@ -254,7 +257,7 @@ class FileStore(BaseStore):
             raise self._translated(error) from error
 
     def mark(self, *, recorded: bool) -> tuple[int, Changes]:
-        return self.draws, self.changes() if recorded else NO_CHANGES
+        return self.randomness.position, self.changes() if recorded else NO_CHANGES
 
     def since(self, mark: tuple[int, Changes]) -> Changes:
         total = self.changes()
@@ -262,7 +265,7 @@ class FileStore(BaseStore):
 
     def restore(self, mark: tuple[int, Changes]) -> None:
         self._writes += 1
-        self.set_draws(mark[0])
+        self.randomness.position = mark[0]
 
     # --- copies ---
 
@@ -281,7 +284,7 @@ class FileStore(BaseStore):
             raise StorageError(
                 f"cannot copy the database: {error.strerror}", place=str(folder.parent), remedy=MAKE_ROOM
             ) from error
-        randomness = self.randomness_of_copy(seed)
+        randomness = self.randomness.fork(seed)
         known = self.changes() if self._owned else self._known
         return FileStore(
             self.base_path, self.limits, file, randomness, now or self.now, owned=True, known=known

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import struct
-import weakref
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +49,6 @@ class Overlay:
     def __init__(self, base: BaseImage, file: PageFile | None = None) -> None:
         self.base = base
         self.file = file or PageFile(base)
-        self._connection: weakref.ref[apsw.Connection] | None = None
 
     @classmethod
     def between(cls, base: BaseImage, after: BaseImage) -> Overlay:
@@ -69,21 +67,13 @@ class Overlay:
         return overlay
 
     def connect(self, *pragmas: str) -> apsw.Connection:
-        """Open the one connection that this state may have at a time, and run ``pragmas`` on it.
-
-        ``DatabaseError`` if another one is still open: without locks the two would destroy each other's
-        pages.
-        """
-        if self._open_connection() is not None:
-            raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
+        """Open the one connection that this state may have at a time, and run ``pragmas`` on it."""
         connection = connect_pages(self.file)
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
         connection.execute(
             "; ".join([_EXCLUSIVE, _IN_MEMORY, f"PRAGMA cache_size=-{cache}", *pragmas])
         ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
-        connection.set_rollback_hook(self.file.prune_if_grown)
-        self._connection = weakref.ref(connection)
         return connection
 
     def reset(self, connection: apsw.Connection) -> bool:
@@ -102,18 +92,15 @@ class Overlay:
         return True
 
     def fork(self) -> Overlay:
-        """A private copy of the committed state; costs time in proportion to the changed pages.
+        """A private copy; costs time in proportion to the changed pages.
 
-        ``DatabaseError`` inside a transaction, and if the base was changed on disk.
+        No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
         return Overlay(self.base, self.file.copy())
 
     def settle(self) -> None:
-        """Check that the pages are a committed state of an intact base; drop those that equal the base."""
-        connection = self._open_connection()
-        if connection is not None and connection.in_transaction:
-            raise DatabaseError("a transaction is open", remedy="Commit or roll it back first.")
+        """Check that the base is intact; drop the pages that equal it."""
         self.base.check_intact()
         self.file.prune()
 
@@ -136,7 +123,7 @@ class Overlay:
     def delta(self) -> bytes:
         """The bytes that lead from the base to the committed state.
 
-        ``DatabaseError`` inside a transaction or if the base was changed on disk.
+        No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
         file, base = self.file, self.base
@@ -201,9 +188,6 @@ class Overlay:
     @property
     def _header(self) -> bytes:
         return self.file.pages.get(0, self.base.header)
-
-    def _open_connection(self) -> apsw.Connection | None:
-        return self._connection() if self.file.opened and self._connection is not None else None
 
 
 class _Header(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,9 +12,9 @@ import apsw
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.connection import Connection
+from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
-from reward_kit.agent.database.store import BaseStore
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
 from reward_kit.agent.database.vfs import freeze_clock
 from reward_kit.errors import DatabaseError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from reward_kit.agent.database.determinism import Randomness
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.database.statement import ExecuteResult, Limits, Statement
 
 _MANY_PAGES = 2000
@@ -38,21 +38,30 @@ class _Idle(list[Connection]):
 
     closed = False
 
+    def take(self) -> Connection | None:
+        with suppress(IndexError):  # none is left: forks begin in any thread
+            return self.pop()
+        return None
+
     def close(self) -> None:
         self.closed = True
         while self:
             self.pop().sqlite.close(True)
 
 
-class OverlayStore(BaseStore):
-    """The state of a fork: pages (``overlay``), and the record of writes.
+class OverlayStore:
+    """The state of a fork: pages (``overlay``), random numbers, clock (``now``), and the record of writes.
 
-    Its connection is opened, or taken over from another fork, for the first statement.
+    Its connection is opened, or taken over from another fork, for the first statement.  Only one thread may
+    use it at a time.  ``is_shared``: others may write to it, so a tool call takes its turn when it starts.
+    ``lost`` is the error to raise if the disk did not keep what was written.
     """
 
-    mode = "overlay"
+    mode: Mode = "overlay"
     begin_sql = "BEGIN"
     is_shared = False
+    path = None
+    lost = None
 
     def __init__(
         self,
@@ -64,7 +73,9 @@ class OverlayStore(BaseStore):
         idle: _Idle | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        super().__init__(limits, randomness, now)
+        self.limits = limits
+        self.randomness = randomness or Randomness(None)
+        self.now = now
         self.overlay = overlay
         self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
@@ -115,12 +126,12 @@ class OverlayStore(BaseStore):
         if self._connection is not None:
             return self._connection
         self._starts_with_base = self.overlay.pristine
-        if self._starts_with_base and self._idle:
-            connection = self._idle.pop()
+        connection = self._idle.take() if self._starts_with_base else None
+        if connection is None:
+            connection = Connection(self.overlay, self.limits, self.randomness)
+        else:
             connection.take_over(self.randomness)
             self.overlay = connection.overlay
-        else:
-            connection = Connection(self.overlay, self.limits, self.randomness)
         connection.record_with(self._recording)
         self._connection = connection
         return connection
@@ -175,8 +186,7 @@ class OverlayStore(BaseStore):
         recorder = self._recorder or self._recording
         if recorded and recorder.missed is not None and not self.in_transaction:
             recorder.settle()
-        draws = 0 if self.randomness is None else self.randomness.position
-        return draws, recorder.mark(recorded=recorded)
+        return self.randomness.position, recorder.mark(recorded=recorded)
 
     def since(self, mark: tuple[int, Mark]) -> Changes:
         """The rows changed since ``mark``."""
@@ -185,7 +195,7 @@ class OverlayStore(BaseStore):
     def restore(self, mark: tuple[int, Mark]) -> None:
         """SQLite has taken back what was written since ``mark``."""
         self._recording.restore(mark[1])
-        self.set_draws(mark[0])
+        self.randomness.position = mark[0]
 
     def note_fault(self, error: BaseException) -> None:
         """Do nothing: no disk holds what is written."""
@@ -194,7 +204,7 @@ class OverlayStore(BaseStore):
 
     def fork(self, seed: int | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
-        randomness = self.randomness_of_copy(seed)
+        randomness = self.randomness.fork(seed)
         overlay, recorder = self.overlay.fork(), self._recorder
         copy = OverlayStore(overlay, self.limits, randomness, now or self.now, idle=self._idle)
         if recorder is not None and recorder.exact:

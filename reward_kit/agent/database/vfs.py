@@ -26,8 +26,6 @@ _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
 _UNIX_EPOCH = 210_866_760_000_000
 """1970-01-01T00:00Z in milliseconds since Julian day 0."""
-_PRUNE_GROWTH = 64
-"""After a rollback that leaves this many more pages, those that equal the base are looked for."""
 
 
 class _Frozen(threading.local):
@@ -51,7 +49,7 @@ class PageFile:
     """
 
     __slots__ = (
-        "__weakref__", "base", "is_locked", "limit", "opened", "page_size", "pages", "settled", "size",
+        "__weakref__", "base", "is_locked", "limit", "opened", "page_size", "pages", "size",
     )  # fmt: skip
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
@@ -66,7 +64,6 @@ class PageFile:
         """Go back to the content of the base."""
         self.pages: dict[int, bytes] = {}
         self.size = self.limit = self.base.size
-        self.settled = 0
 
     def copy(self) -> PageFile:
         """The same content in a separate file."""
@@ -80,12 +77,6 @@ class PageFile:
         for offset, page in list(self.pages.items()):
             if offset + page_size <= limit and page == read(offset, page_size):
                 del self.pages[offset]
-        self.settled = len(self.pages)
-
-    def prune_if_grown(self) -> None:
-        """``prune`` if a rollback has left many pages; SQLite calls this once it has restored them."""
-        if len(self.pages) > self.settled + _PRUNE_GROWTH:
-            self.prune()
 
     def xLock(self, level: int) -> None:
         self.is_locked = level != apsw.SQLITE_LOCK_NONE
