@@ -71,7 +71,6 @@ class OverlayStore:
         now: datetime | None = None,
         *,
         idle: _Idle | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
         self.limits = limits
         self.randomness = randomness or Randomness(None)
@@ -82,7 +81,7 @@ class OverlayStore:
         self._owns_idle = idle is None
         self._idle = _Idle() if idle is None else idle
         self._connection: Connection | None = None
-        self._recorder = recorder
+        self._recorder: Recorder | None = None
 
     @classmethod
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> OverlayStore:
@@ -252,8 +251,7 @@ def _schema_of(base: BaseImage) -> Schema:
 def overlay_changes(overlay: Overlay) -> Changes:
     """The changes from the base to the committed state of ``overlay``, found by comparing the two.
 
-    Only tables that have changed pages are read.  ``DatabaseError`` inside a transaction, or if SQLite cannot
-    read the changes.
+    Only tables that have changed pages are read.  ``DatabaseError`` if SQLite cannot read the changes.
     """
     if overlay.pristine:
         return Changes()
