@@ -2,10 +2,10 @@
 
     python benchmarks/fork_cost.py [--sizes 3,100] [--large] [--rounds 200]
 
-Each measurement makes the database available, opens it, runs one query by primary key and closes it.  Methods
-take turns in random order; what is printed are medians, and ratios against the baselines named in the head of
-the table.  Everything happens in a temporary folder, which needs twice the largest size and is removed at the
-end.
+Each measurement makes the database available, opens it, runs one query by primary key and closes it.  A fork
+takes over the connection of the one before; "Database.open and fork" has to open its own.  Methods take turns
+in random order; what is printed are medians, and ratios against the baselines named in the head of the table.
+Everything happens in a temporary folder, which needs twice the largest size and is removed at the end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from reward_kit.agent.database.seeding import seed_base
 
 QUERY = "SELECT status FROM orders WHERE order_id = ?"
 BYTES_PER_ORDER = 1000
-TARGET = 1.3
-"""Fork against opening an existing file, at every size."""
+TARGET = 1.1
+"""``Database.fork`` against opening an existing file, at every size."""
 
 Method = Callable[[str], Awaitable[None]]
 
@@ -83,7 +83,16 @@ def methods(base_path: Path, folder: Path) -> dict[str, Method]:
         connection.close()
 
     async def fork_database(key: str) -> None:
-        with database.fork() as fork:
+        with database.fork(seed=1) as fork:
+            await fork.fetch_val(QUERY, [key])
+
+    async def fork_written(key: str) -> None:
+        with database.fork(seed=1) as fork:
+            await fork.execute("UPDATE orders SET status = 'paid' WHERE order_id = ?", [key])
+            await fork.fetch_val(QUERY, [key])
+
+    async def fork_first(key: str) -> None:
+        with Database.open(base_path) as opened, opened.fork(seed=1) as fork:
             await fork.fetch_val(QUERY, [key])
 
     async def copy_file(key: str) -> None:
@@ -97,7 +106,9 @@ def methods(base_path: Path, folder: Path) -> dict[str, Method]:
         "open existing, apsw": open_apsw,
         "open existing, sqlite3": open_sqlite3,
         "fork (pages only)": fork_overlay,
-        "fork (Database.fork)": fork_database,
+        "Database.fork": fork_database,
+        "Database.fork, updated": fork_written,
+        "Database.open and fork": fork_first,
         "copy file, sqlite3": copy_file,
     }
 
@@ -134,10 +145,9 @@ def report(megabytes: int, size: int, times: dict[str, Times]) -> None:
             f"{name:24}{wall * 1e3:10.3f}{cpu * 1e3:10.3f}{wall / opened:13.2f}{wall / sqlite:16.2f}"
             f"{wall / copied:12.4f}{len(times[name].wall) - 1:6}"
         )
-    for name in ("fork (pages only)", "fork (Database.fork)"):
-        ratio = medians[name][0] / opened
-        verdict = "met" if ratio <= TARGET else "MISSED"
-        click.echo(f"{name} / open existing, apsw = {ratio:.2f}; target {TARGET}: {verdict}")
+    ratio = medians["Database.fork"][1] / medians["open existing, apsw"][1]
+    verdict = "met" if ratio <= TARGET else "MISSED"
+    click.echo(f"CPU of Database.fork / open existing, apsw = {ratio:.2f}; target {TARGET}: {verdict}")
 
 
 @click.command()

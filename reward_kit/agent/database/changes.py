@@ -30,6 +30,13 @@ def typed(values: Sequence[SQLiteValue]) -> bytes:
     return marshal.dumps(tuple(values), 2)  # later versions depend on which objects are shared or interned
 
 
+def same(left: SQLiteValue, right: SQLiteValue) -> bool:
+    """True for values that ``typed`` keeps together."""
+    if type(left) is not type(right) or left != right:
+        return False
+    return bool(left) or not isinstance(left, float) or str(left) == str(right)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChange:
     """One row that differs from the base.
@@ -239,6 +246,9 @@ class Changes(Sequence[RowChange]):
         return cls(map(RowChange.from_json, records))
 
 
+NO_CHANGES = Changes()
+
+
 def net(steps: Iterable[RowChange]) -> Iterator[RowChange]:
     """The net changes of ``steps``, each of which starts from the state after the one before.
 
@@ -275,9 +285,7 @@ def _joined(first: RowChange, second: RowChange) -> RowChange | None:
         return RowChange(first.table, "insert", first.key, None, after) if exists else None
     if not exists:
         return RowChange(first.table, "delete", first.key, before, None)
-    changed = [
-        column for column in {**before, **after} if typed([before.get(column)]) != typed([after.get(column)])
-    ]
+    changed = [column for column in {**before, **after} if not same(before.get(column), after.get(column))]
     if not changed:
         return None
     old, new = ({column: side.get(column) for column in changed} for side in (before, after))
@@ -355,7 +363,7 @@ def _column_faults(name: str, want: RowChange | None, have: RowChange | None) ->
     for column in {**want_after, **have_after}:
         wanted = want_after.get(column, base.get(column))
         got = have_after.get(column, base.get(column))
-        if typed([wanted]) != typed([got]):
+        if not same(wanted, got):
             yield f"{name} {column}: expected {_value_text(wanted)}, got {_value_text(got)}"
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.pending import PendingLog, pending
-from reward_kit.agent.database.block import Block, ToolCall, Transaction, block_has_ended, current_block
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.database.determinism import read_moment
+from reward_kit.agent.database.scope import Scope, ToolCall, current_scope
 from reward_kit.agent.database.statement import (
     ExecuteResult,
     Limits,
@@ -53,7 +53,7 @@ _CHUNK = 500
 class _View:
     """The members that all views of a database state have; ``refusal`` is the error of a write."""
 
-    def __init__(self, turns: Turns, refusal: str | None, call: Block | None = None) -> None:
+    def __init__(self, turns: Turns, refusal: str | None, call: Scope | None = None) -> None:
         self._turns = turns
         self._refusal = refusal
         self._call = call
@@ -86,8 +86,9 @@ class _View:
         return not difference.ignoring(ignore)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
-        text, values = plain(sql, params)
-        return Statement(text, values, self._refusal, first=first, call=self._call)
+        if not isinstance(sql, str):
+            sql, params = plain(sql, params)
+        return Statement(sql, params, self._refusal, first=first, call=self._call)
 
 
 class AsyncView(_View):
@@ -135,9 +136,9 @@ class AsyncView(_View):
                 changed += max((await self._turns.run(statement)).rowcount, 0)
         return changed
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> Scope:
         """``async with db.transaction():`` keeps the statements in it together, or none of them."""
-        return Transaction(self._turns, self._call)
+        return Scope(self._turns, self._call)
 
 
 class SyncView(_View, SyncStatements):
@@ -152,25 +153,16 @@ class SyncView(_View, SyncStatements):
             statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
             return max(self._turns.run_blocking(statement).rowcount, 0)
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> Scope:
         """``with db.transaction():`` keeps the statements in it together, or none of them."""
-        return Transaction(self._turns, self._call)
+        return Scope(self._turns, self._call)
 
 
-class _RewardView:
-    @property
-    def engine(self) -> NoReturn:
-        """There is none: it could be used to write."""
-        raise DatabaseError(
-            "a reward's database has no engine", remedy="Ask `db.execute(...)` with the SQL as text."
-        )
-
-
-class ReadOnlyDatabase(SyncView, _RewardView):
+class ReadOnlyDatabase(SyncView):
     """The database of ``def`` rewards: for reading only, in any thread; answers are SQLAlchemy's."""
 
 
-class ReadOnlyAsyncDatabase(AsyncView, _RewardView):
+class ReadOnlyAsyncDatabase(AsyncView):
     """The database of ``async def`` rewards: for reading only."""
 
 
@@ -180,9 +172,10 @@ class SyncDatabase(SyncView):
     @property
     def engine(self) -> Engine:
         """In mode "file" a SQLAlchemy engine on ``path``; ``DatabaseError`` otherwise, and after the call."""
-        if self._call is not None and self._call.over:
-            raise block_has_ended()
-        return self._turns.open_store().sync_engine
+        if self._call is not None:
+            self._call.check_open()
+        engine: Engine = self._turns.open_store().sync_engine
+        return engine
 
 
 class Database(AsyncView):
@@ -282,8 +275,7 @@ class Database(AsyncView):
     @property
     def draws(self) -> int:
         """Number of random numbers that a fork with a seed has drawn; of calls that were undone, none."""
-        randomness = self._turns.store.randomness
-        return 0 if randomness is None else randomness.position
+        return self._turns.store.randomness.position
 
     def note_fault(self, error: BaseException) -> None:
         """Look at an error that a tool raised: the disk may be the reason; see ``check``."""
@@ -305,7 +297,8 @@ class Database(AsyncView):
 
         A transaction that is committed through it stays, also if the tool call fails.
         """
-        return self._turns.open_store().engine
+        engine: AsyncEngine = self._turns.open_store().engine
+        return engine
 
     def read_only(self) -> ReadOnlyDatabase:
         """The view of ``def`` rewards."""
@@ -326,7 +319,7 @@ class Database(AsyncView):
 
         Its ``pending_log`` has the statements that the tool did not await.
         """
-        database = Database(self._turns, self._refusal, call.block)
+        database = Database(self._turns, self._refusal, call)
         database.pending_log = PendingLog()
         return database
 
@@ -359,8 +352,10 @@ class Database(AsyncView):
 
         A second time does nothing.  ``DatabaseError`` in a tool call on it: its rollout still needs it.
         """
-        block = current_block.get()
-        if block is not None and block.turns is self._turns and block.top.is_call:
+        scope = current_scope.get()
+        while scope is not None and not (scope.is_call and scope.turns is self._turns):
+            scope = scope.outer
+        if scope is not None:
             raise DatabaseError(
                 "a tool cannot close its rollout's database", remedy="Leave that out: it is done for you."
             )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import sqlite3
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from reward_kit.errors import DatabaseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LARGEST_BLOB = 64 << 20
 _DATE_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
@@ -22,23 +20,26 @@ _KEYWORDS = {"current_date": "date", "current_time": "time", "current_timestamp"
 class Randomness:
     """The random numbers of one rollout: the n-th draw is a function of ``seed`` and n.
 
-    ``position`` is the number of draws so far.  Setting it back repeats the draws that follow: so a statement
-    that is started again, or a tool call that is rolled back, leaves no trace in later numbers.
+    Without a seed they are real ones and not counted.  ``position`` is the number of draws so far.  Setting
+    it back repeats the draws that follow: so a statement that is started again, or a tool call that is rolled
+    back, leaves no trace in later numbers.
     """
 
     __slots__ = ("_key", "position", "seed")
 
-    def __init__(self, seed: int, position: int = 0) -> None:
+    def __init__(self, seed: int | None, position: int = 0) -> None:
         self.seed = seed
         self.position = position
         self._key = hashlib.blake2b(str(seed).encode(), digest_size=32).digest()
 
-    def copy(self) -> Randomness:
-        """The same numbers from here on, drawn independently."""
-        return Randomness(self.seed, self.position)
+    def fork(self, seed: int | None) -> Randomness:
+        """Those of ``seed`` or, if it is None, the same numbers from here on, drawn independently."""
+        return Randomness(self.seed, self.position) if seed is None else Randomness(seed)
 
     def integer(self) -> int:
         """SQLite's ``random()``: any 64-bit signed integer."""
+        if self.seed is None:
+            return secrets.randbits(64) - (1 << 63)
         self.position += 1
         draw = hashlib.blake2b(self.position.to_bytes(8, "big"), digest_size=8, key=self._key)
         return int.from_bytes(draw.digest(), "big", signed=True)
@@ -48,6 +49,8 @@ class Randomness:
         size = max(1, int(length or 0))
         if size > _LARGEST_BLOB:
             raise DatabaseError("string or blob too big")
+        if self.seed is None:
+            return secrets.token_bytes(size)
         self.position += 1
         return hashlib.shake_128(self._key + self.position.to_bytes(8, "big")).digest(size)
 
@@ -66,21 +69,13 @@ def read_moment(now: str | datetime | None) -> datetime | None:
     return now
 
 
-class _FunctionTarget(Protocol):
-    """A connection of ``sqlite3``, or SQLAlchemy's adapter of one."""
-
-    def create_function(
-        self, name: str, narg: int, func: Callable[..., Any], *, deterministic: bool = ...
-    ) -> object:
-        """As in ``sqlite3.Connection``."""
-
-
-def install_functions(target: _FunctionTarget, randomness: Randomness | None, now: datetime | None) -> None:
+def install_functions(target: Any, randomness: Randomness, now: datetime | None) -> None:
     """Take random numbers from ``randomness`` and stop the clock at ``now``, if they are given.
 
-    The clock of ``sqlite3`` is not that of a VFS of ours, so the functions that ask for it are replaced.
+    ``target`` is a connection of ``sqlite3``, or SQLAlchemy's adapter of one.  Its clock is not that of a VFS
+    of ours, so the functions that ask for it are replaced.
     """
-    if randomness is not None:
+    if randomness.seed is not None:
         target.create_function("random", 0, randomness.integer)
         target.create_function("randomblob", 1, randomness.blob)
     if now is not None:

@@ -14,14 +14,14 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import draft_beside, share_or_copy, temporary_folder
 from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
-from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import Randomness, install_functions
 from reward_kit.agent.database.file_access import (
     LOCKED,
@@ -42,38 +42,30 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_answer, storable_parameters
+from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_result, storable_parameters
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from reward_kit.agent.database.database import Mode
-    from reward_kit.agent.database.statement import Parameters, Statement
+    from reward_kit.agent.database.statement import Statement
 
 _DEFENSIVE = 1010
 """SQLITE_DBCONFIG_DEFENSIVE, which sqlite3 names from Python 3.12 on."""
-_PLAIN = frozenset({type(None), int, float, str, bytes})
-
-
-class _Mark(NamedTuple):
-    draws: int
-    version: tuple[int, int]
-    total: Changes
+_UNTOUCHED = 0
+"""Time of change (ns) that a private file gets when it is made: another one shows that it was written to."""
 
 
 class FileStore:
     """``file`` is the private copy of ``base``; a base, which is only read, has none.
 
-    Its methods are those of ``OverlayStore``.
-
-    ``lost`` is the error to raise if the disk did not keep what was written.  Only one thread may use a store
-    at a time.
+    Its methods are those of ``OverlayStore``.  ``known`` are the changes of the file as it is now.  Only an
+    ``owned`` file is written to and removed.
     """
 
     mode: Mode = "file"
@@ -85,24 +77,25 @@ class FileStore:
         base: Path,
         limits: Limits,
         file: Path | None = None,
-        *,
         randomness: Randomness | None = None,
         now: datetime | None = None,
+        *,
         owned: bool = False,
+        known: Changes | None = None,
     ) -> None:
-        self.base_path = base
         self.limits = limits
-        self.randomness = randomness
+        self.randomness = randomness or Randomness(None)
         self.now = now
         self.lost: StorageError | None = None
-        self._file = file
+        self.base_path = base
+        self.path = file or base
+        self._guard = Guard(limits, self.path.stat().st_size)
         self._owned = owned
         self._writes = 0
-        self._known: tuple[tuple[int, int], Changes] | None = None
+        self._known = NO_CHANGES if file is None else known
+        self._known_at: tuple[int, int] | None = None
         self._engines: list[Engine] = []
-        folder = file.parent if owned and file is not None else None
-        self._cleanup = weakref.finalize(self, _remove_folder, folder)
-        self.guard = Guard(limits, self.path.stat().st_size)
+        self._cleanup = weakref.finalize(self, _remove_folder, self.path.parent if owned else None)
 
     @classmethod
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> FileStore:
@@ -115,21 +108,14 @@ class FileStore:
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"cannot open the database: {error}", place=str(path)) from error
 
-    @property
-    def path(self) -> Path:
-        """The complete SQLite file that is this database alone."""
-        return self._file or self.base_path
-
     @cached_property
     def engine(self) -> AsyncEngine:
-        """A SQLAlchemy engine on the file; ``DatabaseError`` for a base."""
         engine = async_engine(self._owned_file(), self._prepare_engine, self.note_fault)
         self._engines.append(engine.sync_engine)
         return engine
 
     @cached_property
     def sync_engine(self) -> Engine:
-        """The same for code that does not await."""
         engine = blocking_engine(self._owned_file(), self._prepare_engine, self.note_fault)
         self._engines.append(engine)
         return engine
@@ -139,11 +125,14 @@ class FileStore:
         return self.base_path.stat().st_size
 
     @property
+    def was_stopped(self) -> bool:
+        return self._guard.stopped is not None
+
+    @property
     def in_transaction(self) -> bool:
         return "_connection" in vars(self) and self._connection.in_transaction
 
     def note_fault(self, error: BaseException) -> None:
-        """Set ``lost`` if the disk is the cause of ``error``."""
         if self._owned and self.lost is None:
             self.lost = disk_fault(error, self.path, self.limits.max_growth_bytes)
 
@@ -185,63 +174,56 @@ class FileStore:
             connection.setlimit(limit, value)
         if hasattr(connection, "setconfig"):  # Python 3.12
             connection.setconfig(_DEFENSIVE, True)
-        connection.set_authorizer(self.guard.authorize)
-        connection.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
+        connection.set_authorizer(self._guard.authorize)
+        connection.set_progress_handler(self._guard.progress, PROGRESS_STEPS)
         return connection
 
     def control(self, sql: str) -> None:
         self.query(sql)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._faults():
+        try:
             return self._connection.execute(sql).fetchall()
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
 
     # --- statements ---
 
     def run(self, statement: Statement) -> ExecuteResult:
         text = describe_statement(statement.sql)
-        draws = 0 if self.randomness is None else self.randomness.position
-        self.guard.start(statement)
+        draws = self.randomness.position
+        self._guard.start(statement)
         try:
-            with self._faults():
-                self.guard.admit(statement, reads=text.reads)
-                self._writes += statement.writes
-                cursor = self._execute(statement)
-                names = cursor.description
-                values = fetch_answer(cursor, statement, self.limits, reads=text.reads) if names else []
-                changed = cursor.rowcount if text.changes_rows else -1
-                last = cursor.lastrowid
-                cursor.close()
-        finally:
-            self.guard.finish()
-            if self.guard.stopped == "budget" and self.randomness is not None:
+            if not text.reads:
+                self._guard.admit(statement)
+                self._writes += 1
+            cursor = self._execute(statement)
+            names = cursor.description
+            values = fetch_result(cursor, statement, self.limits, reads=text.reads) if names else []
+            changed = cursor.rowcount if text.changes_rows else -1
+            last = cursor.lastrowid
+            cursor.close()
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            if self._guard.stopped == "budget":
                 self.randomness.position = draws  # it starts again, elsewhere
-        columns = tuple([name[0] for name in names]) if names else None
-        return ExecuteResult(columns, values, changed, last or 0)
+            raise self._translated(error) from error
+        finally:
+            self._guard.statement = None
+        return ExecuteResult(tuple([name[0] for name in names or ()]) or None, values, changed, last or 0)
 
     def _execute(self, statement: Statement) -> sqlite3.Cursor:
         # sqlite3 takes a second semicolon for a second statement
         sql = without_tail(statement.sql) if ";" in statement.sql else statement.sql
         try:
             if statement.many is not None:
-                return self._connection.executemany(sql, map(_bindable, statement.many))
-            return self._connection.execute(sql, _bindable(statement.parameters))
-        except (sqlite3.Error, OverflowError, ValueError) as error:
-            for parameters in statement.many or [statement.parameters]:
-                storable_parameters(parameters)  # says it better, if they are the reason
-            if isinstance(error, sqlite3.Error):
-                raise
+                return self._connection.executemany(sql, map(storable_parameters, statement.many))
+            return self._connection.execute(sql, storable_parameters(statement.parameters))
+        except (OverflowError, ValueError) as error:
             raise DatabaseError(str(error)) from error
 
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, sqlite3.Warning) as error:
-            self.note_fault(error)
-            raise self._translated(str(error)) from error
-
-    def _translated(self, message: str) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
+        self.note_fault(error)
+        message = str(error)
         if "one statement at a time" in message:
             return several_statements()
         if message.startswith(LOCKED):
@@ -249,37 +231,41 @@ class FileStore:
                 f"{message}: another connection (of db.engine, or to db.path) is in a transaction",
                 remedy="In one call, write either through `db` or through that.",
             )
-        return self.guard.error(message)
+        return self._guard.error(message)
 
     # --- changes: no hook reports them, so the file is compared with its base ---
 
     def changes(self) -> Changes:
+        if not self._owned:
+            self._known = self._compared() if self._known is None else self._known
+            return self._known
         # the second number changes when another connection commits
         version = (self._writes, self.query("PRAGMA data_version")[0][0])
-        if self._known is None or self._known[0] != version:
-            total = Changes()
-            if self._file is not None:
-                try:
-                    with self._faults(), closing(open_unchanging(self.base_path)) as base:
-                        total = Changes(diff_databases(base.execute, self._connection.execute))
-                except UnicodeDecodeError as error:
-                    raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
-            self._known = version, total
-        return self._known[1]
+        if self._known_at is None and not self._writes and self.path.stat().st_mtime_ns == _UNTOUCHED:
+            self._known_at = version
+        if self._known is None or self._known_at != version:
+            self._known, self._known_at = self._compared(), version
+        return self._known
 
-    def mark(self, *, recorded: bool) -> _Mark:
-        draws = 0 if self.randomness is None else self.randomness.position
-        total = self.changes() if recorded else Changes()
-        return _Mark(draws, self._known[0] if recorded and self._known else (-1, -1), total)
+    def _compared(self) -> Changes:
+        try:
+            with closing(open_unchanging(self.base_path)) as base:
+                return Changes(diff_databases(base.execute, self._connection.execute))
+        except UnicodeDecodeError as error:
+            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
 
-    def since(self, mark: _Mark) -> Changes:
+    def mark(self, *, recorded: bool) -> tuple[int, Changes]:
+        return self.randomness.position, self.changes() if recorded else NO_CHANGES
+
+    def since(self, mark: tuple[int, Changes]) -> Changes:
         total = self.changes()
-        return Changes() if self._known and self._known[0] == mark.version else total.minus(mark.total)
+        return NO_CHANGES if total is mark[1] else total.minus(mark[1])
 
-    def restore(self, mark: _Mark) -> None:
+    def restore(self, mark: tuple[int, Changes]) -> None:
         self._writes += 1
-        if self.randomness is not None:
-            self.randomness.position = mark.draws
+        self.randomness.position = mark[0]
 
     # --- copies ---
 
@@ -292,34 +278,35 @@ class FileStore:
             else:
                 with self.path.open("rb") as origin, file.open("xb") as copy:
                     share_or_copy(origin, copy)
+            os.utime(file, ns=(_UNTOUCHED, _UNTOUCHED))
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise StorageError(
                 f"cannot copy the database: {error.strerror}", place=str(folder.parent), remedy=MAKE_ROOM
             ) from error
-        randomness = self.randomness.copy() if self.randomness is not None else None
-        if seed is not None:
-            randomness = Randomness(seed)
+        randomness = self.randomness.fork(seed)
+        known = self.changes() if self._owned else self._known
         return FileStore(
-            self.base_path, self.limits, file, randomness=randomness, now=now or self.now, owned=True
+            self.base_path, self.limits, file, randomness, now or self.now, owned=True, known=known
         )
 
     def reader(self) -> FileStore:
-        """The committed state for reading only; to be closed before this one."""
-        return FileStore(self.base_path, self.limits, self._file, randomness=self.randomness, now=self.now)
+        return FileStore(
+            self.base_path, self.limits, self.path, self.randomness, self.now, known=self.changes()
+        )
 
-    def export(self, path: Path) -> Path:
+    def export(self, path: Path) -> None:
         with draft_beside(path) as temporary:
             self._copy_to(temporary)
             with temporary.open("rb+") as written:
                 os.fsync(written.fileno())
             temporary.replace(path)
-        return path
 
     def delta(self) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
-            state = BaseImage.open(self.export(Path(folder) / "state.db"))
-            return Overlay.between(BaseImage.open(self.base_path), state).delta()
+            state = Path(folder) / "state.db"
+            self.export(state)
+            return Overlay.between(BaseImage.open(self.base_path), BaseImage.open(state)).delta()
 
     def close(self) -> None:
         """Close the connection, which loses an open transaction, and remove a private file."""
@@ -339,15 +326,6 @@ class FileStore:
                 copy.execute("PRAGMA journal_mode=DELETE").fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(f"cannot copy the database: {error}", place=str(target)) from error
-
-
-def _bindable(parameters: Parameters) -> Mapping[str, Any] | Sequence[Any]:
-    if parameters is None:
-        return ()
-    values = parameters.values() if isinstance(parameters, dict) else parameters
-    if isinstance(parameters, dict | list | tuple) and all(type(value) in _PLAIN for value in values):
-        return parameters
-    return storable_parameters(parameters) or ()
 
 
 def _remove_folder(folder: Path | None) -> None:

@@ -143,7 +143,7 @@ class Guard:
 
     ``schema_changed`` becomes true with the first statement that would change the schema, ``can_cache`` false
     also with one that makes something temporary: a statement that was prepared before reports the columns
-    that there were.
+    that there were.  ``statement`` is the one that runs; None for this package's own, which have no limit.
     """
 
     def __init__(self, limits: Limits, base_size: int) -> None:
@@ -153,26 +153,20 @@ class Guard:
         self.stopped: Literal["budget", "timeout", "over"] | None = None
         self._large = base_size > _LARGE_BASE
         self._refused: str | None = None
-        self._statement: Statement | None = None
+        self.statement: Statement | None = None
         self._started: float | None = None
-        self._has_budget = False
 
     def start(self, statement: Statement) -> None:
         """A statement begins; its clock starts at the first look at it."""
-        self._statement = statement
-        self._started = self.stopped = None
-        self._has_budget = False
         statement.writes = False
+        self.statement = statement
+        self._started = self.stopped = None
 
-    def finish(self) -> None:
-        """The statement is over; this package's own statements have no limit."""
-        self._statement = None
+    def admit(self, statement: Statement) -> None:
+        """Called between preparing a statement that may write and its first step.
 
-    def admit(self, statement: Statement, *, reads: bool) -> None:
-        """Called between preparing a statement and its first step; raises if it may not run (here)."""
-        if reads:
-            self._has_budget = not statement.in_thread
-            return
+        Raises if it may not run, ``NotNowError`` if not in this thread.
+        """
         text = describe_statement(statement.sql)
         if not text.verb and not without_tail(statement.sql):
             raise DatabaseError("the SQL holds no statement")
@@ -209,7 +203,9 @@ class Guard:
             self.can_cache = False
         elif action in _TEMPORARY:
             self.can_cache = False
-        refusal = _refusal(action, name or "", argument) if action in _WATCHED else None
+        if action not in _WATCHED or self.statement is None:
+            return _OK
+        refusal = _refusal(action, name or "", argument)
         if refusal is None:
             return _OK
         self._refused = refusal
@@ -217,7 +213,7 @@ class Guard:
 
     def progress(self) -> bool:
         """SQLite's progress callback: true stops the running statement; ``stopped`` is the reason."""
-        statement = self._statement
+        statement = self.statement
         if statement is None:
             return False
         now = time.perf_counter()
@@ -228,7 +224,7 @@ class Guard:
             self.stopped = "over"
         elif seconds > self.limits.timeout:
             self.stopped = "timeout"
-        elif self._has_budget and seconds > self.limits.inline_seconds:
+        elif seconds > self.limits.inline_seconds and not (statement.writes or statement.in_thread):
             self.stopped = "budget"
         return self.stopped is not None
 

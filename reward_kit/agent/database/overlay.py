@@ -5,18 +5,17 @@ and no thread, and writes nothing to disk.  SQLite reaches the pages through a V
 as on a plain file.
 
 A state is kept as a complete SQLite file (``export``) or as a delta, little endian: a header (see
-``_HEADER``), then zlib of the page numbers (from 0, 4 bytes each) and of the pages, each XORed with the
-base's page.
+``_HEADER``), the page numbers (from 0, 4 bytes each), then the pages: zlib streams, each of some pages with
+those of the base as its dictionary.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import weakref
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -25,16 +24,22 @@ from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
 from reward_kit.agent.database.vfs import PageFile, connect_pages
 from reward_kit.errors import DatabaseError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 StrPath = str | os.PathLike[str]
 
 _LARGE_BASE = 16 << 20
 _SMALL_CACHE, _LARGE_CACHE = 256, 2000
 """Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
-_PRAGMAS = ("PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=MEMORY")
-"""Exclusive locking spares locks and a look at the change counter per statement."""
+_IN_MEMORY = "PRAGMA journal_mode=MEMORY; PRAGMA temp_store=MEMORY"
+_EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
+"""Spares locks and a look at the change counter per statement."""
 
 _MAGIC = b"RwkDelta"
-_VERSION = 2
+_VERSION = 3
+_STREAM_BYTES = 28 << 10
+"""Pages of one zlib stream: they and those of the base have to fit into a window of 32 KiB."""
 _HEADER = struct.Struct("<8sHIQQQ16sIII")
 
 
@@ -44,7 +49,6 @@ class Overlay:
     def __init__(self, base: BaseImage, file: PageFile | None = None) -> None:
         self.base = base
         self.file = file or PageFile(base)
-        self._connection: weakref.ref[apsw.Connection] | None = None
 
     @classmethod
     def between(cls, base: BaseImage, after: BaseImage) -> Overlay:
@@ -63,34 +67,40 @@ class Overlay:
         return overlay
 
     def connect(self, *pragmas: str) -> apsw.Connection:
-        """Open the one connection that this state may have at a time, and run ``pragmas`` on it.
-
-        ``DatabaseError`` if another one is still open: without locks the two would destroy each other's
-        pages.
-        """
-        if self._open_connection() is not None:
-            raise DatabaseError("this fork has an open connection already", place=str(self.base.path))
+        """Open the one connection that this state may have at a time, and run ``pragmas`` on it."""
         connection = connect_pages(self.file)
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
-        connection.execute("; ".join([*_PRAGMAS, f"PRAGMA cache_size=-{cache}", *pragmas])).fetchall()
+        connection.execute(
+            "; ".join([_EXCLUSIVE, _IN_MEMORY, f"PRAGMA cache_size=-{cache}", *pragmas])
+        ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
-        connection.set_rollback_hook(self.file.prune_if_grown)
-        self._connection = weakref.ref(connection)
         return connection
 
-    def fork(self) -> Overlay:
-        """A private copy of the committed state; costs time in proportion to the changed pages.
+    def reset(self, connection: apsw.Connection) -> bool:
+        """Go back to the content of the base, and let ``connection`` notice; False if it cannot.
 
-        ``DatabaseError`` inside a transaction, and if the base was changed on disk.
+        The connection gives up its lock, so that SQLite compares the change counter with that of its cache
+        when it next takes it, as after a write by another process.
+        """
+        if self.file.pages:
+            connection.execute("PRAGMA locking_mode=NORMAL", can_cache=False)
+            connection.execute("SELECT 1 FROM sqlite_schema").close()
+            connection.execute(_EXCLUSIVE, can_cache=False)
+            if self.file.is_locked:  # a query is not finished
+                return False
+        self.file.reset()
+        return True
+
+    def fork(self) -> Overlay:
+        """A private copy; costs time in proportion to the changed pages.
+
+        No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
         return Overlay(self.base, self.file.copy())
 
     def settle(self) -> None:
-        """Check that the pages are a committed state of an intact base; drop those that equal the base."""
-        connection = self._open_connection()
-        if connection is not None and connection.in_transaction:
-            raise DatabaseError("a transaction is open", remedy="Commit or roll it back first.")
+        """Check that the base is intact; drop the pages that equal it."""
         self.base.check_intact()
         self.file.prune()
 
@@ -113,15 +123,16 @@ class Overlay:
     def delta(self) -> bytes:
         """The bytes that lead from the base to the committed state.
 
-        ``DatabaseError`` inside a transaction or if the base was changed on disk.
+        No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
         file, base = self.file, self.base
         base.check_on_disk()
         offsets = sorted(file.pages)
-        numbers = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
-        pages = b"".join(file.pages[offset] for offset in offsets)
-        body = zlib.compress(numbers + _xor(pages, _base_pages(base, offsets)), 1)
+        body = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
+        for together in _streams(offsets, base.page_size):
+            deflate = zlib.compressobj(1, zdict=_base_pages(base, together))
+            body += deflate.compress(b"".join([file.pages[offset] for offset in together])) + deflate.flush()
         sizes = base.page_size, base.size, file.size, file.limit
         numbers_of_body = len(offsets), len(body), zlib.crc32(body)
         return _HEADER.pack(_MAGIC, _VERSION, *sizes, base.fingerprint, *numbers_of_body) + body
@@ -178,9 +189,6 @@ class Overlay:
     def _header(self) -> bytes:
         return self.file.pages.get(0, self.base.header)
 
-    def _open_connection(self) -> apsw.Connection | None:
-        return self._connection() if self.file.opened and self._connection is not None else None
-
 
 class _Header(NamedTuple):
     """``size`` and ``limit`` as in ``PageFile``; ``checksum`` is the CRC-32 of all but the header."""
@@ -200,25 +208,36 @@ class _Header(NamedTuple):
 def _unpacked_pages(header: _Header, body: bytes, base: BaseImage, place: StrPath) -> dict[int, bytes]:
     """Pages by offset; ``DatabaseError`` for a body that ``delta`` never wrote."""
     page_size, count = header.page_size, header.page_count
-    expected = count * (4 + page_size)
-    try:
-        raw = zlib.decompressobj().decompress(body, expected + 1)
-    except zlib.error as error:
-        raise DatabaseError(f"the delta is damaged: {error}", place=str(place)) from error
-    if len(raw) != expected or page_size != base.page_size or header.limit > min(base.size, header.size):
-        raise DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
-    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", raw)]
-    pages = _xor(raw[4 * count :], _base_pages(base, offsets))
-    return {
-        offset: pages[index * page_size : (index + 1) * page_size] for index, offset in enumerate(offsets)
-    }
+    damaged = DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
+    if page_size != base.page_size or len(body) < 4 * count or header.limit > min(base.size, header.size):
+        raise damaged
+    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", body)]
+    rest = body[4 * count :]
+    pages: dict[int, bytes] = {}
+    for together in _streams(offsets, page_size):
+        size = len(together) * page_size
+        inflate = zlib.decompressobj(zdict=_base_pages(base, together))
+        try:
+            content = inflate.decompress(rest, size + 1)
+        except zlib.error as error:
+            raise damaged from error
+        if len(content) != size:
+            raise damaged
+        pages.update(
+            zip(together, (content[at : at + page_size] for at in range(0, size, page_size)), strict=True)
+        )
+        rest = inflate.unused_data
+    return pages
+
+
+def _streams(offsets: list[int], page_size: int) -> Iterator[list[int]]:
+    """``offsets`` of pages in groups, one for each zlib stream."""
+    amount = max(1, _STREAM_BYTES // page_size)
+    for start in range(0, len(offsets), amount):
+        yield offsets[start : start + amount]
 
 
 def _base_pages(base: BaseImage, offsets: list[int]) -> bytes:
     """The base's pages at ``offsets``, zeros if the base has none."""
     size = base.page_size
     return b"".join(base.read(offset, size) if offset < base.size else bytes(size) for offset in offsets)
-
-
-def _xor(left: bytes, right: bytes) -> bytes:
-    return (int.from_bytes(left, "little") ^ int.from_bytes(right, "little")).to_bytes(len(left), "little")

@@ -3,64 +3,65 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
 
 from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.changes import NO_CHANGES, Changes
+from reward_kit.agent.database.connection import Connection
 from reward_kit.agent.database.determinism import Randomness
-from reward_kit.agent.database.guard import (
-    PROGRESS_STEPS,
-    Guard,
-    describe_statement,
-    numeric_limits,
-    several_statements,
-    without_tail,
-)
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
-from reward_kit.agent.database.statement import (
-    ExecuteResult,
-    Limits,
-    Statement,
-    fetch_answer,
-    storable_parameters,
-)
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
-from reward_kit.agent.database.vfs import freeze_clock, install_random
+from reward_kit.agent.database.vfs import freeze_clock
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
     from datetime import datetime
     from pathlib import Path
 
     from reward_kit.agent.database.database import Mode
-    from reward_kit.agent.database.statement import Parameters
+    from reward_kit.agent.database.statement import ExecuteResult, Limits, Statement
 
 _MANY_PAGES = 2000
 """Above this number of changed pages it does not pay to find out which tables they belong to."""
+_MOST_IDLE = 16
+"""Connections that a base keeps for forks to come."""
 
 
-class _Mark(NamedTuple):
-    draws: int
-    written: Mark
+class _Idle(list[Connection]):
+    """Connections whose forks were closed, for others of the same base; shared by all of them."""
+
+    closed = False
+
+    def take(self) -> Connection | None:
+        with suppress(IndexError):  # none is left: forks begin in any thread
+            return self.pop()
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+        while self:
+            self.pop().sqlite.close(True)
 
 
 class OverlayStore:
     """The state of a fork: pages (``overlay``), random numbers, clock (``now``), and the record of writes.
 
-    Its connection is opened for the first statement.  Only one thread may use it at a time.
+    Its connection is opened, or taken over from another fork, for the first statement.  Only one thread may
+    use it at a time.  ``is_shared``: others may write to it, so a tool call takes its turn when it starts.
+    ``lost`` is the error to raise if the disk did not keep what was written.
     """
 
     mode: Mode = "overlay"
     begin_sql = "BEGIN"
     is_shared = False
-    lost = None
     path = None
+    lost = None
 
     def __init__(
         self,
@@ -68,19 +69,19 @@ class OverlayStore:
         limits: Limits,
         randomness: Randomness | None = None,
         now: datetime | None = None,
-        recorder: Recorder | None = None,
+        *,
+        idle: _Idle | None = None,
     ) -> None:
-        self.overlay = overlay
         self.limits = limits
-        self.randomness = randomness
+        self.randomness = randomness or Randomness(None)
         self.now = now
-        self.guard = Guard(limits, overlay.base.size)
+        self.overlay = overlay
+        self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
-        self._recorder = recorder
-        self._connection: apsw.Connection | None = None
-        self._statement: Statement | None = None
-        self._columns: tuple[str, ...] | None = None
-        self._reads = False
+        self._owns_idle = idle is None
+        self._idle = _Idle() if idle is None else idle
+        self._connection: Connection | None = None
+        self._recorder: Recorder | None = None
 
     @classmethod
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> OverlayStore:
@@ -106,55 +107,52 @@ class OverlayStore:
     sync_engine = engine
 
     @property
-    def base_path(self) -> Path:
-        """The file of the base."""
-        return self.overlay.base.path
-
-    @property
     def base_size(self) -> int:
         """Bytes of the base."""
         return self.overlay.base.size
 
     @property
+    def was_stopped(self) -> bool:
+        """True if the last statement was stopped."""
+        return self._connection is not None and self._connection.guard.stopped is not None
+
+    @property
     def in_transaction(self) -> bool:
         """True while a transaction is open."""
-        return self._connection is not None and self._connection.in_transaction
+        return self._connection is not None and self._connection.sqlite.in_transaction
 
-    def _connect(self) -> apsw.Connection:
-        base = self.overlay.base
-        try:
-            pages = (base.size + self.limits.max_growth_bytes) // base.page_size
-            connection = self.overlay.connect(f"PRAGMA max_page_count={pages}")
-            connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-            connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-            for limit, value in numeric_limits(self.limits):
-                connection.limit(limit, value)
-            if self._recorder is None:
-                settled = Changes() if self.overlay.pristine else changes_later(self.overlay)
-                self._recorder = Recorder(_schema_of(base), self._compare, settled)
-        except apsw.Error as error:
-            raise DatabaseError(f"cannot open the database: {error}", place=str(base.path)) from error
-        self.guard.schema_changed = self._recorder.schema_changed = self.overlay.schema_changed
-        if self.randomness is not None:
-            install_random(connection, self.randomness)
-        # before any statement is prepared: one that was prepared without a hook may delete rows unseen
-        connection.preupdate_hook(self._recorder.note)
-        connection.authorizer = self.guard.authorize
-        connection.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
+    def _connected(self) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        self._starts_with_base = self.overlay.pristine
+        connection = self._idle.take() if self._starts_with_base else None
+        if connection is None:
+            connection = Connection(self.overlay, self.limits, self.randomness)
+        else:
+            connection.take_over(self.randomness)
+            self.overlay = connection.overlay
+        connection.record_with(self._recording)
         self._connection = connection
         return connection
+
+    @property
+    def _recording(self) -> Recorder:
+        if self._recorder is None:
+            settled = NO_CHANGES if self.overlay.pristine else changes_later(self.overlay)
+            self._recorder = Recorder(_schema_of(self.overlay.base), self._compare, settled)
+        return self._recorder
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of this package's own."""
+        rows: list[tuple[Any, ...]] = self._connected().sqlite.execute(sql).fetchall()
+        return rows
 
     def control(self, sql: str) -> None:
         """Run a statement of this package's own (BEGIN, COMMIT ...)."""
         try:
-            (self._connection or self._connect()).execute(sql)
+            self._connected().sqlite.execute(sql)
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query of this package's own."""
-        rows: list[tuple[Any, ...]] = (self._connection or self._connect()).execute(sql).fetchall()
-        return rows
 
     # --- statements ---
 
@@ -163,171 +161,79 @@ class OverlayStore:
 
         ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
         """
-        connection = self._connection or self._connect()
-        recorder = self._recording
-        position = len(recorder.log)
-        before = connection.total_changes()
-        draws = 0 if self.randomness is None else self.randomness.position
-        self._statement = statement
-        self.guard.start(statement)
+        connection = self._connection or self._connected()
         if self._frozen is not None:
             freeze_clock(self._frozen)
         try:
-            if statement.many is None:
-                return self._run_once(connection, statement)
-            return self._run_many(connection, statement, statement.many)
-        except apsw.Error as error:
-            if connection.total_changes() == before:
-                recorder.cut(position)
-            elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
-                recorder.distrust()
-            raise self.guard.error(str(error)) from error
-        except UnicodeDecodeError as error:
-            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+            return connection.run(statement)
         finally:
-            self._statement = None
-            self.guard.finish()
             if self._frozen is not None:
                 freeze_clock(None)
-            if self.guard.stopped == "budget" and self.randomness is not None:
-                self.randomness.position = draws  # it starts again, elsewhere
-
-    def _run_once(self, connection: apsw.Connection, statement: Statement) -> ExecuteResult:
-        cursor = self._execute(connection, statement, statement.parameters)
-        columns = self._columns
-        values = fetch_answer(cursor, statement, self.limits, reads=self._reads) if columns else []
-        changed = -1
-        if not self._reads:
-            text = describe_statement(statement.sql)
-            if text.changes_rows:
-                changed = connection.changes()
-            elif text.verb == "ROLLBACK TO":
-                self._recording.distrust()
-        cursor.close(True)
-        return ExecuteResult(columns or None, values, changed, connection.last_insert_rowid())
-
-    def _run_many(
-        self, connection: apsw.Connection, statement: Statement, many: Iterable[Parameters]
-    ) -> ExecuteResult:
-        changed = 0
-        for parameters in many:
-            for _row in self._execute(connection, statement, parameters):
-                pass
-            if describe_statement(statement.sql).changes_rows:
-                changed += connection.changes()
-        return ExecuteResult(None, [], changed, connection.last_insert_rowid())
-
-    def _execute(
-        self, connection: apsw.Connection, statement: Statement, parameters: Parameters
-    ) -> apsw.Cursor:
-        self._columns = None
-        if isinstance(parameters, str | bytes):
-            storable_parameters(parameters)  # else each character would be taken for a value
-        can_cache = self.guard.can_cache
-        cursor = connection.cursor()
-        cursor.exec_trace = self._before_first_step
-        try:
-            return cursor.execute(statement.sql, parameters, can_cache=can_cache)
-        except KeyError as error:
-            raise DatabaseError(f"no value is given for the parameter :{error.args[0]}") from error
-        except (TypeError, ValueError, OverflowError) as error:
-            # of a kind that SQLite cannot bind, which is found out before anything runs
-            converted = storable_parameters(parameters)
-            if converted == parameters:
-                raise DatabaseError(str(error)) from error
-            return cursor.execute(statement.sql, converted, can_cache=can_cache)
-
-    def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
-        statement = self._statement
-        assert statement is not None
-        if self._columns is not None or (
-            len(text) < len(statement.sql) and without_tail(statement.sql[len(text) :])
-        ):
-            raise several_statements()
-        self._columns = tuple([column[0] for column in cursor.get_description()])
-        self._reads = cursor.is_readonly and bool(self._columns)
-        if not self._reads:
-            self._recording.forget_known()
-            self._recording.schema_changed = self.guard.schema_changed
-        if not statement.writes:  # the first of several runs is let in for all of them
-            self.guard.admit(statement, reads=self._reads)
-        return True
 
     # --- changes ---
 
-    @property
-    def _recording(self) -> Recorder:
-        assert self._recorder is not None, "it was connected"
-        return self._recorder
-
     def changes(self) -> Changes:
         """The rows that differ from the base, those of an open transaction included."""
-        if self._connection is None:
-            self._connect()
         return self._recording.total()
 
     def _compare(self, unchanged: Collection[str]) -> Changes:
-        with _faults_of_reading(), closing(Overlay(self.overlay.base).connect()) as base:
-            return Changes(diff_databases(base.execute, self.query, unchanged))
+        with _faults_of_reading(), closing(Overlay(self.overlay.base).connect()) as before:
+            return Changes(diff_databases(before.execute, self.query, unchanged))
 
-    def mark(self, *, recorded: bool) -> _Mark:
+    def mark(self, *, recorded: bool) -> tuple[int, Mark]:
         """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
-        if self._connection is None:
-            self._connect()
-        recorder = self._recording
-        draws = 0 if self.randomness is None else self.randomness.position
-        if not recorded:
-            return _Mark(draws, recorder.position())
-        return _Mark(draws, recorder.mark(settle=not self.in_transaction))
+        recorder = self._recorder or self._recording
+        if recorded and recorder.missed is not None and not self.in_transaction:
+            recorder.settle()
+        return self.randomness.position, recorder.mark(recorded=recorded)
 
-    def since(self, mark: _Mark) -> Changes:
+    def since(self, mark: tuple[int, Mark]) -> Changes:
         """The rows changed since ``mark``."""
-        return self._recording.since(mark.written)
+        return self._recording.since(mark[1])
 
-    def restore(self, mark: _Mark) -> None:
+    def restore(self, mark: tuple[int, Mark]) -> None:
         """SQLite has taken back what was written since ``mark``."""
-        self._recording.restore(mark.written)
-        if self.randomness is not None:
-            self.randomness.position = mark.draws
+        self._recording.restore(mark[1])
+        self.randomness.position = mark[0]
 
     def note_fault(self, error: BaseException) -> None:
-        """Nothing is written to a disk."""
+        """Do nothing: no disk holds what is written."""
 
     # --- copies ---
 
     def fork(self, seed: int | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
-        overlay = self.overlay.fork()
-        randomness = self.randomness.copy() if self.randomness is not None else None
-        if seed is not None:
-            randomness = Randomness(seed)
-        copy = OverlayStore(overlay, self.limits, randomness, now or self.now)
-        recorder = self._recorder
-        if recorder is not None:
-            schema, compare = _schema_of(overlay.base), copy._compare
-            if recorder.exact:
-                copy._recorder = Recorder(schema, compare, recorder.settled, recorder.log)
-            else:
-                copy._recorder = Recorder(schema, compare, changes_later(overlay))
+        randomness = self.randomness.fork(seed)
+        overlay, recorder = self.overlay.fork(), self._recorder
+        copy = OverlayStore(overlay, self.limits, randomness, now or self.now, idle=self._idle)
+        if recorder is not None and recorder.exact:
+            schema = _schema_of(overlay.base)
+            copy._recorder = Recorder(schema, copy._compare, recorder.settled, recorder.log)
         return copy
 
     def reader(self) -> OverlayStore:
-        """The committed state for reading only."""
+        """The committed state for reading only; to be closed before this one."""
         return self.fork(None, None)
 
-    def export(self, path: Path) -> Path:
-        """Write the committed state as a complete SQLite file; returns the path."""
-        return self.overlay.export(path)
+    def export(self, path: Path) -> None:
+        """Write the committed state as a complete SQLite file."""
+        self.overlay.export(path)
 
     def delta(self) -> bytes:
         """The bytes that lead from the base to the committed state."""
         return self.overlay.delta()
 
     def close(self) -> None:
-        """Close the connection; an open transaction is lost."""
+        """Close the connection, or leave it to a later fork; an open transaction is lost."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close(True)
+            reused = self._starts_with_base and not self._idle.closed and len(self._idle) < _MOST_IDLE
+            if reused and connection.reset():
+                self._idle.append(connection)
+            else:
+                connection.sqlite.close(True)
+        if self._owns_idle:
+            self._idle.close()
 
 
 _schemas: weakref.WeakKeyDictionary[BaseImage, Schema] = weakref.WeakKeyDictionary()
@@ -345,8 +251,7 @@ def _schema_of(base: BaseImage) -> Schema:
 def overlay_changes(overlay: Overlay) -> Changes:
     """The changes from the base to the committed state of ``overlay``, found by comparing the two.
 
-    Only tables that have changed pages are read.  ``DatabaseError`` inside a transaction, or if SQLite cannot
-    read the changes.
+    Only tables that have changed pages are read.  ``DatabaseError`` if SQLite cannot read the changes.
     """
     if overlay.pristine:
         return Changes()

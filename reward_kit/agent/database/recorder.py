@@ -8,9 +8,9 @@ those of the base.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.database.changes import Changes, net
+from reward_kit.agent.database.changes import NO_CHANGES, Changes, net
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,21 +28,17 @@ _Written = tuple[str, _Row | None, _Row | None]
 """The table of a row, its values before and after one write."""
 
 
-class Mark(NamedTuple):
-    """A moment of a recording; ``total`` are the changes up to it, if the log does not give them."""
-
-    position: int
-    exact: bool
-    missed: frozenset[str]
-    total: Changes | None
+Mark = tuple[int, frozenset[str] | None, Changes | None]
+"""A moment of a recording: length and gaps of the log, and the changes so far if the log is not exact."""
 
 
 class Recorder:
     """Records writes: ``log`` leads from the state with the changes ``settled`` to the present one.
 
-    ``exact`` is false once something was written that the log does not hold, to the tables ``missed``.
-    ``schema_changed`` is true once the tables are no longer those of the base. ``compare`` finds the changes
-    from the base without the log; it is given the names of tables that did not change.
+    ``missed`` is None as long as the log holds all that was written; then it names the tables of which rows
+    are missing, none if some rows in it were undone.  ``schema_changed`` is true once the tables are no
+    longer those of the base.  ``compare`` finds the changes from the base without the log; it is given the
+    names of tables that did not change.
     """
 
     def __init__(
@@ -52,40 +48,39 @@ class Recorder:
         settled: Changes,
         log: Iterable[_Written] = (),
     ) -> None:
-        self._tables = schema.recordable
-        self._unrecorded = schema.unrecorded
-        self._names = schema.tables.keys()
+        self._schema = schema
         self._compare = compare
         self.settled = settled
         self.log = list(log)
         self.schema_changed = False
-        self._exact = True
-        self._missed: set[str] = set()
+        self.missed: frozenset[str] | None = None
         self._known: Changes | None = None
 
     @property
     def exact(self) -> bool:
         """True if ``log`` tells all that was written."""
-        return self._exact and not self.schema_changed
+        return self.missed is None and not self.schema_changed
 
     def note(self, update: apsw.PreUpdate) -> None:
         """SQLite's pre-update hook: a row is about to be written."""
         table = update.table_name
-        if table in self._tables:
-            if update.database_name == "main":
+        if update.database_name != "main":
+            return
+        if table in self._schema.recordable:
+            if len(self.log) < _MOST_ROWS:
                 try:
                     self.log.append((table, update.old, update.new))
                 except UnicodeDecodeError:  # comparing will report it
                     self._miss(table)
-                if len(self.log) > _MOST_ROWS:
-                    self.log.pop()
-                    self._miss(table)
-        elif table in self._unrecorded and update.database_name == "main":
-            self._miss(self._unrecorded[table])
+            else:
+                self._miss(table)
+        elif table in self._schema.unrecorded:
+            self._miss(self._schema.unrecorded[table])
 
-    def forget_known(self) -> None:
+    def note_write(self, *, schema_changed: bool) -> None:
         """A statement that may write is about to run."""
         self._known = None
+        self.schema_changed = schema_changed
 
     def cut(self, position: int) -> None:
         """Forget the entries from ``position`` on: what they record was undone."""
@@ -93,52 +88,54 @@ class Recorder:
 
     def distrust(self) -> None:
         """Some of what was written was undone, and the log does not tell which."""
-        self._exact = False
+        self.missed = self.missed or frozenset()
 
-    def position(self) -> Mark:
-        """The present moment, for ``restore`` alone."""
-        return Mark(len(self.log), self._exact, frozenset(self._missed), None)
+    def mark(self, *, recorded: bool) -> Mark:
+        """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``."""
+        total = None
+        if recorded and not self.exact:
+            total = self.total()
+        return len(self.log), self.missed, total
 
-    def mark(self, *, settle: bool) -> Mark:
-        """The present moment; with ``settle`` (no transaction is open) the log may begin anew from it."""
-        if self.exact:
-            return self.position()
-        total = self.total()
-        if settle:
-            self.settled, self.log, self._exact = total, [], True
-            self._missed.clear()
-        return Mark(len(self.log), self._exact, frozenset(self._missed), total)
+    def settle(self) -> None:
+        """Begin the log anew, if it is not exact; no transaction is open."""
+        if not self.exact and not self.schema_changed:
+            self.settled, self.log, self.missed = self.total(), [], None
 
     def restore(self, mark: Mark) -> None:
         """The writes since ``mark`` were undone."""
+        position, self.missed, _ = mark
         self._known = None
-        self.cut(mark.position)
-        self._exact, self._missed = mark.exact, set(mark.missed)
+        self.cut(position)
 
     def since(self, mark: Mark) -> Changes:
         """The changes from ``mark`` to now."""
+        position, _, before = mark
         if self.exact:
-            written = self.log[mark.position :]
-            return Changes.deferred(partial(_net, written, self._tables)) if written else Changes()
-        before = mark.total
+            written = self.log[position:]
+            if not written:
+                return NO_CHANGES
+            return Changes.deferred(partial(_net, written, self._schema.recordable))
         if before is None:
-            before = self.settled.then(Changes(_net(self.log[: mark.position], self._tables)))
+            before = self.settled.then(self._recorded(self.log[:position]))
         return self.total().minus(before)
 
     def total(self) -> Changes:
         """The changes from the base to the present state; ``DatabaseError`` if they cannot be read."""
         if self._known is None:
             if self.exact:
-                self._known = self.settled.then(Changes(_net(self.log, self._tables)))
+                self._known = self.settled.then(self._recorded(self.log))
             else:
                 written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
-                unchanged = () if self.schema_changed else self._names - self._missed - written
-                self._known = self._compare(unchanged)
+                tables = self._schema.tables.keys() - written - (self.missed or frozenset())
+                self._known = self._compare(() if self.schema_changed else tables)
         return self._known
 
+    def _recorded(self, log: Iterable[_Written]) -> Changes:
+        return Changes(_net(log, self._schema.recordable))
+
     def _miss(self, table: str) -> None:
-        self._exact = False
-        self._missed.add(table)
+        self.missed = (self.missed or frozenset()) | {table}
 
 
 def _net(written: Iterable[_Written], tables: Mapping[str, Table]) -> Iterator[RowChange]:
@@ -152,15 +149,12 @@ def _changes_of(entry: _Written, tables: Mapping[str, Table]) -> Iterator[RowCha
     if table.positions is not None:
         before = before and tuple([before[place] for place in table.positions])
         after = after and tuple([after[place] for place in table.positions])
-    if before is not None and after is not None:
-        deleted, inserted = table.deleted(before), table.inserted(after)
-        if deleted.key is not None and deleted.row_identity() == inserted.row_identity():
-            change = table.updated(before, after)
-            if change is not None:
-                yield change
-            return
-        yield from (deleted, inserted)
-    elif before is not None:
+    if before is not None and after is not None and table.same_row(before, after):
+        change = table.updated(before, after)
+        if change is not None:
+            yield change
+        return
+    if before is not None:
         yield table.deleted(before)
-    elif after is not None:
+    if after is not None:
         yield table.inserted(after)

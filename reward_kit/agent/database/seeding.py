@@ -19,9 +19,9 @@ import apsw
 from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
-from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS
+from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS, describe_statement
 from reward_kit.agent.database.statement import ExecuteResult, SyncStatements, plain, storable_parameters
-from reward_kit.agent.database.vfs import create_file, freeze_clock, install_random
+from reward_kit.agent.database.vfs import create_file, freeze_clock, install_function
 from reward_kit.errors import (
     BundleError,
     DatabaseError,
@@ -55,7 +55,7 @@ _PRAGMA, _ATTACH, _FUNCTION = 19, 24, 31
 _GROUPED = frozenset(
     {
         "ALTER", "ANALYZE", "CREATE", "DELETE", "DROP", "INSERT", "REINDEX", "REPLACE", "SELECT",
-        "UPDATE", "VALUES", "WITH",
+        "UPDATE", "VALUES",
     }
 )  # fmt: skip
 """Statements that are run in a common transaction: one for each would cost several writes to the file."""
@@ -75,7 +75,6 @@ _BLANK = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 _STOP = re.compile(
     r"""'[^']*'?|"[^"]*"?|`[^`]*`?|\[[^\]]*\]?|--[^\n]*|/\*.*?(?:\*/|\Z)|(?P<semicolon>;)""", re.DOTALL
 )
-_WORD = re.compile(r"\w*")
 
 
 class SeedConnection(SyncStatements):
@@ -95,7 +94,8 @@ class SeedConnection(SyncStatements):
         connection.execute(_OPENING).fetchall()
         connection.authorizer = self._authorize
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        install_random(connection, randomness)
+        install_function(connection, "random", randomness.integer)
+        install_function(connection, "randomblob", randomness.blob, 1)
         # Python looks at Ctrl-C only while it runs itself
         connection.set_progress_handler(self._is_out_of_time, _STEPS_BETWEEN_LOOKS)
 
@@ -122,7 +122,7 @@ class SeedConnection(SyncStatements):
 
         ``DatabaseError`` with SQLite's message, ``StorageError`` if the disk is the cause.
         """
-        self._group(_first_word(sql))
+        self._group(describe_statement(sql).verb)
         self._refused = None
         if parameters is not None:
             parameters = storable_parameters(parameters)
@@ -358,12 +358,6 @@ def split_statements(script: str) -> Iterator[ScriptStatement]:
         position = _end_of_statement(script, start)
         yield ScriptStatement(line, script[start:position])
         line += script.count("\n", start, position)
-
-
-def _first_word(sql: str) -> str:
-    """The first word of ``sql`` in capitals, after blanks and comments."""
-    word = _WORD.match(sql, _skip_blank(sql, 0))
-    return word[0].upper() if word else ""
 
 
 def _skip_blank(script: str, position: int) -> int:

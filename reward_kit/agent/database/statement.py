@@ -16,8 +16,8 @@ from reward_kit.errors import DatabaseError, TooManyRowsError
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
 
-    from reward_kit.agent.database.block import Block
     from reward_kit.agent.database.result import StatementResult
+    from reward_kit.agent.database.scope import Scope
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
@@ -125,13 +125,13 @@ class Statement:
     writing is allowed.  ``call`` is the tool call, if any, that was given the database on which it is run.
 
     ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
-    answer is no longer wanted; the guard sets ``writes``.
+    result is no longer wanted; the guard sets ``writes``.
     """
 
-    __slots__ = (
-        "call", "first", "in_thread", "in_transaction", "many", "over", "parameters", "refusal", "sql",
-        "writes",
-    )  # fmt: skip
+    in_thread = False
+    in_transaction = False
+    over = False
+    writes = False
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Statement:
         *,
         first: bool = False,
         many: Sequence[Parameters] | None = None,
-        call: Block | None = None,
+        call: Scope | None = None,
     ) -> None:
         self.sql = sql
         self.parameters = parameters
@@ -149,10 +149,6 @@ class Statement:
         self.many = many
         self.refusal = refusal
         self.call = call
-        self.in_thread = False
-        self.in_transaction = False
-        self.over = False
-        self.writes = False
 
 
 class ExecuteResult:
@@ -164,7 +160,7 @@ class ExecuteResult:
     for a statement that returns no rows, ``values`` are the rows as plain tuples.
     """
 
-    __slots__ = ("_result", "columns", "lastrowid", "rowcount", "values")
+    _result: Any = None
 
     def __init__(
         self, columns: tuple[str, ...] | None, values: list[tuple[Any, ...]], rowcount: int, lastrowid: int
@@ -173,7 +169,6 @@ class ExecuteResult:
         self.values = values
         self.rowcount = rowcount
         self.lastrowid = lastrowid
-        self._result: Any = None
 
     @property
     def rows(self) -> list[Row]:
@@ -229,7 +224,7 @@ class SyncStatements:
         return values[0][0] if values else None
 
 
-def fetch_answer(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
+def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
     """The rows of a statement: the first one, or all within ``limits`` if it ``reads``."""
     if not reads:
         # what a statement wrote stays written, so its RETURNING is answered in full
@@ -247,7 +242,10 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
     The bytes are estimated from one row in a thousand, or in fewer if rows are large.
     """
     fetched = list(islice(rows, _FIRST_ROWS))
-    amount, wanted = len(fetched), _FIRST_ROWS
+    amount = len(fetched)
+    if amount < _FIRST_ROWS:
+        return fetched
+    wanted = _FIRST_ROWS
     size = 0
     while len(fetched) <= limits.max_rows:
         if amount < wanted:
@@ -268,14 +266,14 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
     )
 
 
-def storable_parameters(parameters: Parameters) -> Parameters:
-    """``parameters`` with dates and times as ISO text.
+def storable_parameters(parameters: Parameters) -> Mapping[str, Any] | Sequence[Any]:
+    """``parameters`` with dates and times as ISO text; none if they are None.
 
     ``DatabaseError`` for a value that SQLite cannot hold, and for anything but a mapping or a sequence of
     values.
     """
     if parameters is None:
-        return None
+        return ()
     if isinstance(parameters, Mapping):
         return {name: _storable(value, f":{name}") for name, value in parameters.items()}
     if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):

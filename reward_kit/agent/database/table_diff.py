@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reward_kit.agent.database.changes import SCHEMA_TABLE, RowChange, typed
+from reward_kit.agent.database.changes import SCHEMA_TABLE, RowChange, same, typed
 
 Row = Sequence[Any]
 Execute = Callable[..., Iterable[Row]]
@@ -25,7 +25,6 @@ _TEXTS = ("_content", "_docsize")
 _CHUNK = 256
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """One table whose rows count.
 
@@ -34,16 +33,31 @@ class Table:
     ``recordable``: SQLite's pre-update hook gives its rows in full.
     """
 
-    name: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...] = ()
-    recordable: bool = True
-    positions: tuple[int, ...] | None = None
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...] = (),
+        *,
+        recordable: bool = True,
+        positions: tuple[int, ...] | None = None,
+    ) -> None:
+        self.name = name
+        self.columns = columns
+        self.key = key
+        self.recordable = recordable
+        self.positions = positions
+        self._key_places = [columns.index(column) for column in key]
 
     def key_of(self, row: Row) -> Row | None:
         """The values of the primary key; None if the row has none, or NULL in it."""
-        values = [row[self.columns.index(name)] for name in self.key]
+        values = [row[place] for place in self._key_places]
         return None if not values or None in values else values
+
+    def same_row(self, before: Row, after: Row) -> bool:
+        """True if both have the same key."""
+        old = self.key_of(before)
+        return old is not None and all(map(same, old, [after[place] for place in self._key_places]))
 
     def inserted(self, row: Row) -> RowChange:
         """The change that adds ``row``."""
@@ -56,7 +70,7 @@ class Table:
     def updated(self, before: Row, after: Row) -> RowChange | None:
         """The change from one row to another of the same key; None if they are equal."""
         pairs = zip(self.columns, before, after, strict=True)
-        changed = [(name, old, new) for name, old, new in pairs if typed([old]) != typed([new])]
+        changed = [(name, old, new) for name, old, new in pairs if not same(old, new)]
         if not changed:
             return None
         old_values = {name: old for name, old, _ in changed}

@@ -1,6 +1,6 @@
 """The SQLite VFSs of this package: files of changed pages, and a clock that can be frozen.
 
-``reward_kit_overlay``: main databases are ``PageFile`` objects, journals and temporary files live in memory.
+``reward_kit_overlay``: databases are ``PageFile`` objects, the only files of a fork.
 ``reward_kit_clock``: plain files.  Both answer SQLite's questions for the time (``date('now')``,
 ``unixepoch()``, ``CURRENT_TIMESTAMP`` in a query or as a column default) with the frozen time of the thread
 that runs the statement; SQLite does not say which connection asks.  Method names and semantics are those of
@@ -15,22 +15,17 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reward_kit.agent.database.base_image import BaseImage
-    from reward_kit.agent.database.determinism import Randomness
 
 _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
 _UNIX_EPOCH = 210_866_760_000_000
 """1970-01-01T00:00Z in milliseconds since Julian day 0."""
-_PRUNE_GROWTH = 64
-"""After a rollback that leaves this many more pages, those that equal the base are looked for."""
 
 
 class _Frozen(threading.local):
@@ -45,81 +40,30 @@ def freeze_clock(unix_seconds: float | None) -> None:
     _frozen.milliseconds = None if unix_seconds is None else round(unix_seconds * 1000) + _UNIX_EPOCH
 
 
-class _QuietFile:
-    """A file that only one connection uses and no disk holds: locks and syncs do nothing."""
-
-    __slots__ = ()
-
-    def xSync(self, flags: int) -> None:
-        pass
-
-    def xLock(self, level: int) -> None:
-        pass
-
-    def xUnlock(self, level: int) -> None:
-        pass
-
-    def xCheckReservedLock(self) -> bool:
-        return False
-
-    def xFileControl(self, _op: int, _pointer: int) -> bool:
-        return False
-
-    def xSectorSize(self) -> int:
-        return 4096
-
-    def xClose(self) -> None:
-        pass
-
-
-class _MemoryFile(_QuietFile):
-    """A journal or temporary file that never reaches the disk."""
-
-    __slots__ = ("content",)
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def xRead(self, amount: int, offset: int) -> bytes:
-        return bytes(self.content[offset : offset + amount])
-
-    def xWrite(self, data: bytes, offset: int) -> None:
-        if offset > len(self.content):
-            self.content.extend(bytes(offset - len(self.content)))
-        self.content[offset : offset + len(data)] = data
-
-    def xTruncate(self, size: int) -> None:
-        del self.content[size:]
-
-    def xFileSize(self) -> int:
-        return len(self.content)
-
-    def xDeviceCharacteristics(self) -> int:
-        return 0
-
-
-class PageFile(_QuietFile):
+class PageFile:
     """The main database of a fork: ``base`` overlaid with ``pages`` (byte offset of a page -> its content).
 
     ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
     a file that shrinks and grows again reads zeros there, not the base's old content.  ``opened`` is true
-    while SQLite has it open; ``journals`` are the files beside it.
+    while SQLite has it open, ``is_locked`` while it holds a lock.
     """
 
     __slots__ = (
-        "__weakref__", "base", "journals", "limit", "opened", "page_size", "pages", "settled", "size",
+        "__weakref__", "base", "is_locked", "limit", "opened", "page_size", "pages", "size",
     )  # fmt: skip
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
     def __init__(self, base: BaseImage) -> None:
         self.opened = False
-        self.journals: dict[str, _MemoryFile] = {}
+        self.is_locked = False
         self.base = base
         self.page_size = base.page_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the content of the base."""
         self.pages: dict[int, bytes] = {}
-        self.size = base.size
-        self.limit = base.size
-        self.settled = 0
+        self.size = self.limit = self.base.size
 
     def copy(self) -> PageFile:
         """The same content in a separate file."""
@@ -133,12 +77,21 @@ class PageFile(_QuietFile):
         for offset, page in list(self.pages.items()):
             if offset + page_size <= limit and page == read(offset, page_size):
                 del self.pages[offset]
-        self.settled = len(self.pages)
 
-    def prune_if_grown(self) -> None:
-        """``prune`` if a rollback has left many pages; SQLite calls this once it has restored them."""
-        if len(self.pages) > self.settled + _PRUNE_GROWTH:
-            self.prune()
+    def xLock(self, level: int) -> None:
+        self.is_locked = level != apsw.SQLITE_LOCK_NONE
+
+    def xUnlock(self, level: int) -> None:
+        self.is_locked = level != apsw.SQLITE_LOCK_NONE
+
+    def xSync(self, flags: int) -> None:
+        pass
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, _op: int, _pointer: int) -> bool:
+        return False
 
     def xDeviceCharacteristics(self) -> int:
         return self._CHARACTERISTICS
@@ -173,7 +126,6 @@ class PageFile(_QuietFile):
 
     def xClose(self) -> None:
         self.opened = False
-        self.journals.clear()
 
 
 class _VFS(apsw.VFS):
@@ -204,29 +156,20 @@ class _OverlayVFS(_VFS):
 
     def xOpen(  # type: ignore[override]  # apsw takes any object that has the methods of its VFSFile
         self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> PageFile | _MemoryFile:
+    ) -> PageFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        file = self._files.get(path or "")
+        if file is None or file.opened:  # journals and temporary files are SQLite's own, in memory
+            raise apsw.CantOpenError(f"no fork of the name {path}")
         flags[1] = flags[0]
-        if path is None:
-            return _MemoryFile()
-        if flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            file = self._files.get(path)
-            if file is None or file.opened:
-                raise apsw.CantOpenError(f"no fork of the name {path}")
-            file.opened = True
-            return file
-        # journals are kept with their own main database: two forks cannot meet, and they go with the fork
-        return self._journals(path).setdefault(path, _MemoryFile())
+        file.opened = True
+        return file
 
-    def xAccess(self, path: str, _flags: int) -> bool:
-        return path in self._journals(path)
+    def xAccess(self, _path: str, _flags: int) -> bool:
+        return False
 
     def xDelete(self, path: str, _sync_folder: bool) -> None:
-        self._journals(path).pop(path, None)
-
-    def _journals(self, path: str) -> dict[str, _MemoryFile]:
-        file = self._files.get(path.partition("-")[0])
-        return {} if file is None else file.journals
+        pass
 
 
 class _ClockVFS(_VFS):
@@ -263,13 +206,10 @@ def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
     return apsw.Connection(os.fspath(path), vfs=_CLOCK, flags=flags)
 
 
-def install_random(connection: apsw.Connection, randomness: Randomness) -> None:
-    """Let ``random()`` and ``randomblob()`` answer from ``randomness``."""
-    # innocuous: also if the schema calls them, in DEFAULT, CHECK, triggers and views
-    functions: list[tuple[str, Callable[..., int | bytes], int]]
-    functions = [("random", randomness.integer, 0), ("randomblob", randomness.blob, 1)]
-    for name, function, arguments in functions:
-        connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
+def install_function(connection: apsw.Connection, name: str, function: Any, arguments: int = 0) -> None:
+    """Let SQL's function ``name`` answer from ``function``."""
+    # innocuous: also if the schema calls it, in DEFAULT, CHECK, triggers and views
+    connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
 
 
 def _close_all() -> None:

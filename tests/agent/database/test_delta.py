@@ -104,7 +104,7 @@ def test_damaged_truncated_and_foreign_deltas_are_refused(path: Path, tmp_path: 
             load(whole[:position] + bytes([whole[position] ^ 0x41]) + whole[position + 1 :])
     with pytest.raises(DatabaseError, match="truncated or damaged"):
         load(whole + b"more")
-    with pytest.raises(DatabaseError, match="format version 9, this release reads version 2"):
+    with pytest.raises(DatabaseError, match="format version 9, this release reads version 3"):
         load(whole[:8] + b"\x09" + whole[9:])
     Database.seed(tmp_path / "other.db", SEED.replace("i % 200", "i % 201")).close()
     with pytest.raises(DatabaseError, match="belongs to another base"):

@@ -1,4 +1,4 @@
-"""A fork opens a SQLite connection for its first statement, and closes it when it is closed."""
+"""A fork opens a connection for its first statement, or takes over that of a fork that was closed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import apsw
+import pytest
 
 from reward_kit.agent.database import Database
+from reward_kit.errors import DatabaseError
 
 SHOP = """
 CREATE TABLE stock (id INTEGER PRIMARY KEY, quantity INTEGER);
@@ -29,7 +31,29 @@ def test_a_fork_without_a_statement_has_no_connection(tmp_path: Path) -> None:
     assert len(apsw.connections()) == before + 30
     for fork in forks:
         fork.close()
+    assert before < len(apsw.connections()) < before + 30
+    base.close()
     assert len(apsw.connections()) == before
+
+
+async def test_a_fork_that_takes_over_a_connection_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
+    counters = "SELECT total_changes(), changes(), last_insert_rowid()"
+    with Database.seed(tmp_path / "base.db", SHOP) as base:
+        before = len(apsw.connections())
+        for number in range(5):
+            with base.fork(seed=number) as fork:
+                assert await fork.fetch_one(counters) == (0, 0, 0)
+                assert await fork.fetch_all("SELECT * FROM stock") == [(1, 10), (2, 20)]
+                await fork.execute("INSERT INTO stock VALUES (?, randomblob(4))", [number + 5])
+                await fork.execute("UPDATE stock SET quantity = 0")
+                assert await fork.fetch_one(counters) == (4, 3, number + 5)
+                if number == 2:
+                    with pytest.raises(DatabaseError, match="closed"), fork.sync.transaction():  # noqa: PT012 - its end
+                        await fork.execute("DELETE FROM stock")
+                        fork.close()
+                elif number == 3:
+                    await fork.execute("CREATE TEMP TABLE stock (id)")
+        assert len(apsw.connections()) == before + 1
 
 
 def test_a_query_that_ran_before_has_the_columns_that_came_since(tmp_path: Path) -> None:

@@ -1,0 +1,221 @@
+"""A SQLite connection to the pages of a fork, and the statements that tools and rewards run on it.
+
+Opening a connection and preparing statements costs more than most rollouts need for their statements, so a
+connection outlives its fork: another fork that begins with the base takes it over (``reset``).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import apsw
+
+from reward_kit.agent.database.guard import (
+    PROGRESS_STEPS,
+    Guard,
+    describe_statement,
+    numeric_limits,
+    several_statements,
+    without_tail,
+)
+from reward_kit.agent.database.statement import ExecuteResult, fetch_result, storable_parameters
+from reward_kit.agent.database.vfs import install_function
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reward_kit.agent.database.determinism import Randomness
+    from reward_kit.agent.database.overlay import Overlay
+    from reward_kit.agent.database.recorder import Recorder
+    from reward_kit.agent.database.statement import Limits, Parameters, Statement
+
+
+_MOST_PREPARED = 1000
+
+
+class _Prepared(NamedTuple):
+    """The facts about a statement that hold as long as the schema does.
+
+    ``rows``: it is INSERT, REPLACE, UPDATE or DELETE, whose changed rows are counted.
+    """
+
+    columns: tuple[str, ...]
+    reads: bool
+    rows: bool
+
+
+class _Functions:
+    """SQL functions that answer for one fork at a time.
+
+    They hold no reference to their connection: it would never be freed.
+    """
+
+    def __init__(self, connection: apsw.Connection, randomness: Randomness) -> None:
+        self._connection = weakref.proxy(connection)
+        self.changes_before = 0
+        self.randomness = randomness
+        install_function(connection, "changes", self.changes)
+        install_function(connection, "total_changes", self.total_changes)
+        install_function(connection, "random", self.random)
+        install_function(connection, "randomblob", self.randomblob, 1)
+
+    def random(self) -> int:
+        """Any 64-bit signed integer."""
+        return self.randomness.integer()
+
+    def randomblob(self, length: Any) -> bytes:
+        """``length`` random bytes."""
+        return self.randomness.blob(length)
+
+    def total_changes(self) -> int:
+        """Rows that the fork has changed."""
+        changed: int = self._connection.total_changes() - self.changes_before
+        return changed
+
+    def changes(self) -> int:
+        """Rows that its last INSERT, UPDATE or DELETE has changed."""
+        changed: int = self._connection.changes() if self.total_changes() else 0
+        return changed
+
+
+class Connection:
+    """``sqlite`` is the connection to ``overlay``, set up for the statements of tools.
+
+    ``DatabaseError`` if it cannot be opened.
+    """
+
+    def __init__(self, overlay: Overlay, limits: Limits, randomness: Randomness) -> None:
+        base = overlay.base
+        self.overlay = overlay
+        self.guard = Guard(limits, base.size)
+        self._limits = limits
+        self._prepared: dict[str, _Prepared] = {}
+        self._recorder: Recorder
+        self._statement: Statement | None = None
+        self._found: _Prepared | None = None
+        try:
+            pages = (base.size + limits.max_growth_bytes) // base.page_size
+            self.sqlite = overlay.connect(f"PRAGMA max_page_count={pages}")
+            self.sqlite.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+            self.sqlite.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        except apsw.Error as error:
+            raise DatabaseError(f"cannot open the database: {error}", place=str(base.path)) from error
+        for limit, value in numeric_limits(limits):
+            self.sqlite.limit(limit, value)
+        self._functions = _Functions(self.sqlite, randomness)
+        self.sqlite.authorizer = self.guard.authorize
+        self.sqlite.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Let ``recorder`` note all that is written from now on."""
+        self._recorder = recorder
+        self.guard.schema_changed = recorder.schema_changed = self.overlay.schema_changed
+        # before any statement is prepared: one that was prepared without a hook may delete rows unseen
+        self.sqlite.preupdate_hook(recorder.note)
+
+    def reset(self) -> bool:
+        """Bring it back to the content of the base, for another fork; False if that cannot be done."""
+        return self.guard.can_cache and not self.sqlite.in_transaction and self.overlay.reset(self.sqlite)
+
+    def take_over(self, randomness: Randomness) -> None:
+        """Begin to serve another fork, whose random numbers are ``randomness``."""
+        self._functions.randomness = randomness
+        self._functions.changes_before = self.sqlite.total_changes()
+        self.sqlite.set_last_insert_rowid(0)
+
+    def run(self, statement: Statement) -> ExecuteResult:
+        """Run a statement and fetch its rows; errors as for ``OverlayStore.run``."""
+        sqlite, recorder, guard = self.sqlite, self._recorder, self.guard
+        position = len(recorder.log)
+        before = sqlite.total_changes()
+        randomness = self._functions.randomness
+        draws = randomness.position
+        guard.start(statement)
+        try:
+            if statement.many is not None:
+                return self._run_many(statement, statement.many)
+            cursor, prepared = self._execute(statement, statement.parameters)
+            columns = prepared.columns
+            values = fetch_result(cursor, statement, self._limits, reads=prepared.reads) if columns else []
+            changed = sqlite.changes() if prepared.rows else -1
+            cursor.close(True)
+            return ExecuteResult(columns or None, values, changed, sqlite.last_insert_rowid())
+        except apsw.Error as error:
+            if sqlite.total_changes() == before:
+                recorder.cut(position)
+            elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
+                recorder.distrust()
+            if guard.stopped == "budget":
+                randomness.position = draws  # it starts again, elsewhere
+            raise guard.error(str(error)) from error
+        except UnicodeDecodeError as error:
+            raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+        finally:
+            guard.statement = None
+
+    def _run_many(self, statement: Statement, many: Iterable[Parameters]) -> ExecuteResult:
+        changed = 0
+        for parameters in many:
+            cursor, prepared = self._execute(statement, parameters)
+            cursor.fetchall()
+            changed += self.sqlite.changes() if prepared.rows else 0
+        return ExecuteResult(None, [], changed, self.sqlite.last_insert_rowid())
+
+    def _execute(self, statement: Statement, parameters: Parameters) -> tuple[apsw.Cursor, _Prepared]:
+        cursor = self.sqlite.cursor()
+        prepared = self._prepared.get(statement.sql) if self.guard.can_cache else None
+        if prepared is not None:
+            if not prepared.reads:
+                self._admit_write(statement)
+            self._bind_and_execute(cursor, statement.sql, parameters)
+            return cursor, prepared
+        self._statement, self._found = statement, None
+        cursor.exec_trace = self._before_first_step
+        try:
+            self._bind_and_execute(cursor, statement.sql, parameters)
+        finally:
+            self._statement = None
+        assert self._found is not None
+        return cursor, self._found
+
+    def _bind_and_execute(self, cursor: apsw.Cursor, sql: str, parameters: Parameters) -> None:
+        can_cache = self.guard.can_cache
+        try:
+            if isinstance(parameters, str | bytes):
+                storable_parameters(parameters)  # else each character would be taken for a value
+            cursor.execute(sql, parameters, can_cache=can_cache)
+        except KeyError as error:
+            raise DatabaseError(f"no value is given for the parameter :{error.args[0]}") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            # of a kind that SQLite cannot bind, which is found out before anything runs
+            converted = storable_parameters(parameters)
+            if converted == parameters:
+                raise DatabaseError(str(error)) from error
+            cursor.execute(sql, converted, can_cache=can_cache)
+
+    def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
+        statement = self._statement
+        assert statement is not None
+        if self._found is not None or (
+            len(text) < len(statement.sql) and without_tail(statement.sql[len(text) :])
+        ):
+            raise several_statements()
+        columns = tuple([column[0] for column in cursor.get_description()])
+        described = describe_statement(statement.sql)
+        self._found = _Prepared(columns, cursor.is_readonly and bool(columns), described.changes_rows)
+        if not self._found.reads:
+            self._admit_write(statement)
+        if self._found.reads or described.changes_rows:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            self._prepared[statement.sql] = self._found
+        elif described.verb == "ROLLBACK TO":
+            self._recorder.distrust()
+        return True
+
+    def _admit_write(self, statement: Statement) -> None:
+        if not statement.writes:  # the first of several runs is let in for all of them
+            self.guard.admit(statement)
+        self._recorder.note_write(schema_changed=self.guard.schema_changed)

@@ -1,0 +1,237 @@
+"""Scopes of statements: the database itself, a tool call in it, a ``transaction()`` in that.
+
+They form a tree. Each scope is a lock that is held by the one statement that runs in it, or by the one scope
+that is open inside it; so the statements of parallel calls and transactions never mix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from concurrent import futures
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.database.changes import NO_CHANGES, Changes
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from reward_kit.agent.database.turns import Turns
+
+current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("reward_kit_scope", default=None)
+"""The innermost scope around the running code, of any database."""
+
+_guard = threading.Lock()
+"""Held for the moment in which a lock of any scope changes hands."""
+
+
+class Lock:
+    """A lock for tasks of any event loop and for threads, given in the order of asking; not reentrant."""
+
+    held = False
+    _waiting: deque[futures.Future[None]] | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free."""
+        with _guard:
+            if self.held:
+                return False
+            self.held = True
+            return True
+
+    async def acquire(self) -> None:
+        """Take the lock, waiting for it without blocking the event loop."""
+        waiter = self._queue()
+        try:
+            await asyncio.wrap_future(waiter)
+        except asyncio.CancelledError:
+            if not waiter.cancel():  # it was given the lock at that moment
+                self.release()
+            raise
+
+    def acquire_blocking(self, seconds: float | None = None) -> bool:
+        """Take the lock, blocking this thread for at most ``seconds``; False if it was not free by then."""
+        waiter = self._queue()
+        try:
+            waiter.result(seconds)
+        except TimeoutError:
+            return not waiter.cancel()
+        return True
+
+    def release(self) -> None:
+        """Give the lock to the next waiter, or free it."""
+        with _guard:
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                if waiter.set_running_or_notify_cancel():
+                    break
+            else:
+                self.held = False
+                return
+        waiter.set_result(None)
+
+    def _queue(self) -> futures.Future[None]:
+        """A future that is done once its owner holds the lock."""
+        waiter: futures.Future[None] = futures.Future()
+        with _guard:
+            if self.held:
+                self._waiting = self._waiting or deque()
+                self._waiting.append(waiter)
+                return waiter
+            self.held = True
+        waiter.set_result(None)
+        return waiter
+
+
+class Scope(Lock):
+    """A ``transaction()`` or a tool call; without a ``parent``, the database around them.
+
+    ``async with`` in tasks and ``with`` in threads: what is written in it is kept at the end, and undone on
+    any exception, cancellation included.  Inside another scope it is a savepoint.
+
+    ``outer`` is the scope that was current before, of any database.  ``entered``: it holds the lock of its
+    parent.  ``begun``: its transaction or savepoint is open.  ``over``: it has ended, or is about to.
+    ``lost``: the reason why SQLite rolled its transaction back.  ``mark`` is the content before it, None
+    until there is something to take back.
+    """
+
+    is_call = False
+    parent: Scope | None = None
+    outer: Scope | None = None
+    child: Scope | None = None
+    depth = 0
+    entered = False
+    begun = False
+    over = False
+    lost: str | None = None
+    mark: Any = None
+
+    def __init__(self, turns: Turns, call: Scope | None = None) -> None:
+        self.turns = turns
+        self._call = call
+
+    def _open(self) -> Scope:
+        turns = self.turns
+        self.outer = current_scope.get()
+        self.parent = parent = turns.current(self._call)
+        self.depth = parent.depth + 1
+        return parent
+
+    async def __aenter__(self) -> Any:
+        self._open()
+        await self.turns.take(self)
+        self.release()
+        current_scope.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current_scope.set(self.outer)
+        await self.turns.finish(self, failed=kind is not None)
+
+    def __enter__(self) -> Scope:
+        self._open()
+        self.turns.take_blocking(self)
+        self.release()
+        current_scope.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current_scope.set(self.outer)
+        self.turns.finish_blocking(self, failed=kind is not None)
+
+    def innermost(self) -> Scope:
+        """The open scope inside this one, inside which no other is open."""
+        return self if self.child is None else self.child.innermost()
+
+    def end(self) -> Scope:
+        """Let no further statement into this scope and those inside it; returns the innermost one."""
+        self.over = True
+        return self if self.child is None else self.child.end()
+
+    def check_open(self) -> None:
+        """Raise ``DatabaseError`` if the scope has ended."""
+        if self.over:
+            raise DatabaseError(
+                "the tool call or transaction that this statement belongs to has ended",
+                remedy="Await everything that a tool starts before it returns.",
+            )
+
+    def check_not_lost(self) -> None:
+        """Raise ``DatabaseError`` if SQLite rolled the transaction back."""
+        if self.lost is not None:
+            raise DatabaseError(
+                f"the transaction was rolled back and takes no further statements, because of: {self.lost}"
+            )
+
+    def try_take(self) -> bool:
+        """Take the lock, and with the first statement those around it, if none has to be waited for."""
+        if self.over or not self.try_acquire():
+            return False
+        if self.entered or self.parent is None:
+            return True
+        if self.parent.try_take():
+            self.entered = True
+            self.parent.child = self
+            if not self.over:
+                return True
+            self.leave()  # it ended in the meantime
+        self.release()
+        return False
+
+    def note_entered(self) -> None:
+        """The lock of the parent was taken; ``DatabaseError`` if this scope ended in the meantime."""
+        assert self.parent is not None
+        self.entered = True
+        self.parent.child = self
+        if self.over:
+            self.leave()
+            self.check_open()
+
+    def leave(self) -> None:
+        """Give the lock of the parent back, if it was taken."""
+        if self.entered and self.parent is not None:
+            self.entered = False
+            self.parent.child = None
+            self.parent.release()
+
+
+class ToolCall(Scope):
+    """``async with db.tool_call() as call:`` -- the transaction of one tool call.
+
+    Calls that run at the same time take turns: each has the database to itself from its first statement (in
+    mode "file": from its start) to its end.  After a clean end ``changes`` are the rows that it changed.
+    """
+
+    is_call = True
+    changes: Changes = NO_CHANGES
+
+    async def __aenter__(self) -> ToolCall:
+        parent = self._open()
+        # a call waits with its first statement: parallel calls wait only if they use the database
+        if parent.parent is not None or self.turns.store.is_shared:
+            await self.turns.take(self)
+            try:
+                self.turns.note_start(self)
+            except DatabaseError:
+                self.leave()
+                raise
+            finally:
+                self.release()
+        current_scope.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current_scope.set(self.outer)
+        if self.entered:
+            self.changes = await self.turns.finish(self, failed=kind is not None)
+        else:
+            self.end()
