@@ -60,7 +60,6 @@ class Call:
     generation: int = 0
     answers_before: int = 0
     reserved: int = 0
-    is_sent: bool = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -108,26 +107,22 @@ async def ask(
     loop = asyncio.get_running_loop()
     began = loop.time()
     made = 0
-    while isinstance(answer := await _attempted(limiter, call, attempt), ModelError):
-        excused = limiter is not None and limiter.failed(call, answer)
+    while True:
+        if limiter is None:
+            answer, excused = await attempt(), False
+        else:
+            answer, excused = await limiter.attempt(call, attempt)
+        if not isinstance(answer, ModelError):
+            break
         if not answer.retryable or (made >= retries and not (excused and retries)):
             raise answer if limiter is None or limiter.proven else _for_all(answer)
         if not excused:
             asked = (answer.retry_after or 0.0) if limiter is None else 0.0
             await asyncio.sleep(min(LONGEST_WAIT, asked + _random.uniform(0.0, backoff * 2**made)))
             made += 1
-    if limiter is not None:
-        limiter.answered(call, answer)
     answer.waited = call.waited
     answer.seconds = loop.time() - began - call.waited
     return answer
-
-
-async def _attempted(limiter: Limiter | None, call: Call, attempt: Attempt) -> Completion | ModelError:
-    if limiter is None:
-        return await attempt()
-    async with limiter.turn(call):
-        return await attempt()
 
 
 def _for_all(fault: ModelError) -> ModelError:

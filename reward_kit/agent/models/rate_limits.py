@@ -91,14 +91,12 @@ class RateLimits:
             wait = max(wait, self._tokens.delay(self._estimate(call), now))
         return wait
 
-    def take(self, call: Call, now: float, *, sent: bool) -> None:
-        """Count a call; ``settle`` has to follow. Unless it is ``sent`` now its minute begins at its end."""
+    def take(self, call: Call, now: float) -> None:
+        """Count a call; ``settle`` has to follow."""
         self._open += 1
-        call.is_sent = sent
         if self._requests is not None:
             self._requests.take(1, now)
-            if sent:
-                self._requests.settle(1, 1, now)
+            self._requests.settle(1, 1, now)
         if self._tokens is not None:
             call.reserved = self._estimate(call)
             self._tokens.take(call.reserved, now)
@@ -106,8 +104,6 @@ class RateLimits:
     def settle(self, call: Call, usage: Usage | None, now: float, *, spent: bool) -> None:
         """Count the end of a call; without ``usage`` it used the estimate, or nothing if not ``spent``."""
         self._open -= 1
-        if self._requests is not None and not call.is_sent:
-            self._requests.settle(1, 1, now)
         if self._tokens is None:
             return
         actual = call.reserved if spent else 0
@@ -143,12 +139,14 @@ class Quota(NamedTuple):
     seconds: float
     kind: str = "requests"
 
-    def suffices(self, usage: Usage | None) -> bool:
-        """True if as many are left as the last call used; at least one."""
-        if usage is None:
+    def suffices(self, last: Usage | None, others: int) -> bool:
+        """True for as many tokens as the ``last`` call used, or for a request besides ``others``."""
+        if self.kind == "requests":
+            return self.left > others
+        if last is None:
             return self.left >= 1
-        counts = {"requests": 1, "input": usage.input_tokens, "output": usage.output_tokens}
-        return self.left >= max(1, counts.get(self.kind, usage.input_tokens + usage.output_tokens))
+        counts = {"input": last.input_tokens, "output": last.output_tokens}
+        return self.left >= max(1, counts.get(self.kind, last.input_tokens + last.output_tokens))
 
 
 def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
