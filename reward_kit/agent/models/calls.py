@@ -60,6 +60,7 @@ class Call:
     generation: int = 0
     answers_before: int = 0
     reserved: int = 0
+    is_sent: bool = False
 
     @contextmanager
     def held(self) -> Iterator[None]:

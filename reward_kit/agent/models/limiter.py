@@ -169,7 +169,8 @@ class Limiter:
         self.in_flight += 1
         self._next_start = max(now, self._next_start) + self._concurrency.spacing
         self._concurrency.sent(call)
-        self._rates.take(call, now)
+        # before an answer, modules may have to be imported until the request is sent
+        self._rates.take(call, now, sent=self.proven)
         if self._outage.down:
             self._trial = call
 

@@ -91,12 +91,14 @@ class RateLimits:
             wait = max(wait, self._tokens.delay(self._estimate(call), now))
         return wait
 
-    def take(self, call: Call, now: float) -> None:
-        """Count a call; ``settle`` has to follow."""
+    def take(self, call: Call, now: float, *, sent: bool) -> None:
+        """Count a call; ``settle`` has to follow. Unless it is ``sent`` now its minute begins at its end."""
         self._open += 1
+        call.is_sent = sent
         if self._requests is not None:
             self._requests.take(1, now)
-            self._requests.settle(1, 1, now)
+            if sent:
+                self._requests.settle(1, 1, now)
         if self._tokens is not None:
             call.reserved = self._estimate(call)
             self._tokens.take(call.reserved, now)
@@ -104,6 +106,8 @@ class RateLimits:
     def settle(self, call: Call, usage: Usage | None, now: float, *, spent: bool) -> None:
         """Count the end of a call; without ``usage`` it used the estimate, or nothing if not ``spent``."""
         self._open -= 1
+        if self._requests is not None and not call.is_sent:
+            self._requests.settle(1, 1, now)
         if self._tokens is None:
             return
         actual = call.reserved if spent else 0

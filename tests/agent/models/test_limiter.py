@@ -226,7 +226,7 @@ class TestFailuresByChance:
         results, seconds, told = timed(provider, 100, 30)
         assert sum(result is not None for result in results) <= 1
         assert told == []
-        assert seconds <= 1.7 * 30 * 0.2 / (1 - share) + 2.0
+        assert seconds <= 1.7 * 30 * 0.2 + 30 * share * 0.5 + 4.0  # and half a second for each
 
 
 class Evaluation:
