@@ -9,6 +9,8 @@ import asyncio
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.network import LONGEST_WAIT
@@ -199,7 +201,8 @@ class RemoteModel:
 
     def for_rollout(self, caller: Caller) -> Model:
         """The model as one rollout asks it."""
-        return BoundModel(self, caller)
+        bound: Any = SimpleNamespace(name=self.name, complete=partial(self.complete, caller=caller))
+        return bound  # type: ignore[no-any-return]  # it has what ``Model`` asks for
 
     async def close(self) -> None:
         """Close the connections."""
@@ -213,29 +216,6 @@ class RemoteModel:
         parallel_tool_calls: bool,
     ) -> Request:
         raise NotImplementedError
-
-
-class BoundModel:
-    """A model as one caller asks it: ``complete`` passes ``caller`` on."""
-
-    def __init__(self, model: Any, caller: Caller) -> None:
-        self.name: str = model.name
-        self._model = model
-        self._caller = caller
-
-    async def complete(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        parallel_tool_calls: bool = True,
-    ) -> Completion:
-        """Ask the model; raises ``ModelError``."""
-        completion: Completion = await self._model.complete(
-            messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls, caller=self._caller
-        )
-        return completion
 
 
 def model_of_rollout(model: Model, caller: Caller) -> Model:
