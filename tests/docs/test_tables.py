@@ -151,7 +151,7 @@ def test_limits_of_models() -> None:
     ):
         assert said in text
     assert (concurrency.DECREASE, concurrency.INCREASE, concurrency.DOUBT) == (0.75, 0.1, 3.0)
-    assert (outage.UNLIKELY, outage.FAILURES) == (1 / 64, 3)
+    assert (outage.UNLIKELY, outage.FAILURES, outage.MOST_MORE) == (1 / 64, 3, 20)
     for name in (name for remaining, reset, _ in rate_limits.QUOTAS for name in (remaining, reset)):
         assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.calls import Call
     from reward_kit.errors import ModelError
 
-FAILURES = 3
-"""Failures in a row, besides the calls in flight, that mean that a provider is down."""
+FAILURES, MOST_MORE = 3, 20
+"""Failures in a row that mean that a provider is down; for each call in flight one more, up to the second."""
 FIRST_INTERVAL = 1.0
 """Seconds until the first try while it is down, doubled with each further one."""
 UNLIKELY = 1 / 64
@@ -108,7 +108,9 @@ class Outage:
         breaks it. Failures by chance, which come back before answers do, are fewer than the calls in flight.
         """
         self._in_a_row += 1
-        if self._in_a_row < FAILURES + in_flight or (self.of_one and fault.no_answer != "connection"):
+        if self._in_a_row < FAILURES + min(in_flight, MOST_MORE) or (
+            self.of_one and fault.no_answer != "connection"
+        ):
             return False
         self.down = True
         self.plan_try(now)
