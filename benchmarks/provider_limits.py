@@ -12,9 +12,11 @@ Nothing waits, so the numbers do not depend on the machine.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +24,10 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent"))
 
-from virtual_provider import Provider, SlidingLimit, WindowLimit, now, played, refused
+from virtual_provider import Provider, WindowLimit, now, refused, rollouts
+from virtual_time import simulate
 
+from reward_kit.agent.models.limiter import Limiter
 from reward_kit.errors import ModelError
 
 FORMER = {
@@ -76,6 +80,32 @@ class Bucket:
             return refused(retry_after=(1 - self._left) / self._rate if self._say_when else None)
         self._left -= 1
         return None
+
+
+class SlidingLimit:
+    """At most ``most`` requests within any ``seconds``; a refusal names no time."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._accepted: deque[float] = deque([-math.inf] * most, maxlen=most)
+        self._seconds = seconds
+
+    def __call__(self) -> ModelError | None:
+        if self._accepted[0] > now() - self._seconds:
+            return refused()
+        self._accepted.append(now())
+        return None
+
+
+def played(provider: Provider, count: int, calls: int) -> float:
+    """Seconds that ``count`` rollouts take, none of which fails."""
+
+    async def main() -> float:
+        begin = now()
+        results = await rollouts(provider, Limiter("stub", ceiling=100), count, calls)
+        assert results == [None] * count
+        return now() - begin
+
+    return simulate(main())
 
 
 def scenarios() -> Iterator[Scenario]:

@@ -143,14 +143,14 @@ def test_limits_of_models() -> None:
         f"at most {concurrency.LONGEST_SPACING:.0f} seconds",
         f"shrunk to {concurrency.FELL:.0%}".replace("%", " %"),
         f"refusals for {limiter.TRUST:.0f} seconds",
-        f"more than {outage.EXPECTED:.0%}".replace("%", " %"),
         f"`--patience` seconds ({EvaluationConfig().patience:g})",
         "three times that share",
         "below 1 in 64",
         "Three attempts in a row",
     ):
         assert said in text
-    assert (limiter.DOUBT, outage.UNLIKELY, outage.FAILURES) == (3.0, 1 / 64, 3)
+    assert (concurrency.DECREASE, concurrency.INCREASE, concurrency.DOUBT) == (0.75, 0.1, 3.0)
+    assert (outage.UNLIKELY, outage.FAILURES, outage.MOST_MORE) == (1 / 64, 3, 20)
     for name in (name for remaining, reset, _ in rate_limits.QUOTAS for name in (remaining, reset)):
         assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
 

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -118,6 +118,7 @@ class AnswerStore:
         return self._connection
 
 
+@dataclass
 class CachedModel:
     """A model with cached answers; errors are not cached. ``model`` must have an ``identity()``.
 
@@ -126,50 +127,29 @@ class CachedModel:
     answer. ``role`` separates the calls of agent and user.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        store: AnswerStore,
-        *,
-        role: str = "",
-        identity: dict[str, Any] | None = None,
-        place: tuple[Hashable, ...] = (),
-    ) -> None:
-        self.name = model.name
-        self.model = model
-        self._store = store
-        self._role = role
-        self._identity = identity
-        self._place = place
-        self._calls = 0
+    model: Any
+    store: AnswerStore
+    role: str = ""
+    place: tuple[Hashable, ...] = ()
+    public: dict[str, Any] | None = None
+    calls: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """The name of the model itself, and its ``open`` and ``close`` if it has them."""
+        return getattr(self.model, name)
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the answers besides the conversation, without secrets."""
-        if self._identity is None:
-            stated: dict[str, Any] = self.model.identity()  # type: ignore[attr-defined]  # an optional extra
-            self._identity = public_identity(stated)
-        return self._identity
+        if self.public is None:
+            self.public = public_identity(self.model.identity())
+        return self.public
 
     def for_rollout(self, caller: Caller) -> Model:
         """Return the model for one attempt at a rollout."""
+        place = self.role, caller.index, caller.attempt
         return CachedModel(
-            model_of_rollout(self.model, caller),
-            self._store,
-            identity=self.identity(),
-            place=(self._role, caller.index, caller.attempt),
+            model_of_rollout(self.model, caller), self.store, place=place, public=self.identity()
         )
-
-    async def open(self) -> None:
-        """Open the model itself, if it has ``open``."""
-        opening = getattr(self.model, "open", None)
-        if opening is not None:
-            await opening()
-
-    async def close(self) -> None:
-        """Close the model itself, if it has ``close``."""
-        closing = getattr(self.model, "close", None)
-        if closing is not None:
-            await closing()
 
     async def complete(
         self,
@@ -181,14 +161,14 @@ class CachedModel:
     ) -> Completion:
         """Return the cached answer, or the model's, which is then cached. Raises ``ModelError``."""
         options: dict[str, Any] = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
-        place = (*self._place, self._calls) if self._place else ()
-        self._calls += 1
+        place = (*self.place, self.calls) if self.place else ()
+        self.calls += 1
         key = request_key(self.identity(), messages, **options, place=place)
-        kept = self._store.get(key)
+        kept = self.store.get(key)
         if kept is not None:
             return kept
-        completion = await self.model.complete(messages, **options)
-        return await asyncio.to_thread(self._store.add, key, completion)
+        completion: Completion = await self.model.complete(messages, **options)
+        return await asyncio.to_thread(self.store.add, key, completion)
 
 
 def cached_models(

@@ -9,6 +9,8 @@ import asyncio
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.network import LONGEST_WAIT
@@ -108,26 +110,22 @@ async def ask(
     loop = asyncio.get_running_loop()
     began = loop.time()
     made = 0
-    while isinstance(answer := await _attempted(limiter, call, attempt), ModelError):
-        excused = limiter is not None and limiter.failed(call, answer)
+    while True:
+        if limiter is None:
+            answer, excused = await attempt(), False
+        else:
+            answer, excused = await limiter.attempt(call, attempt)
+        if not isinstance(answer, ModelError):
+            break
         if not answer.retryable or (made >= retries and not (excused and retries)):
             raise answer if limiter is None or limiter.proven else _for_all(answer)
         if not excused:
             asked = (answer.retry_after or 0.0) if limiter is None else 0.0
             await asyncio.sleep(min(LONGEST_WAIT, asked + _random.uniform(0.0, backoff * 2**made)))
             made += 1
-    if limiter is not None:
-        limiter.answered(call, answer)
     answer.waited = call.waited
     answer.seconds = loop.time() - began - call.waited
     return answer
-
-
-async def _attempted(limiter: Limiter | None, call: Call, attempt: Attempt) -> Completion | ModelError:
-    if limiter is None:
-        return await attempt()
-    async with limiter.turn(call):
-        return await attempt()
 
 
 def _for_all(fault: ModelError) -> ModelError:
@@ -203,7 +201,8 @@ class RemoteModel:
 
     def for_rollout(self, caller: Caller) -> Model:
         """The model as one rollout asks it."""
-        return BoundModel(self, caller)
+        bound: Any = SimpleNamespace(name=self.name, complete=partial(self.complete, caller=caller))
+        return bound  # type: ignore[no-any-return]  # it has what ``Model`` asks for
 
     async def close(self) -> None:
         """Close the connections."""
@@ -217,29 +216,6 @@ class RemoteModel:
         parallel_tool_calls: bool,
     ) -> Request:
         raise NotImplementedError
-
-
-class BoundModel:
-    """A model as one caller asks it: ``complete`` passes ``caller`` on."""
-
-    def __init__(self, model: Any, caller: Caller) -> None:
-        self.name: str = model.name
-        self._model = model
-        self._caller = caller
-
-    async def complete(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        parallel_tool_calls: bool = True,
-    ) -> Completion:
-        """Ask the model; raises ``ModelError``."""
-        completion: Completion = await self._model.complete(
-            messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls, caller=self._caller
-        )
-        return completion
 
 
 def model_of_rollout(model: Model, caller: Caller) -> Model:

@@ -2,7 +2,6 @@
 
 It decides when a call may be made: as many at once as the provider takes (``concurrency``), as ``--rpm`` and
 ``--tpm`` and the provider's headers allow (``rate_limits``), and one at a time while it is down (``outage``).
-``calls.ask`` makes each attempt in a ``turn``, and then says if it was ``answered`` or ``failed``.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import asyncio
 import logging
 import math
 import random
-from collections import deque
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.concurrency import START, Concurrency
 from reward_kit.agent.models.outage import Blame, Outage
@@ -23,22 +22,18 @@ from reward_kit.agent.models.rate_limits import RateLimits, quotas
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.types import Completion, Usage
-    from reward_kit.agent.models.calls import Call
+    from reward_kit.agent.models.calls import Attempt, Call
 
 REFUSED = frozenset({429, 529})
 """HTTP statuses of a refusal: too many calls."""
-DOUBT = 3.0
-"""Factor of the share of failures that is tolerated before they count as signs of too many calls."""
 TRUST = 65.0
 """Seconds for which a provider that has not answered yet may refuse: most limits are per minute."""
 NOTABLE = 10.0
 """Seconds; longer pauses are announced. A conversation at fault waits if another was answered since then."""
-LONGEST_DELAY = 60.0
-"""Seconds; a conversation at fault is tried again after this, even if the provider names more."""
-FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 10.0
+FIRST_BACKOFF = 0.05
 """Seconds until a refused call comes back, doubled with each further refusal."""
 REPEAT = 60.0
 """Seconds until a message of the same kind is given again."""
@@ -55,8 +50,8 @@ class Limiter:
     ``name`` appears in messages. ``ceiling`` bounds the calls at once; ``rpm`` and ``tpm`` are requests and
     tokens per minute. A provider without a good answer for ``patience`` seconds is given up: every call then
     raises ``ProviderDownError``. ``tell`` gets messages for people. Calls that wait are served in order.
-    Used in one event loop. ``in_flight`` is the number of calls that were let through and have not ended;
-    ``proven`` is True once a call has been answered.
+    Used in one event loop. ``in_flight`` and ``waiting`` count the calls that were let through, and those
+    that were not yet; ``proven`` is True once a call has been answered.
     """
 
     def __init__(
@@ -70,7 +65,7 @@ class Limiter:
         tell: Callable[[str], None] = logger.info,
     ) -> None:
         self.name = name
-        self.in_flight = 0
+        self.in_flight = self.waiting = 0
         self.proven = False
         self._concurrency = Concurrency(ceiling)
         self._rates = RateLimits(rpm, tpm)
@@ -79,22 +74,16 @@ class Limiter:
         self._announced: dict[str, float] = {}
         self._outage = Outage()
         self._blame = Blame()
+        self._head = asyncio.Lock()
+        self._changed = asyncio.Event()
         self._deadlines: set[asyncio.Timeout] = set()
-        self._queue: deque[tuple[asyncio.Future[None], Call]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._end: asyncio.TimerHandle | None = None
+        self._patience_ends: asyncio.TimerHandle | None = None
         self._trial: Call | None = None
-        self._closed_until = self._next_start = self._quota_until = 0.0
-        self._quota_left = math.inf
+        self._closed_until = self._next_start = 0.0
         self._last_usage: Usage | None = None
         self._last_answer = -math.inf
         self._last_fault: ModelError | None = None
         self._given_up: ProviderDownError | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Calls that wait to be let through."""
-        return len(self._queue)
 
     @property
     def room(self) -> int:
@@ -106,11 +95,11 @@ class Limiter:
         """True while no call is let through: the provider is down, or wants a pause."""
         return self._outage.down or self._now() < self._closed_until
 
-    @asynccontextmanager
-    async def turn(self, call: Call) -> AsyncIterator[None]:
-        """Wait until the call may be made; the block makes one attempt.
+    async def attempt(self, call: Call, make: Attempt) -> tuple[Completion | ModelError, bool]:
+        """Make an attempt once the call may be made; True if the next attempt is no retry.
 
-        Raises ``ProviderDownError`` once the provider is given up, in the middle of an attempt as well.
+        That is so if it failed for a limit or an outage. Raises ``ProviderDownError`` once the provider is
+        given up, in the middle of an attempt as well.
         """
         if self._given_up is not None:
             raise self._given_up
@@ -119,12 +108,13 @@ class Limiter:
         try:
             async with deadline:
                 await self._enter(call)
-                with ExitStack() as failed:
-                    failed.callback(self._pump)
-                    failed.callback(self._count_out, call)
+                answer = None
+                try:
                     with call.unclocked() if call is self._trial else nullcontext():
-                        yield
-                    failed.pop_all()
+                        answer = await make()
+                finally:
+                    excused = self._leave(call, answer)
+                return answer, excused
         except TimeoutError:
             if self._given_up is None:
                 raise
@@ -132,66 +122,100 @@ class Limiter:
         finally:
             self._deadlines.discard(deadline)
 
-    def answered(self, call: Call, completion: Completion) -> None:
-        """Take in that the call has a good answer."""
-        now = self._now()
-        full = self.in_flight >= self._concurrency.at_once or bool(self._queue)
-        self._count_out(call, completion.usage)
-        self._is_back(now)
-        self.proven, self._last_usage, self._last_answer = True, completion.usage, now
-        self._outage.answered()
-        self._blame.answered(call)
-        self._concurrency.answered(call, now, full=full)
-        self._pump()
-
-    def failed(self, call: Call, fault: ModelError) -> bool:
-        """Take in that the call failed; True if the next attempt is no retry.
-
-        That is so if the call failed for a limit, an outage, or by a chance that meets all calls.
-        """
-        now = self._now()
-        is_trial = call is self._trial
-        self._count_out(call, spent=fault.status is None)
-        excused = False
-        if fault.retryable and (fault.status is None or fault.status in REFUSED or fault.status >= 500):
-            excused = self._failed(call, fault, now, is_trial=is_trial)
-        elif fault.status is not None:
-            self._is_back(now)  # any other status is an answer of the provider's
-        self._pump()
-        return excused
-
     def read_headers(self, headers: Mapping[str, Any]) -> None:
         """Follow an answer's rate-limit headers."""
-        now = self._now()
         for quota in quotas(headers):
-            until = now + quota.seconds + (_jitter(quota.seconds) if quota.seconds else 0.0)
-            if quota.kind == "requests":
-                others = self.in_flight - 1  # which the provider may or may not have counted
-                self._quota_left, self._quota_until = quota.left - others, until
-            elif not quota.suffices(self._last_usage):
+            # other calls in flight are requests that the provider may not have counted
+            if not quota.suffices(self._last_usage, self.in_flight - 1):
+                until = self._now() + quota.seconds + (_jitter(quota.seconds) if quota.seconds else 0.0)
                 self._closed_until = max(self._closed_until, until)
+
+    # -- before a call
+
+    async def _enter(self, call: Call) -> None:
+        """Wait until the call may be made; those that wait are served in order."""
+        wait = call.not_before - self._now()
+        if wait <= 0 and not self._head.locked() and self._delay(call) <= 0:
+            self._admit(call)
+            return
+        with call.held():
+            await asyncio.sleep(wait)
+            self.waiting += 1
+            try:
+                async with self._head:
+                    while (wait := self._delay(call)) > 0:
+                        self._changed.clear()
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(wait if wait < math.inf else None):
+                                await self._changed.wait()
+                    self._admit(call)
+            finally:
+                self.waiting -= 1
+
+    def _delay(self, call: Call) -> float:
+        """Seconds until the call may be made; infinite if another has to end first."""
+        now = self._now()
+        if self._outage.down:
+            wait = math.inf if self._trial is not None else self._outage.next_try - now
+        elif self.in_flight >= self._concurrency.at_once:
+            wait = math.inf
+        else:
+            wait = max(self._closed_until, self._next_start) - now
+        return wait if wait > 0 else self._rates.delay(call, now)
+
+    def _admit(self, call: Call) -> None:
+        call.sent = now = self._now()
+        self._blame.sent(call, self.in_flight)
+        self.in_flight += 1
+        self._next_start = max(now, self._next_start) + self._concurrency.spacing
+        self._concurrency.sent(call)
+        # before an answer, modules may have to be imported until the request is sent
+        self._rates.take(call, now, sent=self.proven)
+        if self._outage.down:
+            self._trial = call
+
+    # -- after a call
+
+    def _leave(self, call: Call, answer: Completion | ModelError | None) -> bool:
+        """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
+        now = self._now()
+        full = self.waiting > 0 or self.in_flight >= self._concurrency.at_once
+        is_trial = call is self._trial
+        if is_trial:
+            self._trial = None
+        self.in_flight -= 1
+        excused = False
+        if isinstance(answer, ModelError):
+            self._rates.settle(call, None, now, spent=answer.status is None)
+            excused = self._failed(call, answer, now, is_trial=is_trial)
+        else:
+            usage = None if answer is None else answer.usage
+            self._rates.settle(call, usage, now, spent=True)
+            if answer is not None:
+                self._is_back(now)
+                self.proven, self._last_usage, self._last_answer = True, usage, now
+                self._blame.answered(call)
+                self._concurrency.answered(call, now, full=full)
+        self._changed.set()
+        return excused
 
     def _failed(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> bool:
         refused = fault.status in REFUSED
         asked = fault.retry_after or 0.0
-        own, failures, seconds = self._blame.failed(call, now, least=4 if refused and not asked else 2)
-        if not refused:
-            self._outage.missed()
-        by_chance = not refused and self._outage.is_chance(failures)
-        delay = _backoff(failures)
-        if own and not self._outage.down and fault.no_answer != "connection":
-            excused = (refused or asked > 0) and now - self._last_answer < NOTABLE
-            if asked:
-                delay = min(LONGEST_DELAY, asked + _jitter(asked))
+        if not fault.retryable or not (fault.status is None or refused or fault.status >= 500):
+            if fault.status is not None:  # the provider has answered
+                self._is_back(now)
+            return False
+        streak = self._blame.failed(call, now, least=4 if refused and not asked else 2)
+        excused = refused or asked > 0
+        if streak.is_own and not self._outage.down and fault.no_answer != "connection":
+            excused = excused and now - self._last_answer < NOTABLE
         else:
             self._slow_down(call, fault, now, is_trial=is_trial)
-            excused = refused or asked > 0 or self._outage.down
             if self._outage.down:
                 return True
-        if not (excused or by_chance) or seconds > (self._patience if self.proven else TRUST):
-            return False
-        call.not_before = now + delay
-        return True
+        call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
+        return excused and now - streak.began <= (self._patience if self.proven else TRUST)
 
     def _slow_down(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> None:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
@@ -200,35 +224,37 @@ class Limiter:
         if refused and self._outage.down:
             self._is_back(now)
         since = self._outage.note(call, now)
-        reason = f"{self._outage.began} ({cut(fault.fault, 100)})"
+        self._last_fault = fault
+        if self._patience_ends is None:
+            loop = asyncio.get_running_loop()
+            self._patience_ends = loop.call_at(since + self._patience, self._give_up)
         if refused or asked or fault.status == 503 or fault.no_answer == "time":
-            pause = self._concurrency.refused(call, now, named=asked, doubt=1.0 if refused else DOUBT)
+            pause = self._concurrency.refused(call, now, named=asked > 0, doubtful=not refused)
             if asked:
                 pause = asked + _jitter(asked)
             if asked >= NOTABLE:
                 self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
             self._closed_until = max(self._closed_until, now + pause)
+        reason = f"{self._outage.began} ({cut(fault.fault, 100)})"
         if refused:
             if now - since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
         elif is_trial:
-            self._outage.failed_again(now)
+            self._outage.plan_try(now)
             wait = _duration(self._outage.next_try - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
         elif not self._outage.down and self._outage.begins(fault, now, self.in_flight):
             self._concurrency.restart(now)
-        self._last_fault = fault
-        if self._end is None and (refused or self._outage.down):
-            loop = asyncio.get_running_loop()
-            self._end = loop.call_at(since + self._patience, self._give_up)
 
     def _is_back(self, now: float) -> None:
-        if self._outage.since is not None and self._announced.pop("down", None) is not None:
+        if self._outage.since is None:
+            return
+        if self._announced.pop("down", None) is not None:
             self._tell(f"{self.name} answers again after {_duration(now - self._outage.since)}")
         self._outage.end()
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+        if self._patience_ends is not None:
+            self._patience_ends.cancel()
+            self._patience_ends = None
 
     def _say(self, kind: str, text: str) -> None:
         """Give a message, at most once a minute of each kind."""
@@ -239,7 +265,7 @@ class Limiter:
 
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
-        self._end = None
+        self._patience_ends = None
         if self.proven and self._outage.of_one and not self._outage.down:
             return  # its retries decide
         fault = self._last_fault
@@ -253,76 +279,6 @@ class Limiter:
         self._given_up.__cause__ = fault
         for deadline in self._deadlines:
             deadline.reschedule(self._now())
-
-    # -- admission
-
-    async def _enter(self, call: Call) -> None:
-        wait = call.not_before - self._now()
-        if wait <= 0 and not self._queue and self._delay(call, self._now()) <= 0:
-            self._admit(call)
-            return
-        with call.held():
-            if wait > 0:
-                await asyncio.sleep(wait)
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append((turn, call))
-            self._pump()
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._count_out(call)  # it had been admitted
-                self._pump()
-                raise
-
-    def _delay(self, call: Call, now: float) -> float:
-        """Seconds until the call may be made; infinite if another has to end first."""
-        if self._outage.down:
-            wait = math.inf if self._trial is not None else self._outage.next_try - now
-        elif self.in_flight >= self._concurrency.at_once:
-            wait = math.inf
-        else:
-            wait = max(self._closed_until, self._next_start) - now
-            if self._quota_left < 1:
-                wait = max(wait, self._quota_until - now)
-        return wait if wait > 0 else self._rates.delay(call, now)
-
-    def _admit(self, call: Call) -> None:
-        now = self._now()
-        self._blame.sent(call, self.in_flight)
-        self.in_flight += 1
-        self._quota_left -= 1
-        call.sent = now
-        self._next_start = max(now, self._next_start) + self._concurrency.spacing
-        self._concurrency.sent(call, now)
-        if self._outage.down:
-            self._trial = call
-        # before an answer, modules may have to be imported until the request is sent
-        self._rates.take(call, now, sent=self.proven)
-
-    def _count_out(self, call: Call, usage: Usage | None = None, *, spent: bool = True) -> None:
-        """Count the end of a call; without ``usage`` it used the estimate, or nothing if not ``spent``."""
-        self.in_flight -= 1
-        if call is self._trial:
-            self._trial = None
-        self._rates.settle(call, usage, self._now(), spent=spent)
-
-    def _pump(self) -> None:
-        """Admit the calls that may go, and come back when the next one may."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._queue:
-            turn, call = self._queue[0]
-            if not turn.done():
-                wait = self._delay(call, self._now())
-                if wait > 1e-9:
-                    if wait < math.inf:
-                        self._timer = asyncio.get_running_loop().call_later(wait, self._pump)
-                    return
-                self._admit(call)
-                turn.set_result(None)
-            self._queue.popleft()
 
     @staticmethod
     def _now() -> float:
@@ -375,11 +331,6 @@ class Limiters:
         logger.info("%s", text)
         if self.tell is not None:
             self.tell(text)
-
-
-def _backoff(failures: int) -> float:
-    """Seconds until a call that was refused for a limit comes back."""
-    return min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 10)) * _random.uniform(0.5, 1.0)
 
 
 def _jitter(seconds: float) -> float:

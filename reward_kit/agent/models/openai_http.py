@@ -15,6 +15,7 @@ from urllib.parse import urljoin
 
 from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic_core import to_json
 
 from reward_kit.agent.base.redaction import label, secrets_in
 from reward_kit.agent.base.types import Completion, Message, Usage
@@ -45,8 +46,6 @@ LONGEST_ANSWER = 2**25
 """Bytes of an answer, unpacked: far more than any model writes, far less than a machine has."""
 READ_BUFFER = 2**18
 """Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
-KEPT_TOOLS = 16
-"""Lists of tools whose text is kept."""
 
 
 class OpenAIModel(RemoteModel):
@@ -57,8 +56,7 @@ class OpenAIModel(RemoteModel):
         self._endpoint = endpoint
         self._secrets = secrets_in({**self.model_args, "headers": endpoint.headers})
         arguments = body_arguments({"temperature": self.temperature, **self.model_args})
-        self._fixed = _encoded({"model": endpoint.model, **arguments})[1:-1]
-        self._tools: dict[tuple[int, ...], tuple[list[dict[str, Any]], str]] = {}
+        self._fixed = {"model": endpoint.model, **arguments}
         self._session: aiohttp.ClientSession | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -89,20 +87,14 @@ class OpenAIModel(RemoteModel):
         seed: int | None,
         parallel_tool_calls: bool,
     ) -> Request:
-        """The JSON of a request; arguments and tools are encoded once for all of them."""
-        parts = [self._fixed, f'"messages": {_encoded([_sent(message) for message in messages])}']
+        request: dict[str, Any] = {**self._fixed, "messages": [_sent(message) for message in messages]}
         if seed is not None:
-            parts.append(f'"seed": {seed:d}')
+            request["seed"] = seed
         if tools:
-            key = tuple(map(id, tools))  # the tools are kept with their text, so that the ids stay theirs
-            if key not in self._tools:
-                if len(self._tools) >= KEPT_TOOLS:
-                    self._tools.clear()
-                self._tools[key] = list(tools), _encoded(tools)
-            parts.append(f'"tools": {self._tools[key][1]}')
+            request["tools"] = tools
             if not parallel_tool_calls:
-                parts.append('"parallel_tool_calls": false')
-        body = f"{{{', '.join(parts)}}}".encode()
+                request["parallel_tool_calls"] = False
+        body = to_json(request)
         return Request(PROVIDER, self._endpoint.base, len(body), partial(self._attempt, body))
 
     async def _attempt(self, body: bytes, limiter: Limiter | None) -> Completion | ModelError:
@@ -162,10 +154,6 @@ def _sent(message: Message) -> Message:
     if None not in message.values() and OWN_FIELD not in message:
         return message
     return {name: value for name, value in message.items() if value is not None and name != OWN_FIELD}
-
-
-def _encoded(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

@@ -143,12 +143,14 @@ class Quota(NamedTuple):
     seconds: float
     kind: str = "requests"
 
-    def suffices(self, usage: Usage | None) -> bool:
-        """True if as many are left as the last call used; at least one."""
-        if usage is None:
+    def suffices(self, last: Usage | None, others: int) -> bool:
+        """True for as many tokens as the ``last`` call used, or for a request besides ``others``."""
+        if self.kind == "requests":
+            return self.left > others
+        if last is None:
             return self.left >= 1
-        counts = {"requests": 1, "input": usage.input_tokens, "output": usage.output_tokens}
-        return self.left >= max(1, counts.get(self.kind, usage.input_tokens + usage.output_tokens))
+        counts = {"input": last.input_tokens, "output": last.output_tokens}
+        return self.left >= max(1, counts.get(self.kind, last.input_tokens + last.output_tokens))
 
 
 def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:

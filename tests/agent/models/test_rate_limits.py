@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -73,16 +74,15 @@ def test_tokens_per_minute_are_not_exceeded_although_they_are_known_only_afterwa
         limiter = Limiter("stub", ceiling=50, tpm=tpm)
 
         async def rollout() -> None:
-            size = 800
-            for _ in range(5):
-                call = Call(size)
-                async with limiter.turn(call):
-                    begin = now()
-                    await asyncio.sleep(chance.uniform(0.5, 3.0))
-                tokens = 300 if constant else size // 4
-                limiter.answered(call, Completion({}, Usage(calls=1, input_tokens=tokens, output_tokens=40)))
-                spent.append((begin, now(), tokens + 40))
-                size += 600
+            for number in range(5):
+                await limiter.attempt(call := Call(800 + 600 * number), partial(answered, call))
+
+        async def answered(call: Call) -> Completion:
+            begin = now()
+            await asyncio.sleep(chance.uniform(0.5, 3.0))
+            tokens = 300 if constant else call.size // 4
+            spent.append((begin, now(), tokens + 40))
+            return Completion({}, Usage(calls=1, input_tokens=tokens, output_tokens=40))
 
         await asyncio.gather(*(rollout() for _ in range(30)))
 
