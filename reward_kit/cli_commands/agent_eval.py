@@ -71,7 +71,12 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     from reward_kit.agent.runner.evaluation import Evaluation
     from reward_kit.agent.runner.signals import run_in_loop
 
-    evaluation = Evaluation(config, progress=_progress(config), warn=warn)
+    server = None
+    if config.workers and config.ray is None:
+        from reward_kit.agent.runner.fork_server import ForkServer
+
+        server = ForkServer(fork=True)  # now: there is no thread and no event loop yet
+    evaluation = Evaluation(config, progress=_progress(config), warn=warn, server=server)
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):
             result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))

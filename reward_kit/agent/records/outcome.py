@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -179,37 +178,6 @@ class PlayedRollout:
     gold_state: bytes | None = None
     row_gold: RowGold | None = None
     judged: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; bytes as base64."""
-        gold = self.row_gold
-        return {
-            **as_json(self),
-            "outcome": self.outcome.to_json(),
-            "state": _text(self.state),
-            "gold_state": _text(self.gold_state),
-            "row_gold": gold and {**as_json(gold), "state": _text(gold.state)},
-        }
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> PlayedRollout:
-        """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
-        gold = plain["row_gold"]
-        read = {
-            "outcome": RolloutOutcome.from_json(plain["outcome"]),
-            "state": _bytes(plain["state"]),
-            "gold_state": _bytes(plain["gold_state"]),
-            "row_gold": gold and RowGold(**{**gold, "state": _bytes(gold["state"])}),
-        }
-        return cls(**{**plain, **read})
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else b64encode(data).decode("ascii")
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
 
 
 def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.runner.fork_server import ForkServer
     from reward_kit.agent.runner.protocol import Description, Executor
     from reward_kit.agent.scoring.results import EvaluationResult, Status
     from reward_kit.agent.users import User
@@ -124,7 +125,7 @@ class Evaluation:
 
     ``result`` holds the results so far, also after an error; ``tally`` the numbers while it runs;
     ``task_numbers`` the numbers that tau-bench gives the rows. ``warn`` gets oddities of the bundle before
-    anything runs.
+    anything runs. ``server`` forks the workers, if there are any.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Evaluation:
         progress: Progress | None = None,
         models: Mapping[Role, Model | Callable[..., Any]] | None = None,
         warn: Callable[[str], None] = logger.warning,
+        server: ForkServer | None = None,
     ) -> None:
         given: dict[Role, Any] = {"agent": agent, "user": user}
         names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
@@ -148,6 +150,7 @@ class Evaluation:
         self._models = models or {}
         self._progress = progress or NoProgress()
         self._warn = warn
+        self._server = server
         self._store_path: Path | None = None
         self._unpriced: set[str] = set()
 
@@ -225,7 +228,9 @@ class Evaluation:
             from reward_kit.agent.runner.ray_cluster import RayCluster
 
             cluster = RayCluster(config, rows, root, self.note)
-        return Workers(config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster)
+        return Workers(
+            config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster, server=self._server
+        )
 
     def _check_description(self, description: Description) -> None:
         for warning in description.warnings:

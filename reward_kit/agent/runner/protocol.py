@@ -14,14 +14,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
+from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, RowGold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.records.outcome import PlayedRollout
+
+Blobs = dict[str, bytes]
+"""Data that crosses the border as raw bytes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,38 @@ class PlayRequest:
     may_repeat_user: bool = False
     judge_again: str | None = None
     watched: bool = False
+
+
+def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
+    """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
+    gold = played.row_gold
+    plain = {
+        "outcome": played.outcome.to_json(),
+        "base": played.base,
+        "judged": played.judged,
+        "row_gold": gold and {**as_json(gold), "state": None},
+    }
+    blobs = {
+        "trajectory": played.trajectory.encode(),
+        "state": played.state,
+        "gold_state": played.gold_state,
+        "row_gold_state": gold.state if gold is not None else None,
+    }
+    return plain, {name: data for name, data in blobs.items() if data is not None}
+
+
+def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollout:
+    """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
+    gold = plain["row_gold"]
+    return PlayedRollout(
+        RolloutOutcome.from_json(plain["outcome"]),
+        blobs["trajectory"].decode(),
+        plain["base"],
+        state=blobs.get("state"),
+        gold_state=blobs.get("gold_state"),
+        row_gold=gold and RowGold(**{**gold, "state": blobs.get("row_gold_state")}),
+        judged=plain["judged"],
+    )
 
 
 class RolloutLostError(Exception):
