@@ -92,7 +92,7 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     if result.status in ("interrupted", "budget"):
         say(_resume_hint(evaluation), err=True)
     print_result(result, config)
-    write_asked(result, config, evaluation.task_numbers, output)
+    write_asked(result, config, evaluation.rows, output)
     return _exit_code(result, config)
 
 
@@ -138,7 +138,8 @@ def _resume_hint(evaluation: Evaluation) -> str:
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
         why = f"{result.reason}. " if config.quiet else ""
     planned = result.planned if result is not None else tally.planned if tally is not None else 0
-    return f"{why}{evaluation.finished} of {planned} rollouts are done and saved. Continue with:\n  {line}"
+    done = tally.done if tally is not None else 0
+    return f"{why}{done} of {planned} rollouts are done and saved. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

@@ -168,7 +168,8 @@ class PlayedRollout:
     ``trajectory`` is the JSON text of its ``RolloutRecord``; ``base`` the key of its seed. ``state`` is the
     delta of its final state if that is kept but in no file, ``gold_state`` that of its own gold state, if
     it has one. ``row_gold`` comes with the first rollout of a row that a process plays. ``judged`` is the
-    time (Unix seconds) at which a stored rollout was judged again.
+    time (Unix seconds) at which a stored rollout was judged again. ``user_failed`` says that a fault of the
+    simulated user decided it.
     """
 
     outcome: RolloutOutcome
@@ -178,6 +179,7 @@ class PlayedRollout:
     gold_state: bytes | None = None
     row_gold: RowGold | None = None
     judged: float | None = None
+    user_failed: bool = False
 
 
 def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
-from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
@@ -110,7 +110,6 @@ class InProcess:
             self._folder.ensure_base(seed)
         participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
-        unpriced = [model.name for model in participants.models.values() if _has_no_price(model)]
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
@@ -136,7 +135,6 @@ class InProcess:
             code=code_of(self._rows.folder, config),
             reward_files=sorted(reward_files(tasks)),
             warnings=warnings,
-            unpriced=unpriced,
         )
 
     async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
@@ -224,12 +222,18 @@ class InProcess:
             self._telemetry.record(record)
         outcome = outcome_of(
             record,
-            final=not _may_be_repeated(record, request),
+            final=True,
             database=file,
             tool_faults=tool_faults_of(rollout.tool_faults),
         )
         return PlayedRollout(
-            outcome, record.encoded(), task.seed.key, state, gold_state, row_gold=row.take_unsaved()
+            outcome,
+            record.encoded(),
+            task.seed.key,
+            state,
+            gold_state,
+            row_gold=row.take_unsaved(),
+            user_failed=any(fault["decisive"] for fault in record.user_faults or ()),
         )
 
     async def _judged_again(self, rollout: str, row: RowState, account: Account) -> PlayedRollout:
@@ -306,26 +310,11 @@ def _classify(
     classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
 
 
-def _may_be_repeated(record: RolloutRecord, request: PlayRequest) -> bool:
-    """True for an attempt that its surroundings or its user failed, if there are more attempts."""
-    if record.stop_reason in UNJUDGED_STOPS:
-        return request.may_repeat
-    return request.may_repeat_user and any(fault["decisive"] for fault in record.user_faults or ())
-
-
 def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
     tokens, cost = config.max_rollout_tokens, config.max_rollout_cost
     if tokens is None and cost is None:
         return None
     return OwnBudget(inf if tokens is None else tokens, inf if cost is None else cost)
-
-
-def _has_no_price(model: Model) -> bool:
-    """True if this is known without a call; LiteLLM's prices depend on more than a model's name."""
-    from reward_kit.agent.models.litellm_library import has_openai_price
-    from reward_kit.agent.models.openai_http import OpenAIModel
-
-    return isinstance(model, OpenAIModel) and not has_openai_price(model.identity()["model"])
 
 
 def _recorded_participants(run: RecordedRun) -> Participants:

@@ -36,8 +36,7 @@ class Description:
     that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
     ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
     ``default_reward`` holds the ids of rows judged by ``end_goal_sql``, ``code`` the fingerprints of the
-    modules that results depend on, ``reward_files`` the rewards among these. ``unpriced`` names the models
-    whose price is unknown.
+    modules that results depend on, ``reward_files`` the rewards among these.
     """
 
     rows: dict[str, int]
@@ -51,7 +50,6 @@ class Description:
     code: dict[str, str]
     reward_files: list[str]
     warnings: list[str] = field(default_factory=list)
-    unpriced: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -85,16 +83,13 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
 class PlayRequest:
     """One attempt at a rollout: the ``index``-th (from 0) of a row.
 
-    The outcome is not final if the rollout could not be judged and ``may_repeat`` is set, or if its simulated
-    user misbehaved and ``may_repeat_user`` is set. With ``judge_again`` the stored rollout of this id is not
-    played but judged again. ``watched`` has the executor report each tool call as it begins.
+    With ``judge_again`` the stored rollout of this id is not played but judged again. ``watched`` has the
+    executor report each tool call as it begins.
     """
 
     row_id: str
     index: int
     attempt: int = 0
-    may_repeat: bool = False
-    may_repeat_user: bool = False
     judge_again: str | None = None
     watched: bool = False
 
@@ -106,6 +101,7 @@ def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
         "outcome": played.outcome.to_json(),
         "base": played.base,
         "judged": played.judged,
+        "user_failed": played.user_failed,
         "row_gold": gold and {**as_json(gold), "state": None},
     }
     blobs = {
@@ -128,6 +124,7 @@ def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollo
         gold_state=blobs.get("gold_state"),
         row_gold=gold and RowGold(**{**gold, "state": blobs.get("row_gold_state")}),
         judged=plain["judged"],
+        user_failed=plain["user_failed"],
     )
 
 
