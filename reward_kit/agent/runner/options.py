@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.config import DEFAULTS, EvaluationConfig
@@ -45,7 +45,7 @@ class EvaluationOptions(TypedDict, total=False):
     user_model_args: Mapping[str, Any]
     retry_user_errors: int
     max_concurrency: int
-    workers: int | None
+    workers: int | Literal["auto"] | None
     worker_memory: int | None
     ray: str | None
     max_steps: int | None
