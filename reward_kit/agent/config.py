@@ -205,8 +205,8 @@ class EvaluationConfig:
     workers: int | None = _limit(
         None, "--workers", kind=int, minimum=0, metavar="N", automatic=_processors,
         help="Play the rollouts in this many other processes (auto: one for each processor): code of the "
-        "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: play them "
-        "in this process.",
+        "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: play "
+        "them in this process.",
     )
     worker_memory: int | None = _limit(
         None, "--worker-memory", kind=int, minimum=64, metavar="MB",
