@@ -37,6 +37,8 @@ SILENT_AFTER = 600.0
 """Seconds without a sign of life after which a process hangs, unless there is a ``--timeout``."""
 HANG_GRACE = 30.0
 """Seconds beyond that time."""
+RESTART_AFTER = 0.5
+"""Seconds until another process is started in place of one that could not be."""
 STARTS = 3
 """Processes in succession that may die before they have begun a rollout."""
 DEATHS_ON_A_CLUSTER = 2
@@ -164,7 +166,8 @@ class Workers:
                 deaths += death.began
                 if worker in self._workers:
                     self._workers.remove(worker)
-                    self._replace(death)
+                    self._count(death)
+                    self._start_missing()
             finally:
                 self._changed.set()
         return await self._play_alone(request, account)
@@ -217,23 +220,27 @@ class Workers:
 
     async def _join(self) -> None:
         """Start a process, and play in it from then on."""
-        try:
-            self._workers.append(await self._started(self._new(alone=False)))
-        except WorkerDiedError as death:
-            self._replace(death)
-        except (RewardKitError, OSError) as error:
-            self._fault = error
+        while self._fault is None:
+            try:
+                self._workers.append(await self._started(self._new(alone=False)))
+                if self._cluster is not None:
+                    self._failed_starts = 0
+                break
+            except WorkerDiedError as death:
+                self._count(death)
+                await asyncio.sleep(RESTART_AFTER)
+            except (RewardKitError, OSError) as error:
+                self._fault = error
         self._changed.set()
 
-    def _replace(self, death: WorkerDiedError) -> None:
-        """Start another process, unless several have ended before they were ready."""
+    def _count(self, death: WorkerDiedError) -> None:
+        """End the evaluation if several processes have ended in succession before they were ready."""
         self._failed_starts = 0 if death.began else self._failed_starts + 1
         if self._failed_starts >= STARTS:
             self._fault = RewardKitError(
                 f"worker processes end before they play: the last one {death}",
                 remedy="Run without --workers to see why.",
             )
-        self._start_missing()
 
     def _new(self, *, alone: bool) -> Worker:
         if self._cluster is None:
