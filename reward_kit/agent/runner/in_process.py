@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +20,16 @@ from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import NO_USER, check_user_option
 from reward_kit.agent.players.participants import Participants, find_participants
-from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
-from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
 from reward_kit.agent.rollout.budgets import FirstAnswers, OwnBudget, RolloutLimits
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
 from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.runner.signals import completed
-from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.layout import RunsFolder
-from reward_kit.agent.tau_bench.replay import PREFIX, RecordedAgent, RecordedUser, recorded_run
 from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
@@ -53,6 +51,9 @@ if TYPE_CHECKING:
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
 """Options that depend on the environment, the bundle or a recording until ``describe``."""
+
+IMPORT_AFTER = 0.1
+"""Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 
 
 class InProcess:
@@ -96,10 +97,16 @@ class InProcess:
         bundle = self._bundle = self._rows.open()
         warnings = bundle.warnings[len(self._rows.warnings) :]
         tasks = chosen_tasks(bundle.tasks, config)
-        recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
+        recorded = None
+        if config.from_tau_bench is not None or (config.agent or "").startswith("tau-bench:"):
+            from reward_kit.agent.tau_bench.replay import recorded_run
+
+            recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
         if recorded is None:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
             check_user_option(config.user, participants.user_specs.values())
+            if participants.limiters.used:
+                _import_in_a_thread("aiohttp")
         else:
             tasks, participants = recorded.tasks, _recorded_participants(recorded)
             warnings += recorded.warnings
@@ -142,6 +149,9 @@ class InProcess:
         assert self._states is not None, "describe() comes first"
         if self._opening is None:
             self._opening = asyncio.create_task(self._participants.open())
+            asyncio.get_running_loop().call_later(
+                IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.result"
+            )
         await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
@@ -241,6 +251,9 @@ class InProcess:
 
         Raises ``DatabaseError`` if what is stored is damaged.
         """
+        from reward_kit.agent.records.loading import load_rollout
+        from reward_kit.agent.rescoring.judging import DAMAGED
+
         try:
             record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
             await self._judge(record, row.task, account)
@@ -259,6 +272,8 @@ class InProcess:
 
     async def _judge(self, record: RolloutRecord, task: Task, account: Account) -> None:
         """Set the reward of the record, or its error."""
+        from reward_kit.agent.rescoring.judging import judge_record
+
         calls: list[ModelCall] = []
         record.reward = record.result = record.error = None
         try:
@@ -305,9 +320,16 @@ class InProcess:
 def _classify(
     record: RolloutRecord, task: Task, changes: Changes, expected: Changes | None, gold: GoldReplay | None
 ) -> None:
+    from reward_kit.agent.scoring.failures.classify import classify
+
     calls = expected_calls(task, gold)
     fault = gold.fault if gold else None
     classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
+
+
+def _import_in_a_thread(module: str) -> None:
+    """Import a large module, which this thread will need, while it waits for the disk or the network."""
+    threading.Thread(target=import_module, args=(module,), daemon=True).start()
 
 
 def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
@@ -319,6 +341,8 @@ def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
 
 def _recorded_participants(run: RecordedRun) -> Participants:
     """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
+    from reward_kit.agent.tau_bench.replay import PREFIX, RecordedAgent, RecordedUser
+
     spec = f"{PREFIX}{run.path}"
     heard = {row_id for (row_id, _), (_, conversation) in run.trials.items() if conversation.lines}
     return Participants(
