@@ -120,8 +120,8 @@ class Evaluation:
     """One run of an evaluation.
 
     ``result`` holds the results so far, also after an error; ``tally`` the numbers while it runs;
-    ``rows`` all rows of the dataset. ``warn`` gets oddities of the bundle before
-    anything runs. ``server`` forks the workers, if there are any.
+    ``rows`` all rows of the dataset. ``warn`` gets oddities of the bundle before anything runs. ``server``
+    forks the workers, if there are any.
     """
 
     def __init__(
@@ -170,7 +170,12 @@ class Evaluation:
             try:
                 description = await executor.describe()
                 self.config = replace(self.config, **description.options)
-                self._check_description(description)
+                for warning in description.warnings:
+                    self._warn(warning)
+                if description.interactive and not isinstance(executor, InProcess):
+                    raise UsageError(
+                        "a person at the terminal cannot play in another process", remedy="Omit --workers."
+                    )
                 tasks = planned_tasks(rows, description)
                 with (
                     OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
@@ -189,15 +194,8 @@ class Evaluation:
         config = self.config
         assert config.eval_id is not None
         if not config.workers and config.ray is None:
-            return InProcess(
-                config,
-                rows,
-                root,
-                self.note,
-                eval_id=config.eval_id,
-                models=self._models,
-                players=self._players,
-            )
+            given = {"models": self._models, "players": self._players}
+            return InProcess(config, rows, root, self.note, eval_id=config.eval_id, **given)
         is_here = self._models or self._players or config.from_tau_bench
         if is_here or "human" in (config.agent, config.user):
             raise UsageError(
@@ -217,14 +215,6 @@ class Evaluation:
         return Workers(
             config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster, server=self._server
         )
-
-    def _check_description(self, description: Description) -> None:
-        for warning in description.warnings:
-            self._warn(warning)
-        if description.interactive and (self.config.workers or self.config.ray is not None):
-            raise UsageError(
-                "a person at the terminal cannot play in another process", remedy="Omit --workers."
-            )
 
     async def _run(
         self,

@@ -74,7 +74,7 @@ class RayActor:
 
     def __init__(self) -> None:
         self._folder = temporary_folder("ray")
-        self._received: list[bytes] = []
+        self._received = bytearray()
         self._filled = asyncio.Event()
 
     async def start(self, setup: dict[str, Any]) -> None:
@@ -127,13 +127,14 @@ class RayActor:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _taken(self) -> bytes:
-        taken, self._received = self._received, []
-        return b"".join(taken)
+        taken = bytes(self._received)
+        self._received.clear()
+        return taken
 
     async def _read(self) -> None:
         with suppress(OSError):
             while data := await self._reader.read(CHUNK):
-                self._received.append(data)
+                self._received += data
                 self._filled.set()
         self._filled.set()
 
@@ -225,7 +226,7 @@ class RayWorker(Worker):
 
 
 class RayCluster:
-    """A connection to a Ray cluster, which starts workers there; see ``workers.Cluster``."""
+    """A connection to a Ray cluster, which starts workers there."""
 
     def __init__(
         self, config: EvaluationConfig, rows: BundleRows, root: Path, note: Callable[[str], None]
@@ -270,6 +271,7 @@ class RayCluster:
         )
 
     async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
+        """Connect to the cluster; returns its number of processors."""
         self._config = config
         keys = {task.seed.key for task in tasks.values()}
         seeded = (self._root / ".bases").glob("*.seeded")
@@ -332,6 +334,7 @@ class RayCluster:
         return places
 
     def setup(self) -> dict[str, Any]:
+        """Keys of a worker's setup besides ``config``, ``root`` and ``eval_id``."""
         return {
             "places": self._places(),
             "environment": {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)},
@@ -340,10 +343,12 @@ class RayCluster:
         }
 
     def worker(self, *, alone: bool) -> Worker:
+        """A worker to be started there; beside all others if ``alone``."""
         # the other actors may hold all processors
         return RayWorker(self._note, self._ray, processors=0 if alone else 1)
 
     async def close(self) -> None:
+        """End the connection."""
         if self._connected:
             self._connected = False
             await asyncio.get_running_loop().run_in_executor(self._thread, self._ray.shutdown)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.config import EvaluationConfig
+from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.runner.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.runner.fork_server import ForkServer
 from reward_kit.agent.runner.protocol import Description, RolloutLostError, planned_tasks
@@ -23,13 +23,15 @@ from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.records.outcome import PlayedRollout
     from reward_kit.agent.runner.connection import Worker
     from reward_kit.agent.runner.protocol import Account, Blobs, PlayRequest
+    from reward_kit.agent.runner.ray_cluster import RayCluster
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the memory and the signs of life of all processes."""
@@ -49,34 +51,11 @@ PARENT_OPTIONS = frozenset(
 """Options that workers do not get."""
 
 
-class Cluster(Protocol):
-    """Machines to start workers on, in place of this one."""
-
-    async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
-        """Connect to it; returns the number of processors."""
-        ...
-
-    def worker(self, *, alone: bool) -> Worker:
-        """A worker to be started there; beside all others if ``alone``."""
-        ...
-
-    def setup(self) -> dict[str, Any]:
-        """Keys that a worker's setup has there, besides ``config``, ``root`` and ``eval_id``."""
-        ...
-
-    async def close(self) -> None:
-        """End the connection."""
-
-
 def worker_config(config: EvaluationConfig, processes: int, *, concurrency: int) -> dict[str, Any]:
     """The options of one of ``processes`` workers, as JSON: its share of the limits, and what all share."""
-    names = {item.name for item in fields(EvaluationConfig)} - PARENT_OPTIONS
-    values = {name: getattr(config, name) for name in sorted(names)}
-    values["max_concurrency"] = concurrency
-    for name in ("rpm", "tpm"):
-        if values[name] is not None:
-            values[name] = max(1, values[name] // processes)
-    return values
+    values = {name: getattr(config, name) for name in OPTIONS if name not in PARENT_OPTIONS}
+    shared = {name: max(1, values[name] // processes) for name in ("rpm", "tpm") if values[name] is not None}
+    return {**values, **shared, "max_concurrency": concurrency}
 
 
 def processes_of(config: EvaluationConfig, rows: BundleRows) -> int:
@@ -102,7 +81,7 @@ class Workers:
         note: Callable[[str], None],
         *,
         eval_id: str,
-        cluster: Cluster | None = None,
+        cluster: RayCluster | None = None,
         server: ForkServer | None = None,
     ) -> None:
         if config.worker_memory is not None and not Path("/proc/self/statm").exists():
