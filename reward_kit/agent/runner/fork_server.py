@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
 REAP_EVERY = 0.05
@@ -32,28 +32,33 @@ MOST_FILES = 4096
 _END = struct.Struct("!ii")
 """The report of a worker's end: its process id and its exit code."""
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner import fork_server; "
-    "fork_server.serve(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner import fork_server, worker; "
+    "fork_server.serve(int(sys.argv[1]), worker.main)"
 )
 
 
 class ForkServer:
     """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
 
-    With ``fork`` it is forked from this process, which must not have imported anything of a bundle; a process
-    with threads starts a new Python instead. ``environment`` is for a new one.
+    With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
+    anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, fork: bool = False) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        fork: Callable[[socket.socket], NoReturn] | None = None,
+    ) -> None:
         self._control, theirs = socket.socketpair()
         self._ends: dict[int, asyncio.Future[int]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         with theirs:
-            if fork and threading.active_count() == 1:
+            if fork is not None and threading.active_count() == 1:
                 sys.stdout.flush()
                 self._pid = os.fork()
                 if not self._pid:
-                    serve(theirs.fileno())
+                    serve(theirs.fileno(), fork)
             else:
                 theirs.set_inheritable(True)
                 program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
@@ -94,13 +99,11 @@ class ForkServer:
             os.waitpid(self._pid, 0)
 
 
-def serve(descriptor: int) -> NoReturn:
-    """Fork a worker for each socket that arrives at ``descriptor``; ends with it.
+def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoReturn:
+    """Fork a process that runs ``play`` for each socket that arrives at ``descriptor``; ends with it.
 
     Of this process's files the workers get stderr alone, which is also their standard output.
     """
-    from reward_kit.agent.runner.worker import main
-
     os.setsid()
     with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
         os.dup2(nothing.fileno(), 0)
@@ -118,7 +121,7 @@ def serve(descriptor: int) -> NoReturn:
                 if not os.fork():
                     control.close()
                     os.setsid()
-                    main(connection)
+                    play(connection)
         with suppress(ChildProcessError, OSError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 control.sendall(_END.pack(ended[0], os.waitstatus_to_exitcode(ended[1])))

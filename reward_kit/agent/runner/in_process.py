@@ -120,7 +120,10 @@ class InProcess:
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
-            own_budget=_own_budget(config),
+            own_budget=OwnBudget(
+                inf if config.max_rollout_tokens is None else config.max_rollout_tokens,
+                inf if config.max_rollout_cost is None else config.max_rollout_cost,
+            ),
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
@@ -330,13 +333,6 @@ def _classify(
 def _import_in_a_thread(module: str) -> None:
     """Import a large module, which this thread will need, while it waits for the disk or the network."""
     threading.Thread(target=import_module, args=(module,), daemon=True).start()
-
-
-def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
-    tokens, cost = config.max_rollout_tokens, config.max_rollout_cost
-    if tokens is None and cost is None:
-        return None
-    return OwnBudget(inf if tokens is None else tokens, inf if cost is None else cost)
 
 
 def _recorded_participants(run: RecordedRun) -> Participants:

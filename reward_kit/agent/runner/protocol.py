@@ -11,7 +11,7 @@ Requests and descriptions cross the border as JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.base.strict_json import as_json
@@ -51,13 +51,9 @@ class Description:
     reward_files: list[str]
     warnings: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Description:
-        """The description that ``to_json`` gave."""
+        """The description of which ``asdict`` made ``plain``."""
         toolsets = {name: Toolset(**toolset) for name, toolset in plain["toolsets"].items()}
         return cls(**{**plain, "toolsets": toolsets})
 

@@ -250,14 +250,12 @@ class RayCluster:
             raise UsageError("--ray cannot be combined with a replay, which asks no model")
         if config.cache:
             raise UsageError("--ray cannot be combined with --cache: the nodes have no folder in common")
-        models = ((config.model, config.provider), (config.sim_model, config.user_provider))
-        if any(
-            name and names_local_model(name, provider=provider, model_args={}) for name, provider in models
-        ):
-            raise UsageError(
-                "--ray cannot be combined with a model that lies on this machine",
-                remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
-            )
+        for name, provider in ((config.model, config.provider), (config.sim_model, config.user_provider)):
+            if name and names_local_model(name, provider=provider, model_args={}):
+                raise UsageError(
+                    "--ray cannot be combined with a model that lies on this machine",
+                    remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
+                )
         if not _ray().is_initialized():
             try:
                 _check_address(self._address)

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -148,7 +148,7 @@ class _Server:
         self._channel.send(blobs, id=number, used=self._channel.take_used(), **answer)
 
     async def _describe(self) -> dict[str, Any]:
-        description = (await self._executor.describe()).to_json()
+        description = asdict(await self._executor.describe())
         for path in (self._root / ".bases").glob("*.seeded"):
             if self._bases is not None and path.name not in self._bases:  # deltas go with the driver's bases
                 raise RewardKitError(
