@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from reward_kit.agent.base.text import cut
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 LONGEST_NAME = 200
@@ -41,7 +42,8 @@ class Option:
     ``kind`` is the type of its value (``dict``: repeated ``key=value``). A ``fixed`` option cannot change
     when an evaluation is resumed, since results under different values do not belong together. ``env`` names
     the environment variable that is the default. ``bare`` is the value of a flag that nothing follows.
-    ``without`` says what omitting the option means, where other tools have 0 for it.
+    ``without`` says what omitting the option means, where other tools have 0 for it. ``automatic`` gives the
+    value for ``auto``.
     """
 
     flags: tuple[str, ...]
@@ -56,6 +58,7 @@ class Option:
     fixed: bool = False
     bare: str | None = None
     without: str | None = None
+    automatic: Callable[[], int] | None = None
 
     @property
     def flag(self) -> str:
@@ -67,6 +70,11 @@ class Option:
         """The flags that help lists: up to the first long one; the others are aliases from tau-bench."""
         first = next(number for number, flag in enumerate(self.flags) if flag.startswith("--"))
         return self.flags[: first + 1]
+
+
+def _processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _option(default: Any, *flags: str, **more: Any) -> Any:
@@ -195,9 +203,10 @@ class EvaluationConfig:
         help="Rollouts that run at the same time, over all processes.",
     )
     workers: int | None = _limit(
-        None, "--workers", kind=int, minimum=0, metavar="N",
-        help="Play the rollouts in this many other processes: code of the bundle or the agent that crashes, "
-        "hangs or exits then costs only its own rollout. Default: play them in this process.",
+        None, "--workers", kind=int, minimum=0, metavar="N", automatic=_processors,
+        help="Play the rollouts in this many other processes (auto: one for each processor): code of the "
+        "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: play "
+        "them in this process.",
     )
     worker_memory: int | None = _limit(
         None, "--worker-memory", kind=int, minimum=64, metavar="MB",
@@ -329,6 +338,8 @@ class EvaluationConfig:
         self.model_args = key_values(self.model_args, "--model-arg")
         self.user_model_args = key_values(self.user_model_args, "--user-model-arg")
         for name, option in OPTIONS.items():
+            if option.automatic is not None and getattr(self, name) == "auto":
+                setattr(self, name, option.automatic())
             check_value(option, getattr(self, name))
         self._check_together()
 

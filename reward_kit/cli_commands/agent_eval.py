@@ -71,7 +71,13 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     from reward_kit.agent.runner.evaluation import Evaluation
     from reward_kit.agent.runner.signals import run_in_loop
 
-    evaluation = Evaluation(config, progress=_progress(config), warn=warn)
+    server = None
+    if config.workers and config.ray is None:
+        from reward_kit.agent.runner.fork_server import ForkServer
+        from reward_kit.agent.runner.worker import main
+
+        server = ForkServer(fork=main)  # now: there is no thread and no event loop yet
+    evaluation = Evaluation(config, progress=_progress(config), warn=warn, server=server)
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):
             result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
@@ -87,7 +93,7 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     if result.status in ("interrupted", "budget"):
         say(_resume_hint(evaluation), err=True)
     print_result(result, config)
-    write_asked(result, config, evaluation.task_numbers, output)
+    write_asked(result, config, evaluation.rows, output)
     return _exit_code(result, config)
 
 
@@ -133,7 +139,8 @@ def _resume_hint(evaluation: Evaluation) -> str:
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
         why = f"{result.reason}. " if config.quiet else ""
     planned = result.planned if result is not None else tally.planned if tally is not None else 0
-    return f"{why}{evaluation.finished} of {planned} rollouts are done and saved. Continue with:\n  {line}"
+    done = tally.done if tally is not None else 0
+    return f"{why}{done} of {planned} rollouts are done and saved. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

@@ -94,4 +94,10 @@ def _kind(option: Option) -> dict[str, Any]:
         return {"type": click.Choice(option.choices)}
     if option.bare is not None:
         return {"is_flag": False, "flag_value": option.bare, "metavar": option.metavar}
+    if option.automatic is not None:
+        return {"type": _number_or_auto, "metavar": option.metavar}
     return {"type": option.kind, "metavar": option.metavar}
+
+
+def _number_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)

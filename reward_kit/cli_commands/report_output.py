@@ -13,8 +13,9 @@ from reward_kit.agent.reports.numbers import tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.scoring.results import EvaluationResult
 
@@ -52,16 +53,17 @@ def _print_troubles(result: EvaluationResult) -> None:
 
 
 def write_asked(
-    result: EvaluationResult, config: EvaluationConfig, numbers: Mapping[str, int], output: BinaryIO | None
+    result: EvaluationResult, config: EvaluationConfig, rows: Sequence[TaskRow], output: BinaryIO | None
 ) -> None:
     """Write the file of ``--json`` or ``--format``; raises ``StorageError`` if it cannot be written."""
     from reward_kit.agent.reports.json_report import report_parts
-    from reward_kit.agent.tau_bench.results_file import results_parts
 
     target = config.json
     if config.format == "tau-bench":
+        from reward_kit.agent.tau_bench.results_file import results_parts, task_numbers
+
         target = target or str(result.results_path.with_suffix(".tau-bench.json"))
-        parts = results_parts(result, numbers)
+        parts = results_parts(result, task_numbers(rows))
     elif target is None:
         return
     else:

@@ -29,7 +29,7 @@ def test_what_the_command_parses_makes_the_configuration_it_says() -> None:
     said = shlex.split(
         "-d x.jsonl --user-model m --num-trials 4 --agent-strategy gold --user-strategy none --shuffle "
         "--task-ids '2,a, 6' --no-parallel-tool-calls --model-arg top_p=0.5 --model-arg stop=END "
-        "--resume --max-cost 1.5"
+        "--resume --max-cost 1.5 --workers auto"
     )
     context = agent_eval.make_context("agent-eval", said)
     given = given_options(context)
@@ -38,7 +38,8 @@ def test_what_the_command_parses_makes_the_configuration_it_says() -> None:
     assert (config.user, config.task_ids, config.parallel_tool_calls) == ("none", ("2", "a", "6"), False)
     assert config.model_args == {"top_p": 0.5, "stop": "END"}
     assert (config.resume, config.max_cost, config.shuffle, config.debug) == ("latest", 1.5, True, False)
-    assert len(given) == 11
+    assert config.workers == EvaluationConfig(workers="auto").workers >= 1
+    assert len(given) == 12
 
 
 def test_the_defaults_of_the_contract() -> None:

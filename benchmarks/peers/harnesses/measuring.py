@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 WARM_UP = 4
 
 
-def parse_arguments(*flags: str) -> argparse.Namespace:
-    """Options of every harness script and ``flags`` of this one; ``save`` becomes a bool."""
+def parse_arguments(*flags: str, numbers: tuple[str, ...] = ()) -> argparse.Namespace:
+    """Options of every harness script, ``flags`` and ``numbers`` of this one; ``save`` becomes a bool."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rollouts", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=100)
@@ -35,6 +35,8 @@ def parse_arguments(*flags: str) -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     for flag in flags:
         parser.add_argument(flag, action="store_true")
+    for number in numbers:
+        parser.add_argument(number, type=int)
     arguments = parser.parse_args()
     arguments.save = arguments.save == "yes"
     return arguments
@@ -73,6 +75,7 @@ def measure(arguments: argparse.Namespace, play: Callable[[int, Path], None]) ->
             "cpu_s": cpu_seconds() - cpu,
             "rss_before_kb": before,
             "rss_peak_kb": memory_kilobytes("VmHWM"),
+            "rss_largest_child_kb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
             "saved_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
             "rollouts": arguments.rollouts,
             "at_once": arguments.at_once,

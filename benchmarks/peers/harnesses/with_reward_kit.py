@@ -2,23 +2,28 @@
 
 Nothing is tuned: default durability, trajectories, final states and logs on disk. There is no run without
 them, so ``--save no`` keeps what can be left out with an option: the final states.
+
+``--workers N`` plays in other processes. The stub is an agent there: a model object cannot cross the border.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
-from conversation import COUNTER, EXPECTED, INPUT_TOKENS, OUTPUT_TOKENS, STOCK, SYSTEM, WISHES, next_turn
+from conversation import COUNTER, EXPECTED, MODEL_TURNS, STOCK, SYSTEM, WISHES
 from measuring import measure, parse_arguments
+from reward_kit_user import DELAY, answer
 
 from reward_kit.agent import EvaluationConfig
-from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.runner.evaluation import run_evaluation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from reward_kit.agent.base.types import Completion
 
 TOOLS = '''
 from conversation import COUNTER
@@ -66,14 +71,7 @@ class StubModel:
         self._delay = delay
 
     async def complete(self, messages: list[dict[str, Any]], **_: Any) -> Completion:
-        turn = sum(message["role"] == "assistant" for message in messages)
-        text, call = await next_turn(turn, self._delay)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
-        if call:
-            function = {"name": call[0], "arguments": call[1]}
-            message["tool_calls"] = [{"id": f"call_{turn}", "type": "function", "function": function}]
-        usage = Usage(calls=1, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, cost=0.001)
-        return Completion(message, usage, "tool_calls" if call else "stop", self.name)
+        return await answer(messages, self._delay)
 
 
 def write_bundle(folder: Path, rollouts: int) -> Path:
@@ -95,19 +93,26 @@ def write_bundle(folder: Path, rollouts: int) -> Path:
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments(numbers=("--workers",))
+    os.environ[DELAY] = str(arguments.delay)
 
     def play(rollouts: int, folder: Path) -> None:
         config = EvaluationConfig(
             dataset=str(write_bundle(folder / "shop_task", rollouts)),
-            agent="tool-calling",
+            agent="reward_kit_user:StubAgent" if arguments.workers else "tool-calling",
             user="reward_kit_user:second_wish",
             max_concurrency=arguments.at_once,
+            workers=arguments.workers,
             output_dir=str(folder / "runs"),
             keep_db=None if arguments.save else "none",
         )
-        result = asyncio.run(run_evaluation(config, models={"agent": StubModel(arguments.delay)}))
-        COUNTER.check(sum(outcome.reward == 1.0 for outcome in result.outcomes), rollouts)
+        models = {} if arguments.workers else {"agent": StubModel(arguments.delay)}
+        result = asyncio.run(run_evaluation(config, models=models))
+        passed = sum(outcome.reward == 1.0 for outcome in result.outcomes)
+        if not arguments.workers:  # else the counter is in other processes
+            COUNTER.check(passed, rollouts)
+        elif (passed, result.usage["agent"].calls) != (rollouts, rollouts * MODEL_TURNS):
+            raise RuntimeError(f"{passed} of {rollouts} rollouts passed")
 
     measure(arguments, play)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -168,7 +167,8 @@ class PlayedRollout:
     ``trajectory`` is the JSON text of its ``RolloutRecord``; ``base`` the key of its seed. ``state`` is the
     delta of its final state if that is kept but in no file, ``gold_state`` that of its own gold state, if
     it has one. ``row_gold`` comes with the first rollout of a row that a process plays. ``judged`` is the
-    time (Unix seconds) at which a stored rollout was judged again.
+    time (Unix seconds) at which a stored rollout was judged again. ``user_failed`` says that a fault of the
+    simulated user decided it.
     """
 
     outcome: RolloutOutcome
@@ -178,29 +178,7 @@ class PlayedRollout:
     gold_state: bytes | None = None
     row_gold: RowGold | None = None
     judged: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; bytes as base64."""
-        from pydantic_core import to_jsonable_python
-
-        plain: dict[str, Any] = to_jsonable_python(self, bytes_mode="base64")
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> PlayedRollout:
-        """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
-        outcome, gold = plain["outcome"], plain["row_gold"]
-        read = {
-            "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
-            "state": _bytes(plain["state"]),
-            "gold_state": _bytes(plain["gold_state"]),
-            "row_gold": gold and RowGold(**{**gold, "state": _bytes(gold["state"])}),
-        }
-        return cls(**{**plain, **read})
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else urlsafe_b64decode(text)
+    user_failed: bool = False
 
 
 def usage_from_json(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Usage]:

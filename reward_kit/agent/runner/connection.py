@@ -1,4 +1,4 @@
-"""Calls to a worker process: JSON lines over a socket pair, many calls at a time.
+"""Calls to a worker process: messages over a socket pair, many calls at a time.
 
 ``worker`` is the other end and describes the messages. Subclasses of ``Worker`` know how to reach a process:
 ``WorkerProcess`` on this machine, an actor on a Ray cluster.
@@ -10,8 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,32 +17,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.runner.protocol import decoded
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reward_kit.agent.runner.protocol import Account
+    from reward_kit.agent.records.outcome import PlayedRollout
+    from reward_kit.agent.runner.fork_server import ForkServer
+    from reward_kit.agent.runner.protocol import Account, Blobs
 
 LONGEST_LINE = 2**30
-"""Bytes of the longest message: a trajectory with its final state."""
+"""Bytes of the longest line: the description of many rows."""
 CLOSE_GRACE = 15.0
 """Seconds that a process has to end in order."""
 DRAIN = 1.0
 """Seconds to read the last words of a process whose socket a child of its own keeps open."""
-
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner.worker import main; "
-    "main(int(sys.argv[1]))"
-)
-
-Lines = tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter]
+_RESULTS = frozenset({"result", "error", "crash", "cancelled"})
 
 
 class WorkerDiedError(Exception):
     """A process has ended, with the call that it was busy with.
 
-    ``began`` says that the rollout had begun, ``at`` what it was doing, if it was watched.
+    ``began`` says that it had loaded everything, ``at`` what the rollout was doing, if it was watched.
     """
 
     def __init__(self, reason: str, *, began: bool = False, at: str | None = None) -> None:
@@ -53,25 +48,10 @@ class WorkerDiedError(Exception):
         self.at = at
 
 
-async def start_worker(environment: Mapping[str, str] | None = None) -> Lines:
-    """Start a worker process; returns it with the streams to and from it."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=2,  # stdout is the report's
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # Ctrl-C is for this process alone
-            env=environment,
-        )
-    return process, *await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
-
-
-def kill_group(process: asyncio.subprocess.Process) -> None:
+def kill_group(pid: int) -> None:
     """End a worker process at once, with its children."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
 
 def end_of(code: int) -> str:
@@ -81,31 +61,37 @@ def end_of(code: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call that waits for its answer."""
+    """A call that waits for its answer: the result, and the bytes that came with it."""
 
     account: Account | None
-    answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    began: bool = False
+    answer: asyncio.Future[tuple[Any, Blobs]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     is_cancelled: bool = False
     at: str | None = None
 
 
 class Worker:
-    """A process that answers calls; ``note`` receives its messages for people."""
+    """A process that answers calls; ``note`` receives its messages for people.
+
+    ``heard`` is the time of its last sign of life; once it is ``ready`` it has loaded everything, so that it
+    plays what it is called for. ``died`` says how it ended.
+    """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.heard = time.monotonic()
+        self.ready = False
         self.died: str | None = None
         self._note = note
         self._calls: dict[int, _Call] = {}
         self._number = 0
 
     async def start(self, setup: Mapping[str, Any]) -> None:
-        """Start the process; it loads the bundle on its first call."""
+        """Start the process; it loads the bundle on its first call. Raises ``WorkerDiedError``."""
         raise NotImplementedError
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; nothing happens if the process is gone."""
+    def write(self, data: bytes) -> None:
+        """Send bytes to the process; nothing happens if it is gone."""
         raise NotImplementedError
 
     def kill(self, reason: str) -> None:
@@ -122,16 +108,20 @@ class Worker:
         return len(self._calls)
 
     @property
-    def plays(self) -> bool:
-        """True if a rollout has begun; loading the bundle may take any time."""
-        return any(call.began for call in self._calls.values())
-
-    @property
     def memory(self) -> int:
         """Bytes of memory that the process holds, as far as that is known."""
         return 0
 
-    async def call(self, do: str, account: Account | None = None, **more: Any) -> Any:
+    async def describe(self) -> Any:
+        """The description of the code, as JSON."""
+        return (await self._call({"do": "describe"}))[0]
+
+    async def play(self, request: Mapping[str, Any], account: Account) -> tuple[PlayedRollout, Blobs]:
+        """The played rollout, and the files that came with it, by name."""
+        result, blobs = await self._call({"do": "play", "request": request}, account)
+        return decoded(result, blobs), blobs
+
+    async def _call(self, message: Mapping[str, Any], account: Account | None = None) -> tuple[Any, Blobs]:
         """The result of a call; raises ``RewardKitError`` and ``WorkerDiedError``.
 
         If this is cancelled, so is the call, unless its result is on its way: then that is returned.
@@ -142,7 +132,7 @@ class Worker:
         number, call = self._number, _Call(account)
         self._calls[number] = call
         try:
-            self.send({"id": number, "do": do, **more})
+            self.send({"id": number, **message})
             try:
                 return await asyncio.shield(call.answer)
             except asyncio.CancelledError:
@@ -155,29 +145,41 @@ class Worker:
         finally:
             del self._calls[number]
 
-    def receive(self, message: Mapping[str, Any]) -> None:
-        """Take in a message of the process."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message."""
+        self.write(json.dumps(message).encode() + b"\n")
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        """Take in the messages of the process, until its socket is closed."""
+        try:
+            while line := await stream.readline():
+                message = json.loads(line)
+                sizes = message.get("bytes", {})
+                self._receive(message, {name: await stream.readexactly(sizes[name]) for name in sizes})
+        except (ValueError, LookupError, TypeError, AttributeError):  # no message of ours
+            self.kill("was ended, since other code wrote into its socket")
+        except (OSError, EOFError):
+            pass
+
+    def _receive(self, message: Mapping[str, Any], blobs: Blobs) -> None:
         self.heard = time.monotonic()
+        for number, role, model, counts in message.get("used", ()):
+            call = self._calls.get(number)
+            if call is not None and call.account is not None:
+                call.account.used(role, Usage(*counts), model)
         if "note" in message:
             self._note(message["note"])
-            return
+        self.ready = self.ready or "ready" in message
         call = self._calls.get(message.get("id", 0))
         if call is None:
             return
-        if "used" in message:
-            role, usage, model = message["used"]
-            if call.account is not None:
-                call.account.used(role, Usage(**usage), model)
-        elif "began" in message:
-            call.began = True
-        elif "at" in message:
-            call.at = message["at"]
-        elif not call.answer.done():
-            self._answered(call, message)
+        call.at = message.get("at", call.at)
+        if not call.answer.done() and not _RESULTS.isdisjoint(message):
+            self._answered(call, message, blobs)
 
-    def _answered(self, call: _Call, message: Mapping[str, Any]) -> None:
+    def _answered(self, call: _Call, message: Mapping[str, Any], blobs: Blobs) -> None:
         if "result" in message:
-            call.answer.set_result(message["result"])
+            call.answer.set_result((message["result"], blobs))
         elif "error" in message:
             call.answer.set_exception(RewardKitError.from_json(message["error"]))
         elif "crash" in message:
@@ -195,7 +197,7 @@ class Worker:
 
     def _fail(self, call: _Call, reason: str) -> None:
         if not call.answer.done():
-            call.answer.set_exception(WorkerDiedError(reason, began=call.began, at=call.at))
+            call.answer.set_exception(WorkerDiedError(reason, began=self.ready, at=call.at))
             call.answer.exception()  # retrieved, also where the caller is gone
 
 
@@ -204,28 +206,36 @@ class WorkerProcess(Worker):
 
     _reason: str | None = None
 
+    def __init__(self, note: Callable[[str], None], server: ForkServer) -> None:
+        super().__init__(note)
+        self._server = server
+
     async def start(self, setup: Mapping[str, Any]) -> None:
-        self._process, self._reader, self._writer = await start_worker()
-        self._exit = asyncio.create_task(self._process.wait())
-        self._reading = asyncio.create_task(self._read())
-        self._watching = asyncio.create_task(self._wait())
+        self._reader, self._writer = await asyncio.open_connection(
+            sock=self._server.fork(), limit=LONGEST_LINE
+        )
+        if not (hello := await self._reader.readline()):
+            self._writer.close()
+            raise WorkerDiedError("could not be started")
+        self._pid: int = json.loads(hello)["pid"]
+        self._watching = asyncio.create_task(self._watch())
         self.send(setup)
 
     @property
     def memory(self) -> int:
         try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+            pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
         except (OSError, IndexError):  # it has ended
             return 0
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def write(self, data: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.write(data)
 
     def kill(self, reason: str) -> None:
         self._reason = self._reason or reason
-        kill_group(self._process)
+        kill_group(self._pid)
 
     async def close(self) -> None:
         if not self._writer.is_closing():
@@ -234,25 +244,17 @@ class WorkerProcess(Worker):
         if not self._watching.done():
             self.kill("did not end")
             await self._watching
-        kill_group(self._process)  # children that it has left behind
+        kill_group(self._pid)  # children that it has left behind
 
-    async def _read(self) -> None:
-        try:
-            while line := await self._reader.readline():
-                self.receive(json.loads(line))
-        except (ValueError, KeyError):  # no line of ours
-            self.kill("was ended, since other code wrote into its socket")
-        except OSError:
-            pass
-        else:
-            await asyncio.wait({self._exit}, timeout=DRAIN)
-            if not self._exit.done():
-                self.kill("was ended, since other code closed its socket")
-
-    async def _wait(self) -> None:
-        """Wait for the end of the process, whose socket may stay open in a child of its own."""
-        code = await self._exit
-        await asyncio.wait({self._reading}, timeout=DRAIN)
-        self._reading.cancel()
+    async def _watch(self) -> None:
+        """Read until the process ends, whose socket may stay open in a child of its own."""
+        reading = asyncio.create_task(self.read(self._reader))
+        ending = asyncio.create_task(self._server.end_of(self._pid))
+        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reading, ending}, timeout=DRAIN)
+        if not ending.done():
+            self.kill("was ended, since other code closed its socket")
+        code = await ending
+        reading.cancel()
         self._writer.close()
         self._lost(self._reason or end_of(code))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sqlite3
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -17,12 +16,8 @@ from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
-from reward_kit.agent.comparison.replay import compare_replay
-from reward_kit.agent.explain.explainer import Explainer, make_explainer
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.players.names import name_of
-from reward_kit.agent.records.evaluation_file import reading
-from reward_kit.agent.records.recording import Recordings
 from reward_kit.agent.runner.in_process import InProcess
 from reward_kit.agent.runner.job_runner import JobRunner
 from reward_kit.agent.runner.open_evaluation import OpenEvaluation
@@ -32,18 +27,20 @@ from reward_kit.agent.runner.protocol import planned_tasks
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.storage.store import Saver
-from reward_kit.agent.tau_bench.results_file import task_numbers
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from typing_extensions import Unpack
 
     from reward_kit.agent.agents import Agent
+    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.explain.explainer import Explainer
+    from reward_kit.agent.runner.fork_server import ForkServer
     from reward_kit.agent.runner.protocol import Description, Executor
     from reward_kit.agent.scoring.results import EvaluationResult, Status
     from reward_kit.agent.users import User
@@ -123,8 +120,8 @@ class Evaluation:
     """One run of an evaluation.
 
     ``result`` holds the results so far, also after an error; ``tally`` the numbers while it runs;
-    ``task_numbers`` the numbers that tau-bench gives the rows. ``warn`` gets oddities of the bundle before
-    anything runs.
+    ``rows`` all rows of the dataset. ``warn`` gets oddities of the bundle before anything runs. ``server``
+    forks the workers, if there are any.
     """
 
     def __init__(
@@ -136,6 +133,7 @@ class Evaluation:
         progress: Progress | None = None,
         models: Mapping[Role, Model | Callable[..., Any]] | None = None,
         warn: Callable[[str], None] = logger.warning,
+        server: ForkServer | None = None,
     ) -> None:
         given: dict[Role, Any] = {"agent": agent, "user": user}
         names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
@@ -143,26 +141,13 @@ class Evaluation:
         self.config = replace(config, **names)
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None
-        self.task_numbers: dict[str, int] = {}
+        self.rows: Sequence[TaskRow] = ()
         self._players = {role: one for role, one in given.items() if not isinstance(one, str | None)}
         self._models = models or {}
         self._progress = progress or NoProgress()
         self._warn = warn
-        self._store_path: Path | None = None
+        self._server = server
         self._unpriced: set[str] = set()
-
-    @property
-    def finished(self) -> int:
-        """The number of stored rollouts, counted in the store; also valid in a signal handler."""
-        path = self._store_path
-        if path is None:
-            return 0
-        with suppress(StorageError, sqlite3.Error), reading(path) as connection:
-            counted = connection.execute(
-                "SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts WHERE final)"
-            ).fetchone()
-            return int(counted[0])
-        return 0 if self.tally is None else self.tally.done
 
     async def run(self, *, last_words: Callable[[], str] | None = None) -> EvaluationResult:
         """Run to the end and write the results.
@@ -175,13 +160,22 @@ class Evaluation:
         with read_rows(self.config) as rows:
             for warning in rows.warnings:
                 self._warn(warning)
-            self.task_numbers = task_numbers(rows.rows)
-            explainer = make_explainer(self.config)
+            self.rows = rows.rows
+            explainer = None
+            if self.config.explain is not None:
+                from reward_kit.agent.explain.explainer import make_explainer
+
+                explainer = make_explainer(self.config)
             executor = self._executor(rows, root)
             try:
                 description = await executor.describe()
                 self.config = replace(self.config, **description.options)
-                self._check_description(description)
+                for warning in description.warnings:
+                    self._warn(warning)
+                if description.interactive and not isinstance(executor, InProcess):
+                    raise UsageError(
+                        "a person at the terminal cannot play in another process", remedy="Omit --workers."
+                    )
                 tasks = planned_tasks(rows, description)
                 with (
                     OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
@@ -200,15 +194,8 @@ class Evaluation:
         config = self.config
         assert config.eval_id is not None
         if not config.workers and config.ray is None:
-            return InProcess(
-                config,
-                rows,
-                root,
-                self.note,
-                eval_id=config.eval_id,
-                models=self._models,
-                players=self._players,
-            )
+            given = {"models": self._models, "players": self._players}
+            return InProcess(config, rows, root, self.note, eval_id=config.eval_id, **given)
         is_here = self._models or self._players or config.from_tau_bench
         if is_here or "human" in (config.agent, config.user):
             raise UsageError(
@@ -225,19 +212,9 @@ class Evaluation:
             from reward_kit.agent.runner.ray_cluster import RayCluster
 
             cluster = RayCluster(config, rows, root, self.note)
-        return Workers(config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster)
-
-    def _check_description(self, description: Description) -> None:
-        for warning in description.warnings:
-            self._warn(warning)
-        if description.interactive and (self.config.workers or self.config.ray is not None):
-            raise UsageError(
-                "a person at the terminal cannot play in another process", remedy="Omit --workers."
-            )
-        if self.config.max_cost is not None:
-            for model in description.unpriced:
-                self._unpriced.add(model)
-                self._warn(_unpriced(model, "may not see"))
+        return Workers(
+            config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster, server=self._server
+        )
 
     async def _run(
         self,
@@ -250,7 +227,6 @@ class Evaluation:
         tally = self.tally = opened.tally()
         tally.interactive = description.interactive
         saver = Saver(opened.store)
-        self._store_path = opened.store.path
         jobs = JobRunner(
             self.config, description, executor, saver, tally, self._progress, self._warn_of_unpriced
         )
@@ -302,6 +278,9 @@ class Evaluation:
         agent = self.config.agent or ""
         compared = None
         if agent.startswith("replay:"):
+            from reward_kit.agent.comparison.replay import compare_replay
+            from reward_kit.agent.records.recording import Recordings
+
             recordings = Recordings.load(Path(agent.removeprefix("replay:")))
             compared = compare_replay(outcomes, opened.folder.root, recordings)
         return replace(
@@ -322,7 +301,11 @@ class Evaluation:
         """Warn once of a model that ``--max-cost`` does not see."""
         if self.config.max_cost is not None and model not in self._unpriced:
             self._unpriced.add(model)
-            self.note(_unpriced(model, "does not see"))
+            self.note(
+                f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
+                "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
+                "output_cost_per_token=USD"
+            )
 
 
 @contextmanager
@@ -354,13 +337,6 @@ class _RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record), self._secrets)
-
-
-def _unpriced(model: str, sees: str) -> str:
-    return (
-        f"--max-cost {sees} the calls of {model}: no price is known under this name. Use --max-tokens, or "
-        "set it: --model-arg (--user-model-arg) input_cost_per_token=USD and output_cost_per_token=USD"
-    )
 
 
 def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +15,23 @@ from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
-from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, models_of_rollout
 from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import NO_USER, check_user_option
 from reward_kit.agent.players.participants import Participants, find_participants
-from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
-from reward_kit.agent.rescoring.judging import DAMAGED, judge_record
 from reward_kit.agent.rollout.budgets import OwnBudget, RolloutLimits
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
 from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.runner.signals import completed
-from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.layout import FULL_UP_TO, RunsFolder
-from reward_kit.agent.tau_bench.replay import PREFIX, recorded_run
 from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
@@ -54,6 +52,9 @@ if TYPE_CHECKING:
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
 """Options that depend on the environment, the bundle or a recording until ``describe``."""
+
+IMPORT_AFTER = 0.1
+"""Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 
 
 class InProcess:
@@ -97,10 +98,16 @@ class InProcess:
         bundle = self._bundle = self._rows.open()
         warnings = bundle.warnings[len(self._rows.warnings) :]
         tasks = chosen_tasks(bundle.tasks, config)
-        recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
+        recorded = None
+        if config.from_tau_bench is not None or (config.agent or "").startswith("tau-bench:"):
+            from reward_kit.agent.tau_bench.replay import recorded_run
+
+            recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
         if recorded is None:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
             check_user_option(config.user, participants.user_specs.values())
+            if participants.limiters.used:
+                _import_in_a_thread("aiohttp")
         else:
             tasks, participants = recorded.tasks, _recorded_participants(recorded)
             warnings += recorded.warnings
@@ -111,11 +118,13 @@ class InProcess:
             self._folder.ensure_base(seed)
         participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
-        unpriced = [model.name for model in participants.models.values() if _has_no_price(model)]
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
-            own_budget=_own_budget(config),
+            own_budget=OwnBudget(
+                inf if config.max_rollout_tokens is None else config.max_rollout_tokens,
+                inf if config.max_rollout_cost is None else config.max_rollout_cost,
+            ),
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
@@ -136,7 +145,6 @@ class InProcess:
             code=code_of(self._rows.folder, config),
             reward_files=sorted(reward_files(tasks)),
             warnings=warnings,
-            unpriced=unpriced,
         )
 
     async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
@@ -144,6 +152,9 @@ class InProcess:
         assert self._states is not None, "describe() comes first"
         if self._opening is None:
             self._opening = asyncio.create_task(self._participants.open())
+            asyncio.get_running_loop().call_later(
+                IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.result"
+            )
         await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
@@ -224,12 +235,18 @@ class InProcess:
             self._telemetry.record(record)
         outcome = outcome_of(
             record,
-            final=not _may_be_repeated(record, request),
+            final=True,
             database=file,
             tool_faults=tool_faults_of(rollout.tool_faults),
         )
         return PlayedRollout(
-            outcome, record.encoded(), task.seed.key, state, gold_state, row_gold=row.take_unsaved()
+            outcome,
+            record.encoded(),
+            task.seed.key,
+            state,
+            gold_state,
+            row_gold=row.take_unsaved(),
+            user_failed=any(fault["decisive"] for fault in record.user_faults or ()),
         )
 
     async def _judged_again(self, rollout: str, row: RowState, account: Account) -> PlayedRollout:
@@ -237,6 +254,9 @@ class InProcess:
 
         Raises ``DatabaseError`` if what is stored is damaged.
         """
+        from reward_kit.agent.records.loading import load_rollout
+        from reward_kit.agent.rescoring.judging import DAMAGED
+
         try:
             record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
             await self._judge(record, row.task, account)
@@ -255,6 +275,8 @@ class InProcess:
 
     async def _judge(self, record: RolloutRecord, task: Task, account: Account) -> None:
         """Set the reward of the record, or its error."""
+        from reward_kit.agent.rescoring.judging import judge_record
+
         calls: list[ModelCall] = []
         record.reward = record.result = record.error = None
         try:
@@ -301,35 +323,22 @@ class InProcess:
 def _classify(
     record: RolloutRecord, task: Task, changes: Changes, expected: Changes | None, gold: GoldReplay | None
 ) -> None:
+    from reward_kit.agent.scoring.failures.classify import classify
+
     calls = expected_calls(task, gold)
     fault = gold.fault if gold else None
     classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
 
 
-def _may_be_repeated(record: RolloutRecord, request: PlayRequest) -> bool:
-    """True for an attempt that its surroundings or its user failed, if there are more attempts."""
-    if record.stop_reason in UNJUDGED_STOPS:
-        return request.may_repeat
-    return request.may_repeat_user and any(fault["decisive"] for fault in record.user_faults or ())
-
-
-def _own_budget(config: EvaluationConfig) -> OwnBudget | None:
-    tokens, cost = config.max_rollout_tokens, config.max_rollout_cost
-    if tokens is None and cost is None:
-        return None
-    return OwnBudget(inf if tokens is None else tokens, inf if cost is None else cost)
-
-
-def _has_no_price(model: Model) -> bool:
-    """True if this is known without a call; LiteLLM's prices depend on more than a model's name."""
-    from reward_kit.agent.models.litellm_library import has_openai_price
-    from reward_kit.agent.models.openai_http import OpenAIModel
-
-    return isinstance(model, OpenAIModel) and not has_openai_price(model.identity()["model"])
+def _import_in_a_thread(module: str) -> None:
+    """Import a large module, which this thread will need, while it waits for the disk or the network."""
+    threading.Thread(target=import_module, args=(module,), daemon=True).start()
 
 
 def _recorded_participants(run: RecordedRun) -> Participants:
     """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
+    from reward_kit.agent.tau_bench.replay import PREFIX
+
     spec = f"{PREFIX}{run.path}"
     rows = [task.row.id for task in run.tasks]
     return Participants(

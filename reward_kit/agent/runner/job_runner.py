@@ -7,12 +7,13 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import without_password
-from reward_kit.agent.base.text import count
+from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.records.outcome import PlayedRollout, broken_off
 from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -66,35 +67,29 @@ class JobRunner:
         repeats, user_repeats = self.config.retries, self.config.retry_user_errors
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
-        attempt = 0
-        while True:
-            request = PlayRequest(
-                *job.place, attempt=attempt, may_repeat=repeats > 0, may_repeat_user=user_repeats > 0
-            )
-            outcome = await self._attempt(job, request)
-            if outcome.final:
+        for attempt in count():
+            with self._account() as account:
+                try:
+                    played = await self.executor.play(PlayRequest(*job.place, attempt), account)
+                except RolloutLostError as lost:
+                    account.broken_off()
+                    played = self._lost(job, attempt, str(lost))
+                unjudged = played.outcome.stop_reason in UNJUDGED_STOPS
+                if unjudged:
+                    again = repeats > 0
+                else:
+                    again = user_repeats > 0 and played.user_failed and self.tally.may_start
+                played.outcome.final = not again
+                await self._save(played, account)
+            if not again:
                 return
-            attempt += 1
-            if outcome.stop_reason in UNJUDGED_STOPS:
+            if unjudged:
                 repeats -= 1
                 await asyncio.sleep(backoff(self.config.retries - repeats))
             else:
                 user_repeats -= 1
 
-    async def _attempt(self, job: Job, request: PlayRequest) -> RolloutOutcome:
-        """Play and save one attempt."""
-        with self._account() as account:
-            try:
-                played = await self.executor.play(request, account)
-            except RolloutLostError as lost:
-                account.broken_off()
-                played = self._lost(job, request, str(lost))
-            outcome = played.outcome
-            if not outcome.final and outcome.stop_reason not in UNJUDGED_STOPS and not self.tally.may_start:
-                played = replace(played, outcome=replace(outcome, final=True))
-            return await self._save(played, account)
-
-    async def _save(self, played: PlayedRollout, account: _Account) -> RolloutOutcome:
+    async def _save(self, played: PlayedRollout, account: _Account) -> None:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
         await completed(self.saver.save(played))
         account.usage.clear()
@@ -102,13 +97,12 @@ class JobRunner:
         self.progress.ended(played.outcome, self.tally)
         if is_cancelled():
             raise asyncio.CancelledError
-        return played.outcome
 
     async def judge_again(self, unjudged: Sequence[tuple[Job, RolloutOutcome]]) -> None:
         """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
         if not unjudged or not self.tally.may_start:
             return
-        note(self.progress, f"{count(len(unjudged), 'rollout')} whose reward had failed: judged again")
+        note(self.progress, f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
         await run_jobs(
             unjudged,
             self._judge_again,
@@ -137,15 +131,15 @@ class JobRunner:
         finally:
             account.broken_off()
 
-    def _lost(self, job: Job, request: PlayRequest, why: str) -> PlayedRollout:
+    def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
         """The record of a rollout that ended its process: nothing of it is left."""
         row = job.task.row
         record = RolloutRecord(
             id=uuid.uuid4().hex,
             row_id=row.id,
             index=job.index,
-            attempt=request.attempt,
-            seed=rollout_seed(self.config.seed, row.id, job.index, request.attempt),
+            attempt=attempt,
+            seed=rollout_seed(self.config.seed, row.id, job.index, attempt),
             eval_id=self.tally.eval_id,
             agent=without_password(self.config.agent or ""),
             user=self.description.users[row.id],
@@ -180,7 +174,9 @@ class _Account:
         self.usage: dict[Role, Usage] = {}
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
-        self.usage.setdefault(role, Usage()).add(usage)
+        if role not in self.usage:
+            self.usage[role] = Usage()
+        self.usage[role].add(usage)
         self._runner.tally.spending.count(usage)
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.unpriced(model)

@@ -18,7 +18,6 @@ from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from reward_kit.agent.bundles.task import PlannedTask
     from reward_kit.agent.config import EvaluationConfig
@@ -44,7 +43,6 @@ class OpenEvaluation:
         assert config.eval_id is not None
         self.folder = folder
         self._config = config
-        self._unchanged: StoredEvaluation | None = None
         path = folder.evaluation(config.eval_id)
         with ExitStack() as opened:
             self.store = opened.enter_context(Store(path))
@@ -70,27 +68,22 @@ class OpenEvaluation:
             self.warning = more_than_asked(asked, finished)
             self.seconds_before = before.seconds if before is not None else 0.0
             self.store.begin_run(run)
-            # ten thousand rollouts are not read twice if none is left to be played
-            is_same = before is not None and (
-                {row.row_id: row.planned for row in before.rows},
-                bool(before.configuration.get("errors_as_failures")),
-            ) == (planned, config.errors_as_failures)
-            self._unchanged = before if is_same and not left else None
             self._close = opened.pop_all()
 
     def read(self) -> StoredEvaluation:
         """The evaluation as it is stored now."""
-        return self._unchanged or read_evaluation(self.store.path, running=True)
+        return read_evaluation(self.store.path, running=True)
 
     def tally(self) -> Tally:
         """The running numbers, with what is done already counted in."""
-        assert self._config.eval_id is not None
+        config = self._config
+        assert config.eval_id is not None
         tally = Tally(
-            eval_id=self._config.eval_id,
-            planned=self.planned,
-            max_cost=self._config.max_cost,
-            max_tokens=self._config.max_tokens,
-            errors_as_failures=self._config.errors_as_failures,
+            config.eval_id,
+            self.planned,
+            max_cost=config.max_cost,
+            max_tokens=config.max_tokens,
+            errors_as_failures=config.errors_as_failures,
         )
         before, self._before = self._before, None
         if before is not None:
@@ -105,9 +98,7 @@ class OpenEvaluation:
     def __enter__(self) -> OpenEvaluation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.config import DEFAULTS, EvaluationConfig
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LONGEST_SHOWN = 80
 """Characters of a wrong value that an error shows."""
-_EITHER = "Give the path of a dataset, with options beside it, or an EvaluationConfig."
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -45,7 +44,7 @@ class EvaluationOptions(TypedDict, total=False):
     user_model_args: Mapping[str, Any]
     retry_user_errors: int
     max_concurrency: int
-    workers: int | None
+    workers: int | Literal["auto"] | None
     worker_memory: int | None
     ray: str | None
     max_steps: int | None
@@ -96,13 +95,24 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
     Raises ``UsageError`` for anything else, and for options that only the command line acts on.
     """
     if isinstance(what, EvaluationConfig):
-        config = _given(what, options)
+        if options:
+            name = next(iter(options))
+            raise UsageError(
+                f"{name}= cannot be given beside an EvaluationConfig",
+                remedy=f"Set it there: EvaluationConfig({name}=...).",
+            )
+        stated = {name: getattr(what, name) for name in DEFAULTS}
+        config = what
+        if what.resume and not what.eval_id:
+            config = make_config({name: value for name, value in stated.items() if value != DEFAULTS[name]})
     elif what is None:
         config = make_config(options)
     elif isinstance(what, str | os.PathLike):
         config = make_config({**options, "dataset": os.fspath(what)})
     else:
-        remedy = "Give its entries as options: evaluate(**options)." if isinstance(what, dict) else _EITHER
+        remedy = "Give the path of a dataset, with options beside it, or an EvaluationConfig."
+        if isinstance(what, dict):
+            remedy = "Give its entries as options: evaluate(**options)."
         raise UsageError(f"expected a dataset, got {cut(repr(what), LONGEST_SHOWN)}", remedy=remedy)
     for name, instead in _FOR_THE_COMMAND.items():
         if getattr(config, name) != DEFAULTS[name]:
@@ -116,16 +126,3 @@ _FOR_THE_COMMAND = {
     "fail_under": "use pass_power of the result",
     "format": "use to_json() of the result, or agent-eval --resume ID --format tau-bench",
 }
-
-
-def _given(config: EvaluationConfig, options: Mapping[str, Any]) -> EvaluationConfig:
-    if options:
-        name = next(iter(options))
-        raise UsageError(
-            f"{name}= cannot be given beside an EvaluationConfig",
-            remedy=f"Set it there: EvaluationConfig({name}=...).",
-        )
-    if not config.resume or config.eval_id:
-        return config
-    stated = {name: getattr(config, name) for name in DEFAULTS}
-    return make_config({name: value for name, value in stated.items() if value != DEFAULTS[name]})

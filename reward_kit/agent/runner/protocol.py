@@ -11,17 +11,21 @@ Requests and descriptions cross the border as JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
+from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, RowGold, usage_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.records.outcome import PlayedRollout
+
+Blobs = dict[str, bytes]
+"""Data that crosses the border as raw bytes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,7 @@ class Description:
     that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
     ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
     ``default_reward`` holds the ids of rows judged by ``end_goal_sql``, ``code`` the fingerprints of the
-    modules that results depend on, ``reward_files`` the rewards among these. ``unpriced`` names the models
-    whose price is unknown.
+    modules that results depend on, ``reward_files`` the rewards among these.
     """
 
     rows: dict[str, int]
@@ -47,15 +50,10 @@ class Description:
     code: dict[str, str]
     reward_files: list[str]
     warnings: list[str] = field(default_factory=list)
-    unpriced: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Description:
-        """The description that ``to_json`` gave."""
+        """The description of which ``asdict`` made ``plain``."""
         toolsets = {name: Toolset(**toolset) for name, toolset in plain["toolsets"].items()}
         return cls(**{**plain, "toolsets": toolsets})
 
@@ -81,18 +79,49 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
 class PlayRequest:
     """One attempt at a rollout: the ``index``-th (from 0) of a row.
 
-    The outcome is not final if the rollout could not be judged and ``may_repeat`` is set, or if its simulated
-    user misbehaved and ``may_repeat_user`` is set. With ``judge_again`` the stored rollout of this id is not
-    played but judged again. ``watched`` has the executor report each tool call as it begins.
+    With ``judge_again`` the stored rollout of this id is not played but judged again. ``watched`` has the
+    executor report each tool call as it begins.
     """
 
     row_id: str
     index: int
     attempt: int = 0
-    may_repeat: bool = False
-    may_repeat_user: bool = False
     judge_again: str | None = None
     watched: bool = False
+
+
+def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
+    """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
+    gold = played.row_gold
+    plain = {
+        "outcome": played.outcome.to_json(),
+        "base": played.base,
+        "judged": played.judged,
+        "user_failed": played.user_failed,
+        "row_gold": gold and {**as_json(gold), "state": None},
+    }
+    blobs = {
+        "trajectory": played.trajectory.encode(),
+        "state": played.state,
+        "gold_state": played.gold_state,
+        "row_gold_state": gold.state if gold is not None else None,
+    }
+    return plain, {name: data for name, data in blobs.items() if data is not None}
+
+
+def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollout:
+    """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
+    gold, outcome = plain["row_gold"], plain["outcome"]
+    return PlayedRollout(
+        RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
+        blobs["trajectory"].decode(),
+        plain["base"],
+        state=blobs.get("state"),
+        gold_state=blobs.get("gold_state"),
+        row_gold=gold and RowGold(**{**gold, "state": blobs.get("row_gold_state")}),
+        judged=plain["judged"],
+        user_failed=plain["user_failed"],
+    )
 
 
 class RolloutLostError(Exception):

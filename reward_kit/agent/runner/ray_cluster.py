@@ -26,12 +26,13 @@ from reward_kit.agent.base.versions import versions
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.runner.connection import (
     CLOSE_GRACE,
+    LONGEST_LINE,
     Worker,
     WorkerDiedError,
     end_of,
     kill_group,
-    start_worker,
 )
+from reward_kit.agent.runner.fork_server import ForkServer
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ END = 1.0
 """Seconds that an actor has to kill its worker."""
 WAIT = 1.0
 """Seconds that an actor lets the driver wait for messages."""
+CHUNK = 2**20
+"""Bytes that an actor reads at once."""
 NOT_SENT = [".?*", "__pycache__", "node_modules", "*.pyc"]
 """Files that stay on this machine: hidden ones (``.git``, ``.env``) and caches."""
 FORWARDED = re.compile(
@@ -67,11 +70,11 @@ FORWARDED = re.compile(
 
 
 class RayActor:
-    """The actor: starts a worker on its node, and passes messages on as lines."""
+    """The actor: starts a worker on its node, and passes the bytes between it and the driver on."""
 
     def __init__(self) -> None:
         self._folder = temporary_folder("ray")
-        self._lines: list[bytes] = []
+        self._received = bytearray()
         self._filled = asyncio.Event()
 
     async def start(self, setup: dict[str, Any]) -> None:
@@ -87,53 +90,53 @@ class RayActor:
                 remedy="Install the same everywhere.",
             )
         config = {**setup["config"], **{name: _found(place) for name, place in setup["places"].items()}}
-        environment = {**os.environ, **setup["environment"]}
-        self._process, self._reader, self._writer = await start_worker(environment)
-        self._reading = asyncio.create_task(self._read())
         first = {"config": config, "root": str(self._folder / "runs"), "bases": setup["bases"]}
-        await self.send({**first, "eval_id": setup["eval_id"]})
+        self._server = ForkServer({**os.environ, **setup["environment"]})
+        self._reader, self._writer = await asyncio.open_connection(sock=self._server.fork())
+        self._pid = json.loads(await self._reader.readline())["pid"]
+        self._reading = asyncio.create_task(self._read())
+        await self.send(json.dumps({**first, "eval_id": setup["eval_id"]}).encode() + b"\n")
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Pass a message of the driver on."""
+    async def send(self, data: bytes) -> None:
+        """Pass bytes of the driver on."""
         if not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.write(data)
 
-    async def receive(self) -> list[bytes] | str:
-        """The messages for the driver, waiting a little for the first; the end of the worker, in words."""
-        if not self._lines and not self._reading.done():
+    async def receive(self) -> bytes | str:
+        """Bytes for the driver, waiting a little for the first; the end of the worker, in words."""
+        if not self._received and not self._reading.done():
             self._filled.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(WAIT):
                     await self._filled.wait()
-        taken, self._lines = self._lines, []
-        return taken if taken or not self._reading.done() else end_of(await self._process.wait())
+        if self._received or not self._reading.done():
+            return self._taken()
+        return end_of(await self._server.end_of(self._pid))
 
-    async def close(self) -> list[bytes]:
-        """End the worker, and leave nothing on the node; returns the last messages."""
+    async def close(self) -> bytes:
+        """End the worker, and leave nothing on the node; returns the last bytes."""
         if not self._writer.is_closing():
             self._writer.write_eof()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_GRACE):
-                await self._process.wait()
-                await self._reading
-        kill_group(self._process)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return self._lines
+        await asyncio.wait({self._reading}, timeout=CLOSE_GRACE)
+        await self.kill()
+        return self._taken()
 
     async def kill(self) -> None:
         """End the worker at once, also if it no longer sees that its socket is closed."""
-        kill_group(self._process)
+        kill_group(self._pid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _taken(self) -> bytes:
+        taken = bytes(self._received)
+        self._received.clear()
+        return taken
+
     async def _read(self) -> None:
-        try:
-            while line := await self._reader.readline():
-                self._lines.append(line)
+        with suppress(OSError):
+            while data := await self._reader.read(CHUNK):
+                self._received += data
                 self._filled.set()
-        except (OSError, ValueError):
-            kill_group(self._process)
-        finally:
-            self._filled.set()
+        self._filled.set()
 
 
 def _found(place: tuple[str, str | None]) -> str:
@@ -177,10 +180,12 @@ class RayWorker(Worker):
         finally:
             starting.cancel()
         self.heard = time.monotonic()
-        self._receiving = asyncio.create_task(self._receive())
+        self._stream = asyncio.StreamReader(limit=LONGEST_LINE)
+        self._reading = asyncio.create_task(self.read(self._stream))
+        self._receiving = asyncio.create_task(self._stream_in())
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        self._actor.send.remote(dict(message))
+    def write(self, data: bytes) -> None:
+        self._actor.send.remote(data)
 
     def kill(self, reason: str) -> None:
         self._lost(reason)
@@ -200,27 +205,28 @@ class RayWorker(Worker):
             await asyncio.gather(self._receiving, return_exceptions=True)
         with suppress(TimeoutError, self._ray.exceptions.RayError):
             async with asyncio.timeout(2 * CLOSE_GRACE):
-                for line in await self._actor.close.remote():
-                    self.receive(json.loads(line))
+                self._stream.feed_data(await self._actor.close.remote())
+        self._stream.feed_eof()
+        await self._reading
         self._lost("was closed")
         self._end()
 
-    async def _receive(self) -> None:
+    async def _stream_in(self) -> None:
         try:
-            while not isinstance(lines := await self._actor.receive.remote(), str):
-                for line in lines:
-                    self.receive(json.loads(line))
-            reason = lines
+            while not isinstance(received := await self._actor.receive.remote(), str):
+                self._stream.feed_data(received)
+            reason = received
         except self._ray.exceptions.RayError as error:
-            for call in self._calls.values():  # none says what it was doing
-                call.began = True
+            self.ready = True  # nothing says what it was doing
             reason = f"was lost: {_why(error)}"
+        self._stream.feed_eof()
+        await self._reading
         self._receiving = None
         self.kill(reason)
 
 
 class RayCluster:
-    """A connection to a Ray cluster, which starts workers there; see ``workers.Cluster``."""
+    """A connection to a Ray cluster, which starts workers there."""
 
     def __init__(
         self, config: EvaluationConfig, rows: BundleRows, root: Path, note: Callable[[str], None]
@@ -244,14 +250,12 @@ class RayCluster:
             raise UsageError("--ray cannot be combined with a replay, which asks no model")
         if config.cache:
             raise UsageError("--ray cannot be combined with --cache: the nodes have no folder in common")
-        models = ((config.model, config.provider), (config.sim_model, config.user_provider))
-        if any(
-            name and names_local_model(name, provider=provider, model_args={}) for name, provider in models
-        ):
-            raise UsageError(
-                "--ray cannot be combined with a model that lies on this machine",
-                remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
-            )
+        for name, provider in ((config.model, config.provider), (config.sim_model, config.user_provider)):
+            if name and names_local_model(name, provider=provider, model_args={}):
+                raise UsageError(
+                    "--ray cannot be combined with a model that lies on this machine",
+                    remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
+                )
         if not _ray().is_initialized():
             try:
                 _check_address(self._address)
@@ -265,6 +269,7 @@ class RayCluster:
         )
 
     async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
+        """Connect to the cluster; returns its number of processors."""
         self._config = config
         keys = {task.seed.key for task in tasks.values()}
         seeded = (self._root / ".bases").glob("*.seeded")
@@ -327,6 +332,7 @@ class RayCluster:
         return places
 
     def setup(self) -> dict[str, Any]:
+        """Keys of a worker's setup besides ``config``, ``root`` and ``eval_id``."""
         return {
             "places": self._places(),
             "environment": {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)},
@@ -335,10 +341,12 @@ class RayCluster:
         }
 
     def worker(self, *, alone: bool) -> Worker:
+        """A worker to be started there; beside all others if ``alone``."""
         # the other actors may hold all processors
         return RayWorker(self._note, self._ray, processors=0 if alone else 1)
 
     async def close(self) -> None:
+        """End the connection."""
         if self._connected:
             self._connected = False
             await asyncio.get_running_loop().run_in_executor(self._thread, self._ray.shutdown)

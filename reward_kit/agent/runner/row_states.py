@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.storage.layout import Keep, RunsFolder
 
-MOST_IDLE = 32
-"""Rows that stay open without a rollout; few rows are not made again for each of their rollouts."""
+MOST_OPEN = 32
+"""Rows that stay open while no rollout of theirs runs; more are closed, and made again when needed."""
 
 
 def expected_calls(task: Task, gold: GoldReplay | None) -> list[ExpectedCall]:
@@ -92,7 +92,6 @@ class RowStates:
         self._planned = planned
         self._has_warned = False
         self._rows: dict[str, _Row] = {}
-        self._idle: dict[str, None] = {}
         self._bases: dict[tuple[str, str], Database] = {}
 
     @asynccontextmanager
@@ -103,17 +102,12 @@ class RowStates:
         if row is None:
             row = self._rows[row_id] = _Row(asyncio.create_task(self._open(task, seed)))
         row.users += 1
-        self._idle.pop(row_id, None)
         try:
             yield await asyncio.shield(row.state)
         finally:
             row.users -= 1
-            if not row.users:
-                self._idle[row_id] = None
-            if len(self._idle) > MOST_IDLE:  # close the row that was idle longest
-                oldest = next(iter(self._idle))
-                del self._idle[oldest]
-                _close(self._rows.pop(oldest).state)
+            if not row.users and len(self._rows) > MOST_OPEN and self._rows.pop(row_id, None) is not None:
+                _close(row.state)
 
     async def _open(self, task: Task, seed: int) -> RowState:
         key = task.seed.key, task.registry.database

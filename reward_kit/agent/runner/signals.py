@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +42,7 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
     Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation.
     """
     loop = asyncio.new_event_loop()
-    return _run(loop, loop.create_task(work))
+    return _run(loop, loop.run_until_complete, work)
 
 
 def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
@@ -49,18 +50,24 @@ def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
 
     The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` once it has ended.
     """
-    loop = asyncio.new_event_loop()
-    main = loop.create_task(work)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        loop_runs = False
-    else:
-        loop_runs = True
-    if loop_runs:
-        return _run_in_thread(loop, main)
-    with _ctrl_c_cancels(loop, main):
-        return _run(loop, main)
+        runner = asyncio.Runner()
+        return _run(runner.get_loop(), runner.run, work)
+    loop = asyncio.new_event_loop()
+    main = loop.create_task(work)
+
+    async def awaited() -> _T:
+        return await main
+
+    with ThreadPoolExecutor(1, thread_name_prefix="reward-kit") as thread:
+        running: Future[_T] = thread.submit(_run, loop, loop.run_until_complete, awaited())
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            loop.call_soon_threadsafe(main.cancel)
+            raise
 
 
 def is_held_up() -> bool:
@@ -74,73 +81,28 @@ def is_held_up() -> bool:
     return any(not task.done() for task in _abandoned)
 
 
-def _run(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:
+def _run(loop: asyncio.AbstractEventLoop, run: Callable[..., _T], work: Coroutine[Any, Any, _T]) -> _T:
+    """Let ``run`` run ``work`` to its end, and end what other code has left behind in the loop."""
+    main = loop.create_task(work)
+
+    async def awaited() -> _T:
+        return await main
+
     loop.set_exception_handler(log_background_error)
     try:
-        return loop.run_until_complete(main)
+        return run(awaited())
     finally:
-        _cancel_all(loop, main)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        if not main.done():  # a task that called sys.exit() has stopped the loop; this one writes its results
+            with suppress(asyncio.CancelledError):
+                loop.run_until_complete(main)
+        if left := asyncio.all_tasks(loop):
+            _, pending = loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+            _abandoned.extend(pending)
+        loop.set_exception_handler(lambda *_: None)  # abandoned tasks are no news
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> None:
-    """Cancel every task; wait for ``main``, which still writes its results, and briefly for the others."""
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    if not main.done():  # a task that called sys.exit() has stopped the loop
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(main)
-    if left := asyncio.all_tasks(loop):
-        _, pending = loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
-        _abandoned.extend(pending)
-    loop.set_exception_handler(lambda *_: None)  # abandoned tasks are no news
-
-
-def _run_in_thread(loop: asyncio.AbstractEventLoop, main: asyncio.Task[_T]) -> _T:
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        with suppress(BaseException):  # raised below, in the thread that waits
-            _run(loop, main)
-
-    thread = threading.Thread(target=run, name="reward-kit", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except KeyboardInterrupt:
-        loop.call_soon_threadsafe(main.cancel)
-        thread.join()
-        raise
-    return main.result()
-
-
-@contextmanager
-def _ctrl_c_cancels(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Any]) -> Iterator[None]:
-    """Let the first Ctrl-C cancel ``main``; the second raises ``KeyboardInterrupt`` where it arrives."""
-    asked = False
-
-    def handle(*_: object) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        loop.call_soon_threadsafe(main.cancel)
-
-    handles = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if handles:
-        signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if asked:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        if handles:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -1,13 +1,14 @@
-"""A worker process: an in-process executor that another process drives. Started by ``connection``.
+"""A worker process: an in-process executor that another process drives. Forked by ``fork_server``.
 
 Both sides speak JSON lines over a socket pair of their own, so that nothing a bundle prints, reads or closes
-gets between them. The first line is the setup: ``config``, ``root`` (the runs folder), ``eval_id``, and for a
-worker on another machine ``bases``, the names of the seeded databases that it must come to. Then come calls,
-each with an ``id``: ``{"id": 1, "do": "describe"}``, ``{"id": 2, "do": "play", "request": ...}``,
-``{"id": 2, "do": "cancel"}``. Each is answered once, with its ``id`` and ``result``, ``error`` (a
-``RewardKitError``), ``crash`` (any other exception) or ``cancelled``. In between come, with the ``id`` of the
-call, ``began`` once a rollout begins, ``used`` for each model call and ``at`` as a watched rollout begins
-something; and, without one, ``note`` (a text for people) and ``alive``, as long as the event loop runs.
+gets between them. A line with ``bytes`` (names and sizes) is followed by that many raw bytes: trajectories
+and final states. The worker begins with its ``pid`` and gets the setup: ``config``, ``root`` (the runs
+folder), ``eval_id``, and on another machine ``bases``, the seeded databases that it must come to.
+Then come calls, each with an ``id``: ``{"id": 1, "do": "describe"}``, ``{"id": 2, "do": "play", "request":
+...}``, ``{"id": 2, "do": "cancel"}``. Each is answered once, with its ``id`` and ``result``, ``error`` (a
+``RewardKitError``), ``crash`` (any other exception) or ``cancelled``. In between come ``ready`` once
+everything is loaded, ``used`` for model calls, ``at`` as a watched rollout begins something, ``note`` (a text
+for people), and empty lines as signs of life, as long as the event loop runs.
 
 The end of the socket ends the process.
 """
@@ -18,35 +19,43 @@ import asyncio
 import faulthandler
 import json
 import os
-import socket
 import sys
 import threading
 import time
-from base64 import b64encode
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.runner.in_process import InProcess
-from reward_kit.agent.runner.protocol import PlayRequest
+from reward_kit.agent.runner.protocol import PlayRequest, encoded
 from reward_kit.agent.runner.signals import is_held_up, run_in_loop
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
+    from typing import NoReturn
 
-    from reward_kit.agent.base.types import Role, Usage
+    from reward_kit.agent.base.types import Role
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.runner.protocol import Blobs
 
 CLOSE_GRACE = 10.0
 """Seconds to end in order once the other side has closed the socket."""
 ALIVE_EVERY = 1.0
 """Seconds between two signs of life."""
+USED_EVERY = 0.02
+"""Seconds between two reports of model calls; the first is sent at once."""
+
+_counts = attrgetter(*(one.name for one in fields(Usage)))
 
 
 class _Channel:
@@ -55,24 +64,41 @@ class _Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._used: list[Any] = []
+        self._reporting: asyncio.TimerHandle | None = None
         self.lines = connection.makefile("rb")
 
-    def send(self, **message: Any) -> None:
+    def send(self, blobs: Blobs | None = None, **message: Any) -> None:
         """Send one message, from any thread; nothing happens if the other side is gone."""
-        data = json.dumps(message).encode() + b"\n"
+        if blobs:
+            message["bytes"] = {name: len(data) for name, data in blobs.items()}
+        line = json.dumps(message).encode() + b"\n"
         with self._lock, suppress(OSError):
-            self._connection.sendall(data)
+            self._connection.sendall(b"".join((line, *blobs.values())) if blobs else line)
+
+    def used(self, number: int, role: Role, usage: Usage, model: str) -> None:
+        """Report a model call, with others that are answered in the next moment."""
+        self._used.append((number, role, model, _counts(usage)))
+        if self._reporting is None:
+            self._report()
+
+    def _report(self) -> None:
+        self._reporting = None
+        if used := self.take_used():
+            self.send(used=used)
+            self._reporting = asyncio.get_running_loop().call_later(USED_EVERY, self._report)
+
+    def take_used(self) -> list[Any]:
+        """The model calls that no message has reported yet."""
+        used, self._used = self._used, []
+        return used
 
 
 class _Account:
     """Sends the model calls of one attempt to the process that counts them."""
 
     def __init__(self, channel: _Channel, number: int) -> None:
-        self._channel = channel
-        self._number = number
-
-    def used(self, role: Role, usage: Usage, model: str) -> None:
-        self._channel.send(id=self._number, used=[role, asdict(usage), model])
+        self.used = partial(channel.used, number)
 
     def broken_off(self) -> None:
         raise NotImplementedError("the other process counts attempts")
@@ -87,7 +113,7 @@ class _Server:
         self._root = Path(setup["root"])
         self._bases: list[str] | None = setup.get("bases")
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._described: asyncio.Task[Any] | None = None
+        self._described: asyncio.Task[dict[str, Any]] | None = None
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Begin or cancel the call in ``message``."""
@@ -96,54 +122,58 @@ class _Server:
             if (call := self._calls.get(number)) is not None:
                 call.cancel()
             return
-        call = self._calls[number] = asyncio.create_task(self._answer(message))
+        call = self._calls[number] = asyncio.create_task(self._answer(number, message.get("request")))
         call.add_done_callback(partial(self._ended, number))
 
     def _ended(self, number: int, call: asyncio.Task[None]) -> None:
         del self._calls[number]
         if call.cancelled():  # perhaps before it began
-            self._channel.send(id=number, cancelled=True)
+            self._channel.send(id=number, used=self._channel.take_used(), cancelled=True)
 
-    async def _answer(self, message: Mapping[str, Any]) -> None:
+    async def _answer(self, number: int, request: Mapping[str, Any] | None) -> None:
+        blobs: Blobs = {}
+        answer: dict[str, Any]
         try:
-            answer = {"result": await self._result(message)}
+            if self._described is None:
+                self._described = asyncio.create_task(self._describe())
+            described = await asyncio.shield(self._described)
+            if request is None:
+                answer = {"result": described}
+            else:
+                answer, blobs = await self._play(number, PlayRequest(**request))
         except RewardKitError as error:
             answer = {"error": error.to_json()}
         except Exception as error:  # noqa: BLE001 - the other process has to hear of any end
             answer = {"crash": fault_line(error)}
-        self._channel.send(id=message["id"], **answer)
+        self._channel.send(blobs, id=number, used=self._channel.take_used(), **answer)
 
-    async def _result(self, message: Mapping[str, Any]) -> Any:
-        if self._described is None:
-            self._described = asyncio.create_task(self._executor.describe())
-        description = await asyncio.shield(self._described)
-        if message["do"] == "describe":
-            return description.to_json()
-        self._check_bases()
-        number, request = message["id"], PlayRequest(**message["request"])
-        self._channel.send(id=number, began=True)
-        if request.watched:
-            self._executor.watch = lambda what: self._channel.send(id=number, at=what)
-        played = (await self._executor.play(request, _Account(self._channel, number))).to_json()
-        return played if self._bases is None else {**played, "files": self._taken_files(played["outcome"])}
-
-    def _check_bases(self) -> None:
-        if self._bases is None:
-            return
+    async def _describe(self) -> dict[str, Any]:
+        description = asdict(await self._executor.describe())
         for path in (self._root / ".bases").glob("*.seeded"):
-            if path.name not in self._bases:  # deltas and gold states go with the driver's bases
+            if self._bases is not None and path.name not in self._bases:  # deltas go with the driver's bases
                 raise RewardKitError(
                     "a node of the Ray cluster seeds another database than this machine (SQLite "
                     f"{versions()['sqlite']} there)",
                     remedy="Install the same versions everywhere, and let a seed.py draw no random numbers.",
                 )
+        self._channel.send(ready=True)
+        return description
 
-    def _taken_files(self, outcome: Mapping[str, Any]) -> dict[str, str]:
-        """The files of a rollout, which the other process keeps: names and contents as base64."""
+    async def _play(self, number: int, request: PlayRequest) -> tuple[dict[str, Any], Blobs]:
+        if request.watched:
+            self._executor.watch = lambda what: self._channel.send(id=number, at=what)
+        played = await self._executor.play(request, _Account(self._channel, number))
+        result, blobs = encoded(played)
+        if self._bases is not None:
+            blobs.update(self._taken_files(played.outcome))
+        return {"result": result}, blobs
+
+    def _taken_files(self, outcome: RolloutOutcome) -> Blobs:
+        """The files of a rollout on another machine, by name, for the process that keeps them."""
         files = {}
-        for name in (outcome["database"], f"{outcome['row_id']}/roll_{outcome['id']}.log"):
+        for name in (outcome.database, f"{outcome.row_id}/roll_{outcome.id}.log"):
             if name is not None and (path := self._root / name).is_file():
-                files[name] = b64encode(path.read_bytes()).decode("ascii")
+                files[name] = path.read_bytes()
                 path.unlink()
         return files
 
@@ -169,7 +199,7 @@ async def _serve(setup: Mapping[str, Any], channel: _Channel) -> None:
         threading.Thread(target=_listen, args=(channel, loop, server, main), daemon=True).start()
         try:
             while True:
-                channel.send(alive=True)
+                channel.send()
                 await asyncio.sleep(ALIVE_EVERY)
         finally:
             await server.close()
@@ -188,16 +218,24 @@ def _listen(
     os._exit(1)
 
 
-def main(descriptor: int) -> None:
-    """Play what the process at the other end of the socket asks for."""
-    faulthandler.enable()
-    os.set_inheritable(descriptor, False)
-    channel = _Channel(socket.socket(fileno=descriptor))
-    first = channel.lines.readline()
-    if not first:
-        return
-    with suppress(asyncio.CancelledError):
-        run_in_loop(_serve(json.loads(first), channel))
-    sys.stdout.flush()
-    if is_held_up():
-        os._exit(0)
+def main(connection: socket.socket) -> NoReturn:
+    """Play what the process at the other end of the socket asks for, then end this process."""
+    code = 0
+    try:
+        faulthandler.enable()
+        channel = _Channel(connection)
+        channel.send(pid=os.getpid())
+        if first := channel.lines.readline():
+            with suppress(asyncio.CancelledError):
+                run_in_loop(_serve(json.loads(first), channel))
+            is_held_up()  # threads of the bundle have a moment to end
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    finally:
+        if (fault := sys.exception()) is not None:
+            code = 1
+            sys.excepthook(type(fault), fault, fault.__traceback__)
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # what stands below on the stack belongs to the process that forked this one

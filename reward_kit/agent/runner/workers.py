@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from base64 import b64decode
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.records.outcome import PlayedRollout
+from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.runner.connection import WorkerDiedError, WorkerProcess
+from reward_kit.agent.runner.fork_server import ForkServer
 from reward_kit.agent.runner.protocol import Description, RolloutLostError, planned_tasks
+from reward_kit.agent.runner.schedule import chosen_tasks
 from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.records.outcome import PlayedRollout
     from reward_kit.agent.runner.connection import Worker
-    from reward_kit.agent.runner.protocol import Account, PlayRequest
+    from reward_kit.agent.runner.protocol import Account, Blobs, PlayRequest
+    from reward_kit.agent.runner.ray_cluster import RayCluster
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the memory and the signs of life of all processes."""
@@ -36,6 +39,8 @@ SILENT_AFTER = 600.0
 """Seconds without a sign of life after which a process hangs, unless there is a ``--timeout``."""
 HANG_GRACE = 30.0
 """Seconds beyond that time."""
+RESTART_AFTER = 0.5
+"""Seconds until another process is started in place of one that could not be."""
 STARTS = 3
 """Processes in succession that may die before they have begun a rollout."""
 DEATHS_ON_A_CLUSTER = 2
@@ -46,44 +51,25 @@ PARENT_OPTIONS = frozenset(
 """Options that workers do not get."""
 
 
-class Cluster(Protocol):
-    """Machines to start workers on, in place of this one."""
-
-    async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
-        """Connect to it; returns the number of processors."""
-        ...
-
-    def worker(self, *, alone: bool) -> Worker:
-        """A worker to be started there; beside all others if ``alone``."""
-        ...
-
-    def setup(self) -> dict[str, Any]:
-        """Keys that a worker's setup has there, besides ``config``, ``root`` and ``eval_id``."""
-        ...
-
-    async def close(self) -> None:
-        """End the connection."""
-
-
 def worker_config(config: EvaluationConfig, processes: int, *, concurrency: int) -> dict[str, Any]:
     """The options of one of ``processes`` workers, as JSON: its share of the limits, and what all share."""
-    names = {item.name for item in fields(EvaluationConfig)} - PARENT_OPTIONS
-    values = {name: getattr(config, name) for name in sorted(names)}
-    values["max_concurrency"] = concurrency
-    for name in ("rpm", "tpm"):
-        if values[name] is not None:
-            values[name] = max(1, values[name] // processes)
-    return values
+    values = {name: getattr(config, name) for name in OPTIONS if name not in PARENT_OPTIONS}
+    shared = {name: max(1, values[name] // processes) for name in ("rpm", "tpm") if values[name] is not None}
+    return {**values, **shared, "max_concurrency": concurrency}
 
 
-def processes_of(config: EvaluationConfig) -> int:
+def processes_of(config: EvaluationConfig, rows: BundleRows) -> int:
     """The number of workers: each has at least one rollout, and one request a minute."""
+    rollouts = sum(config.n_rollouts or row.n_rollouts for row in chosen_tasks(rows.rows, config))
     wanted = config.workers or 1
-    return max(1, min(wanted, config.max_concurrency, config.rpm or wanted))
+    return min(wanted, config.max_concurrency, config.rpm or wanted, rollouts)
 
 
 class Workers:
-    """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given."""
+    """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given.
+
+    They come from ``server``, or from a new one.
+    """
 
     room = None
 
@@ -95,21 +81,24 @@ class Workers:
         note: Callable[[str], None],
         *,
         eval_id: str,
-        cluster: Cluster | None = None,
+        cluster: RayCluster | None = None,
+        server: ForkServer | None = None,
     ) -> None:
+        if config.worker_memory is not None and not Path("/proc/self/statm").exists():
+            raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
         self._config = config
         self._rows = rows
-        self._root = Path(root)
+        self._folder = RunsFolder(root)
         self._note = note
         self._eval_id = eval_id
         self._cluster = cluster
-        self._processes = processes_of(config)
+        self._server = server or ForkServer()
+        self._processes = processes_of(config, rows)
         self._tasks: dict[str, PlannedTask] = {}
         self._workers: list[Worker] = []
         self._running: set[Worker] = set()
         self._starts: set[asyncio.Task[None]] = set()
         self._solo: Worker | None = None
-        self._homes: dict[str, Worker] = {}
         self._failed_starts = 0
         self._fault: Exception | None = None
         self._changed = asyncio.Event()
@@ -117,13 +106,11 @@ class Workers:
         self._looking: asyncio.Task[None] | None = None
 
     async def describe(self) -> Description:
-        """Have a worker on this machine load and describe everything."""
-        if self._config.worker_memory is not None and not Path("/proc/self/statm").exists():
-            raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
+        """Have a worker on this machine load and describe everything, then start the others."""
         self._looking = asyncio.create_task(self._look())
-        worker = await self._started(WorkerProcess(self._note), self._setup(self._processes))
+        worker = await self._started(WorkerProcess(self._note, self._server))
         try:
-            description = Description.from_json(await worker.call("describe"))
+            description = Description.from_json(await worker.describe())
         except WorkerDiedError as death:
             toolsets = sorted({row.toolset for row in self._rows.rows})
             module = toolsets[0].partition(":")[0]
@@ -134,33 +121,32 @@ class Workers:
             ) from None
         if self._cluster is None:
             self._workers.append(worker)
+            self._start_missing()
+            await asyncio.gather(*self._starts)
             return description
         await worker.close()
         self._config = replace(self._config, **description.options)
         self._tasks = {task.row.id: task for task in planned_tasks(self._rows, description)}
         processors = await self._cluster.connect(self._config, self._tasks)
         self._config = replace(self._config, workers=self._config.workers or processors)
-        self._processes = processes_of(self._config)
+        self._processes = processes_of(self._config, self._rows)
+        self._start_missing()
         return description
 
     async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
         """Play in the least busy process, and if that dies, again alone in one of its own."""
         deaths = 0
         while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
-            worker = await self._least_busy(request.row_id)
+            worker = await self._least_busy()
             try:
-                return self._played(await worker.call("play", account, request=asdict(request)))
+                return self._kept(*await worker.play(asdict(request), account))
             except WorkerDiedError as death:
                 account.broken_off()
+                deaths += death.began
                 if worker in self._workers:
                     self._workers.remove(worker)
-                    self._failed_starts = 0 if death.began else self._failed_starts + 1
-                deaths += death.began
-                if self._failed_starts >= STARTS:
-                    raise RewardKitError(
-                        f"worker processes end before they play: the last one {death}",
-                        remedy="Run without --workers to see why.",
-                    ) from None
+                    self._count(death)
+                    self._start_missing()
             finally:
                 self._changed.set()
         return await self._play_alone(request, account)
@@ -170,10 +156,10 @@ class Workers:
         watched = asdict(replace(request, watched=True))
         async with self._alone:
             for start in range(1, STARTS + 1):
-                if self._solo is None or self._solo.died is not None:
-                    self._solo = await self._launched(alone=True)
                 try:
-                    return self._played(await self._solo.call("play", account, request=watched))
+                    if self._solo is None or self._solo.died is not None:
+                        self._solo = await self._started(self._new(alone=True), alone=True)
+                    return self._kept(*await self._solo.play(watched, account))
                 except WorkerDiedError as death:
                     account.broken_off()
                     self._solo = None
@@ -182,83 +168,81 @@ class Workers:
                         raise RolloutLostError(f"its process {death}{doing}, twice") from None
         raise AssertionError("unreachable")
 
-    def _played(self, plain: Mapping[str, Any]) -> PlayedRollout:
+    def _kept(self, played: PlayedRollout, files: Blobs) -> PlayedRollout:
         """The rollout that came back; files that came with it from another machine are written."""
-        files = plain.get("files", {})
-        played = PlayedRollout.from_json({name: plain[name] for name in plain if name != "files"})
-        outcome = played.outcome
-        expected = {f"{outcome.row_id}/roll_{outcome.id}{ending}" for ending in (".db", ".log")}
         if files:
-            RunsFolder(self._root).row_folder(self._tasks[outcome.row_id])
-        for name, data in files.items():
-            if name not in expected:
-                raise RewardKitError(f"a node of the cluster sent a file for another place: {name}")
-            write_file(self._root / name, b64decode(data), durable=name.endswith(".db"))
+            outcome = played.outcome
+            self._folder.row_folder(self._tasks[outcome.row_id])
+            for ending in (".db", ".log"):
+                name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
+                if name in files:
+                    write_file(self._folder.root / name, files[name], durable=ending == ".db")
         return played
 
-    async def _least_busy(self, row_id: str) -> Worker:
-        """A process with the fewest rollouts; of several, the one that has played the row before.
-
-        None gets more than its share of ``--max-concurrency``. As long as all are busy more are started. A
-        rollout waits for that on this machine, but not on a cluster, which may have no processor to spare.
-        """
+    async def _least_busy(self) -> Worker:
+        """A process with the fewest rollouts; none gets more than its share of ``--max-concurrency``."""
         while True:
-            self._workers = [worker for worker in self._workers if worker.died is None]
-            is_free = any(not worker.load for worker in self._workers)
-            missing = self._processes - len(self._workers) - len(self._starts)
-            if missing > 0 and not is_free and (self._cluster is not None or not self._starts):
-                self._starts.add(asyncio.create_task(self._join()))
-            share = self._share(self._processes)
-            able = [worker for worker in self._workers if worker.load < share]
-            if able and (is_free or self._cluster is not None or not self._starts):
-                home = self._homes.get(row_id)
-                chosen = min(able, key=lambda worker: (worker.load, worker is not home))
-                self._homes[row_id] = chosen
-                return chosen
-            self._changed.clear()
-            await self._changed.wait()
             if self._fault is not None:
                 raise self._fault
+            able = [worker for worker in self._workers if worker.load < self._share and not worker.died]
+            if able:
+                return min(able, key=lambda worker: worker.load)
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _start_missing(self) -> None:
+        """Start processes until there are as many as asked for."""
+        for _ in range(self._processes - len(self._workers) - len(self._starts)):
+            start = asyncio.create_task(self._join())
+            self._starts.add(start)
+            start.add_done_callback(self._starts.discard)
 
     async def _join(self) -> None:
         """Start a process, and play in it from then on."""
-        try:
-            worker = await self._launched(alone=False)
-            self._workers.append(worker)  # the list may be another than before the start
-            if self._cluster is not None:
-                self._failed_starts = 0
-        except WorkerDiedError as death:
-            self._failed_starts += 1
-            if self._failed_starts >= STARTS:
-                self._fault = RewardKitError(f"worker processes die before they play: {death}")
-        except (RewardKitError, OSError) as error:
-            self._fault = error
-        finally:
-            self._starts = {start for start in self._starts if start is not asyncio.current_task()}
-            self._changed.set()
+        while self._fault is None:
+            try:
+                self._workers.append(await self._started(self._new(alone=False)))
+                if self._cluster is not None:
+                    self._failed_starts = 0
+                break
+            except WorkerDiedError as death:
+                self._count(death)
+                await asyncio.sleep(RESTART_AFTER)
+            except (RewardKitError, OSError) as error:
+                self._fault = error
+        self._changed.set()
 
-    async def _launched(self, *, alone: bool) -> Worker:
-        setup = self._setup(self._processes, alone=alone)
+    def _count(self, death: WorkerDiedError) -> None:
+        """End the evaluation if several processes have ended in succession before they were ready."""
+        self._failed_starts = 0 if death.began else self._failed_starts + 1
+        if self._failed_starts >= STARTS:
+            self._fault = RewardKitError(
+                f"worker processes end before they play: the last one {death}",
+                remedy="Run without --workers to see why.",
+            )
+
+    def _new(self, *, alone: bool) -> Worker:
         if self._cluster is None:
-            return await self._started(WorkerProcess(self._note), setup)
-        return await self._started(self._cluster.worker(alone=alone), {**setup, **self._cluster.setup()})
+            return WorkerProcess(self._note, self._server)
+        return self._cluster.worker(alone=alone)
 
-    async def _started(self, worker: Worker, setup: Mapping[str, Any]) -> Worker:
+    async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
+        concurrency = 1 if alone else self._share
+        setup = {
+            "config": worker_config(self._config, self._processes, concurrency=concurrency),
+            "root": str(self._folder.root),
+            "eval_id": self._eval_id,
+        }
+        if self._cluster is not None and self._tasks:
+            setup.update(self._cluster.setup())
         await worker.start(setup)
         self._running.add(worker)
         return worker
 
-    def _setup(self, processes: int, *, alone: bool = False) -> dict[str, Any]:
-        concurrency = 1 if alone else self._share(processes)
-        return {
-            "config": worker_config(self._config, processes, concurrency=concurrency),
-            "root": str(self._root),
-            "eval_id": self._eval_id,
-        }
-
-    def _share(self, processes: int) -> int:
-        """The most rollouts that one of these processes plays at a time."""
-        return -(-self._config.max_concurrency // processes)
+    @property
+    def _share(self) -> int:
+        """The most rollouts that one process plays at a time."""
+        return -(-self._config.max_concurrency // self._processes)
 
     async def _look(self) -> None:
         """Kill processes that hang or use too much memory."""
@@ -271,7 +255,7 @@ class Workers:
                     self._running.discard(worker)
                 elif limit is not None and worker.memory > limit:
                     worker.kill(f"used more than --worker-memory {self._config.worker_memory}")
-                elif worker.plays and time.monotonic() - worker.heard > silence:
+                elif worker.ready and worker.load and time.monotonic() - worker.heard > silence:
                     worker.kill("stopped answering and was ended")
 
     async def close(self) -> None:
@@ -282,5 +266,6 @@ class Workers:
         await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._running if worker.died is None))
         self._running.clear()
+        self._server.close()
         if self._cluster is not None:
             await self._cluster.close()

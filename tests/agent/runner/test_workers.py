@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
-from reward_kit.agent.runner.connection import WorkerProcess
-from reward_kit.agent.runner.workers import processes_of, worker_config
+from reward_kit.agent.records.outcome import RowGold
+from reward_kit.agent.runner.protocol import decoded, encoded
+from reward_kit.agent.runner.workers import worker_config
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="socket pairs are handed to processes")
@@ -280,27 +282,17 @@ def test_workers_share_max_concurrency(bundle: Bundle, player: Player) -> None:
     assert len({process for process, *_ in ran}) == 2
 
 
-def test_a_worker_that_starts_slowly_is_not_started_twice(
-    bundle: Bundle, player: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[WorkerProcess] = []
-    start = WorkerProcess.start
-
-    async def slow(self: WorkerProcess, setup: Mapping[str, Any]) -> None:
-        starts.append(self)
-        await asyncio.sleep(1.5)  # rollouts end meanwhile
-        await start(self, setup)
-
-    monkeypatch.setattr(WorkerProcess, "start", slow)
-    evaluate(bundle.dataset, agent=player("sleeps"), user="none", workers=2, max_concurrency=4)
-    assert len(starts) == 2
-    assert len({path.name.split("_")[1] for path in Path().glob("ran_*")}) == 2
+def test_played_rollouts_cross_a_process_border_as_json_and_bytes() -> None:
+    one = played(3)
+    one.judged, one.gold_state, one.row_gold = 5.0, b"\0\xff", RowGold("a", [], [], b"\0")
+    plain, blobs = encoded(one)
+    assert decoded(json.loads(json.dumps(plain)), blobs) == one
 
 
 def test_workers_share_the_limits_of_a_minute() -> None:
-    config = EvaluationConfig(dataset="task.jsonl", max_concurrency=10, rpm=7, tpm=20_000, workers=16)
-    shared = worker_config(config, processes_of(config), concurrency=2)
-    assert (processes_of(config), shared["rpm"], shared["tpm"]) == (7, 1, 2857)
+    config = EvaluationConfig(dataset="task.jsonl", max_concurrency=10, rpm=7, tpm=20_000)
+    shared = worker_config(config, 7, concurrency=2)
+    assert (shared["rpm"], shared["tpm"]) == (1, 2857)
 
 
 def test_a_refused_key_stops_all_workers(
@@ -331,13 +323,18 @@ def test_workers_end_with_a_command_that_is_killed(bundle: Bundle, player: Playe
     deadline = time.monotonic() + 60
     while len(list(Path().glob("began_*"))) < 9 and time.monotonic() < deadline:
         time.sleep(0.05)
-    workers = [int(text) for text in Path(f"/proc/{ran.pid}/task/{ran.pid}/children").read_text().split()]
-    assert len(workers) >= 2
+    (server,) = _children(ran.pid)
+    workers = [server, *_children(server)]
+    assert len(workers) == 3
     ran.kill()
     assert ran.wait(60) == -9
     while any(map(_runs, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_runs, workers))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _runs(pid: int) -> bool:

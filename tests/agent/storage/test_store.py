@@ -72,12 +72,6 @@ def test_the_last_final_attempt_counts(tmp_path: Path) -> None:
     assert [one.id for one in stored(path, FINAL)] == ["z"]
 
 
-def test_played_rollouts_cross_a_process_border_as_json() -> None:
-    one = played(3)
-    one.judged, one.gold_state, one.row_gold = 5.0, b"\0\xff", RowGold("a", [], [], None)
-    assert PlayedRollout.from_json(one.to_json()) == one
-
-
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     with begun(path) as store:

@@ -1,0 +1,127 @@
+"""The process that forks the workers: what they import is imported once, before any thread exists.
+
+::
+
+    server = ForkServer()
+    connection = server.fork()        # a socket to a new worker, which first says its process id
+    code = await server.end_of(pid)
+    server.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
+
+REAP_EVERY = 0.05
+"""Seconds between two looks for workers that have ended."""
+MOST_FILES = 4096
+"""The highest descriptor that a command may have open when it forks."""
+_END = struct.Struct("!ii")
+"""The report of a worker's end: its process id and its exit code."""
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner import fork_server, worker; "
+    "fork_server.serve(int(sys.argv[1]), worker.main)"
+)
+
+
+class ForkServer:
+    """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
+
+    With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
+    anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        fork: Callable[[socket.socket], NoReturn] | None = None,
+    ) -> None:
+        self._control, theirs = socket.socketpair()
+        self._ends: dict[int, asyncio.Future[int]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with theirs:
+            if fork is not None and threading.active_count() == 1:
+                sys.stdout.flush()
+                self._pid = os.fork()
+                if not self._pid:
+                    serve(theirs.fileno(), fork)
+            else:
+                theirs.set_inheritable(True)
+                program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
+                self._pid = os.posix_spawn(sys.executable, program, environment or os.environ)
+
+    def fork(self) -> socket.socket:
+        """Start a worker; returns the socket to it, which is closed at the other end if none could start."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._control, self._read)
+        ours, theirs = socket.socketpair()
+        with theirs, suppress(OSError):  # a server that has ended
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        return ours
+
+    async def end_of(self, pid: int) -> int:
+        """Wait for the end of a worker; returns its exit code, negative for a signal."""
+        return await asyncio.shield(self._ends.setdefault(pid, asyncio.get_running_loop().create_future()))
+
+    def _read(self) -> None:
+        data = self._control.recv(_END.size, socket.MSG_WAITALL)
+        if data:
+            pid, code = _END.unpack(data)
+            self._ends.setdefault(pid, asyncio.get_running_loop().create_future()).set_result(code)
+            return
+        assert self._loop is not None
+        self._loop.remove_reader(self._control)
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result(1)
+
+    def close(self) -> None:
+        """End the server; its workers end when their sockets are closed. May be called again."""
+        if self._control.fileno() >= 0:
+            if self._loop is not None:
+                self._loop.remove_reader(self._control)
+            self._control.close()
+            os.waitpid(self._pid, 0)
+
+
+def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoReturn:
+    """Fork a process that runs ``play`` for each socket that arrives at ``descriptor``; ends with it.
+
+    Of this process's files the workers get stderr alone, which is also their standard output.
+    """
+    os.setsid()
+    with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, MOST_FILES)
+    control = socket.socket(fileno=descriptor)
+    gc.freeze()  # a collection in a worker would copy all pages
+    while True:
+        if select.select([control], [], [], REAP_EVERY)[0]:
+            data, given, *_ = socket.recv_fds(control, 1, 1)
+            if not data:
+                os._exit(0)
+            with socket.socket(fileno=given[0]) as connection, suppress(OSError):
+                if not os.fork():
+                    control.close()
+                    os.setsid()
+                    play(connection)
+        with suppress(ChildProcessError, OSError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                control.sendall(_END.pack(ended[0], os.waitstatus_to_exitcode(ended[1])))
