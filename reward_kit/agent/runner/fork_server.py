@@ -14,6 +14,7 @@ import asyncio
 import gc
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -96,7 +97,8 @@ class ForkServer:
             if self._loop is not None:
                 self._loop.remove_reader(self._control)
             self._control.close()
-            os.waitpid(self._pid, 0)
+            with suppress(ChildProcessError):  # this process ignores its children
+                os.waitpid(self._pid, 0)
 
 
 def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoReturn:
@@ -105,6 +107,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
     Of this process's files the workers get stderr alone, which is also their standard output.
     """
     os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where they are ignored, their exit codes are lost
     with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
