@@ -13,7 +13,7 @@ MUTE = "  def __str__(self): raise ValueError('no')"
 WORST = {
     "loops": ("def", "while True: pass", "did not finish within 2 s"),
     "sleeps": ("async def", "import asyncio\nawait asyncio.sleep(600)", "did not finish within 2 s"),
-    "recurses": ("def", "return recurses(db)", "recursion too deep"),
+    "recurses": ("def", "return recurses(db)", "maximum recursion depth exceeded"),
     "exits": ("def", "import sys\nsys.exit(0)", "tried to exit"),
     "mute": ("def", f"class E(Exception):\n{MUTE}\nraise E", "Error: E"),
     "unprintable": ("def", f"class R:\n{MUTE}\nreturn R()", "Error: no"),

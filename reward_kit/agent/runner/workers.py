@@ -170,12 +170,12 @@ class Workers:
 
     def _kept(self, played: PlayedRollout, files: Blobs) -> PlayedRollout:
         """The rollout that came back; files that came with it from another machine are written."""
-        if files:
+        if self._cluster is not None:
             outcome = played.outcome
-            self._folder.row_folder(self._tasks[outcome.row_id])
             for ending in (".db", ".log"):
                 name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
                 if name in files:
+                    self._folder.row_folder(self._tasks[outcome.row_id])
                     write_file(self._folder.root / name, files[name], durable=ending == ".db")
         return played
 
