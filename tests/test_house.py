@@ -13,8 +13,8 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (37_510, 27_000),
-    "files": (244, 230),
+    "lines": (36_700, 27_000),
+    "files": (243, 230),
     "files under 80 lines": (30, 35),
     "modules at the top of agent/": (1, 4),
     "longest import chain of files": (12, 14),
