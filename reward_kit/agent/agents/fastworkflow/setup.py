@@ -91,8 +91,8 @@ def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
     data = _data_package(source, name)
     target = home.workflows / name
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "___*"), dirs_exist_ok=True)
-    for file in (target / data).iterdir():
-        file.unlink()
+    shutil.rmtree(target / data)
+    (target / data).mkdir()
     (target / data / "__init__.py").write_text(DATA, encoding="utf-8")
     for file in target.glob("tools/*.py"):
         found = _CLASS.search(file.read_text(encoding="utf-8"))
