@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import weakref
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,7 +13,7 @@ import apsw
 
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
-from reward_kit.agent.database.connection import Connection
+from reward_kit.agent.database.connection import Connection, Counters
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
@@ -29,32 +31,67 @@ if TYPE_CHECKING:
 
 _MANY_PAGES = 2000
 """Above this number of changed pages it does not pay to find out which tables they belong to."""
-_MOST_IDLE = 16
-"""Connections that a base keeps for forks to come."""
+MOST_CONNECTIONS = 64
+"""Connections that the forks of a base share, as long as no more of them are in a transaction."""
+
+_ticks = itertools.count()
 
 
-class _Idle(list[Connection]):
-    """Connections whose forks were closed, for others of the same base; shared by all of them."""
+class _Connections:
+    """The connections to a base, each lent to one fork at a time, which keeps it until another needs it."""
 
-    closed = False
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._borrowers: weakref.WeakSet[OverlayStore] = weakref.WeakSet()
+        self._closed = False
 
-    def take(self) -> Connection | None:
-        with suppress(IndexError):  # none is left: forks begin in any thread
-            return self.pop()
+    def lend(self, store: OverlayStore) -> Connection | None:
+        """A connection for ``store``; None if it has to open one."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None and len(self._borrowers) >= MOST_CONNECTIONS:
+                connection = self._take_back()
+            self._borrowers.add(store)
+            return connection
+
+    def _take_back(self) -> Connection | None:
+        """The connection of the fork that has used its own least recently, of those that can do without."""
+        for store in sorted(self._borrowers, key=lambda store: store.last_use):
+            if store.in_use.acquire(blocking=False):
+                try:
+                    connection = store.part_with_connection()
+                    if connection is not None or not store.in_transaction:  # else it keeps it for good
+                        self._borrowers.discard(store)
+                finally:
+                    store.in_use.release()
+                if connection is not None:
+                    return connection
         return None
 
+    def end_loan(self, store: OverlayStore, connection: Connection | None) -> bool:
+        """``store`` was closed; true if ``connection`` is kept for another."""
+        with self._lock:
+            self._borrowers.discard(store)
+            kept = not self._closed and len(self._borrowers) + len(self._idle) < MOST_CONNECTIONS
+            if kept and connection is not None:
+                self._idle.append(connection)
+            return kept
+
     def close(self) -> None:
-        self.closed = True
-        while self:
-            self.pop().sqlite.close(True)
+        """Close those that are not lent, and keep no others."""
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().sqlite.close(True)
 
 
 class OverlayStore:
     """The state of a fork: pages (``overlay``), random numbers, clock (``now``), and the record of writes.
 
-    Its connection is opened, or taken over from another fork, for the first statement.  Only one thread may
-    use it at a time.  ``is_shared``: others may write to it, so a tool call takes its turn when it starts.
-    ``lost`` is the error to raise if the disk did not keep what was written.
+    It borrows a connection from its base for its first statement, and anew if another fork took it.  Only who
+    holds ``in_use`` may use it.  ``is_shared``: others may write to it, so a tool call takes its turn when it
+    starts.  ``lost`` is the error to raise if the disk did not keep what was written.
     """
 
     mode: Mode = "overlay"
@@ -70,7 +107,7 @@ class OverlayStore:
         randomness: Randomness | None = None,
         now: datetime | None = None,
         *,
-        idle: _Idle | None = None,
+        connections: _Connections | None = None,
     ) -> None:
         self.limits = limits
         self.randomness = randomness or Randomness(None)
@@ -78,9 +115,12 @@ class OverlayStore:
         self.overlay = overlay
         self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
-        self._owns_idle = idle is None
-        self._idle = _Idle() if idle is None else idle
+        self.in_use = threading.Lock()
+        self.last_use = 0
+        self._is_base = connections is None
+        self._connections = connections or _Connections()
         self._connection: Connection | None = None
+        self._counters = Counters()
         self._recorder: Recorder | None = None
 
     @classmethod
@@ -122,17 +162,22 @@ class OverlayStore:
         return self._connection is not None and self._connection.sqlite.in_transaction
 
     def _connected(self) -> Connection:
-        if self._connection is not None:
-            return self._connection
-        self._starts_with_base = self.overlay.pristine
-        connection = self._idle.take() if self._starts_with_base else None
-        if connection is None:
-            connection = Connection(self.overlay, self.limits, self.randomness)
-        else:
-            connection.take_over(self.randomness)
-            self.overlay = connection.overlay
-        connection.record_with(self._recording)
-        self._connection = connection
+        if self._connection is None:
+            recorder = self._recording
+            self._borrows = self.overlay.is_reachable
+            connection = self._connections.lend(self) if self._borrows else None
+            if connection is None:
+                connection = Connection(self.overlay, self.limits)
+            connection.serve(self.overlay, self.randomness, recorder, self._counters)
+            self._connection = connection
+        return self._connection
+
+    def part_with_connection(self) -> Connection | None:
+        """The connection, for another fork, if this one can do without; it gets another when it needs one."""
+        connection = self._connection
+        if connection is None or not connection.leave():
+            return None
+        self._connection = None
         return connection
 
     @property
@@ -162,6 +207,7 @@ class OverlayStore:
         ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
         """
         connection = self._connection or self._connected()
+        self.last_use = next(_ticks)
         if self._frozen is not None:
             freeze_clock(self._frozen)
         try:
@@ -205,7 +251,7 @@ class OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
         randomness = self.randomness.fork(seed)
         overlay, recorder = self.overlay.fork(), self._recorder
-        copy = OverlayStore(overlay, self.limits, randomness, now or self.now, idle=self._idle)
+        copy = OverlayStore(overlay, self.limits, randomness, now or self.now, connections=self._connections)
         if recorder is not None and recorder.exact:
             schema = _schema_of(overlay.base)
             copy._recorder = Recorder(schema, copy._compare, recorder.settled, recorder.log)
@@ -227,13 +273,11 @@ class OverlayStore:
         """Close the connection, or leave it to a later fork; an open transaction is lost."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            reused = self._starts_with_base and not self._idle.closed and len(self._idle) < _MOST_IDLE
-            if reused and connection.reset():
-                self._idle.append(connection)
-            else:
+            left = self._borrows and connection.leave()
+            if not (self._connections.end_loan(self, connection if left else None) and left):
                 connection.sqlite.close(True)
-        if self._owns_idle:
-            self._idle.close()
+        if self._is_base:
+            self._connections.close()
 
 
 _schemas: weakref.WeakKeyDictionary[BaseImage, Schema] = weakref.WeakKeyDictionary()
