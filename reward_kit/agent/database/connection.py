@@ -6,6 +6,7 @@ open one takes far more memory than the pages of a fork, so a connection serves 
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _MOST_PREPARED = 1000
+_ticks = itertools.count()
 
 
 class _Prepared(NamedTuple):
@@ -102,9 +104,11 @@ class _Functions:
 class Connection:
     """``sqlite`` is a connection to ``overlay``, set up for the statements of tools.
 
-    ``serve`` comes before the first one.  ``DatabaseError`` if it cannot be opened.
+    ``serve`` comes before the first one.  ``last_use`` grows with each.  ``DatabaseError`` if it cannot be
+    opened.
     """
 
+    last_use = 0
     _recorder: Recorder
     _counters: Counters
 
@@ -164,16 +168,21 @@ class Connection:
         randomness = self._functions.randomness
         draws = randomness.position
         guard.start(statement)
+        self.last_use = next(_ticks)
         try:
             if statement.many is not None:
                 return self._run_many(statement, statement.many)
             cursor, prepared = self._execute(statement, statement.parameters)
             columns = prepared.columns
             values = fetch_result(cursor, statement, self._limits, reads=prepared.reads) if columns else []
-            changed = sqlite.changes() if prepared.rows else -1
+            changed = -1
+            if prepared.rows:
+                changed, self._functions.wrote = sqlite.changes(), True
             cursor.close(True)
             return ExecuteResult(columns or None, values, changed, sqlite.last_insert_rowid())
         except apsw.Error as error:
+            if statement.writes and describe_statement(statement.sql).changes_rows:
+                self._functions.wrote = True
             if sqlite.total_changes() == before:
                 recorder.cut(position)
             elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
@@ -185,15 +194,15 @@ class Connection:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         finally:
             guard.statement = None
-            if statement.writes and describe_statement(statement.sql).changes_rows:
-                self._functions.wrote = True
 
     def _run_many(self, statement: Statement, many: Iterable[Parameters]) -> ExecuteResult:
         changed = 0
         for parameters in many:
             cursor, prepared = self._execute(statement, parameters)
             cursor.fetchall()
-            changed += self.sqlite.changes() if prepared.rows else 0
+            if prepared.rows:
+                changed += self.sqlite.changes()
+                self._functions.wrote = True
         return ExecuteResult(None, [], changed, self.sqlite.last_insert_rowid())
 
     def _execute(self, statement: Statement, parameters: Parameters) -> tuple[apsw.Cursor, _Prepared]:

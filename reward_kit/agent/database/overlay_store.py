@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from contextlib import closing, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 _MANY_PAGES = 2000
 """Above this number of changed pages it does not pay to find out which tables they belong to."""
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 100
 """Connections that the forks of a base share, as long as no more of them are in a transaction."""
-
-_ticks = itertools.count()
 
 
 class _Connections:
@@ -43,45 +41,48 @@ class _Connections:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._borrowers: weakref.WeakSet[OverlayStore] = weakref.WeakSet()
+        self._lent: dict[Connection, OverlayStore] = {}
         self._closed = False
 
-    def lend(self, store: OverlayStore) -> Connection | None:
-        """A connection for ``store``; None if it has to open one."""
+    def lend(self, store: OverlayStore) -> Connection:
+        """A connection for ``store``, perhaps one to another state."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
-            if connection is None and len(self._borrowers) >= MOST_CONNECTIONS:
+            if connection is None and len(self._lent) >= MOST_CONNECTIONS:
                 connection = self._take_back()
-            self._borrowers.add(store)
+            connection = connection or Connection(store.overlay, store.limits)
+            self._lent[connection] = store
             return connection
 
     def _take_back(self) -> Connection | None:
         """The connection of the fork that has used its own least recently, of those that can do without."""
-        for store in sorted(self._borrowers, key=lambda store: store.last_use):
+        for connection in sorted(self._lent, key=attrgetter("last_use")):
+            store = self._lent[connection]
             if store.in_use.acquire(blocking=False):
                 try:
-                    connection = store.part_with_connection()
-                    if connection is not None or not store.in_transaction:  # else it keeps it for good
-                        self._borrowers.discard(store)
+                    left = store.part_with_connection()
+                    if left or not store.in_transaction:  # else the fork keeps it for good
+                        del self._lent[connection]
                 finally:
                     store.in_use.release()
-                if connection is not None:
+                if left:
                     return connection
         return None
 
-    def end_loan(self, store: OverlayStore, connection: Connection | None) -> bool:
-        """``store`` was closed; true if ``connection`` is kept for another."""
+    def end_loan(self, connection: Connection, *, left: bool) -> None:
+        """Keep the connection of a closed fork for another, if it has ``left`` the fork; else close it."""
         with self._lock:
-            self._borrowers.discard(store)
-            kept = not self._closed and len(self._borrowers) + len(self._idle) < MOST_CONNECTIONS
-            if kept and connection is not None:
+            self._lent.pop(connection, None)
+            if left and not self._closed and len(self._lent) + len(self._idle) < MOST_CONNECTIONS:
                 self._idle.append(connection)
-            return kept
+                return
+        connection.sqlite.close(True)
 
     def close(self) -> None:
         """Close those that are not lent, and keep no others."""
         with self._lock:
             self._closed = True
+            self._lent.clear()
             while self._idle:
                 self._idle.pop().sqlite.close(True)
 
@@ -116,7 +117,6 @@ class OverlayStore:
         self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
         self.in_use = threading.Lock()
-        self.last_use = 0
         self._is_base = connections is None
         self._connections = connections or _Connections()
         self._connection: Connection | None = None
@@ -165,20 +165,20 @@ class OverlayStore:
         if self._connection is None:
             recorder = self._recording
             self._borrows = self.overlay.is_reachable
-            connection = self._connections.lend(self) if self._borrows else None
-            if connection is None:
+            if self._borrows:
+                connection = self._connections.lend(self)
+            else:
                 connection = Connection(self.overlay, self.limits)
             connection.serve(self.overlay, self.randomness, recorder, self._counters)
             self._connection = connection
         return self._connection
 
-    def part_with_connection(self) -> Connection | None:
-        """The connection, for another fork, if this one can do without; it gets another when it needs one."""
-        connection = self._connection
-        if connection is None or not connection.leave():
-            return None
+    def part_with_connection(self) -> bool:
+        """Leave the connection to another fork, until this one needs one again; False if it cannot now."""
+        if self._connection is None or not self._connection.leave():
+            return False
         self._connection = None
-        return connection
+        return True
 
     @property
     def _recording(self) -> Recorder:
@@ -207,7 +207,6 @@ class OverlayStore:
         ``DatabaseError`` with SQLite's message; ``NotNowError`` if it holds up the event loop.
         """
         connection = self._connection or self._connected()
-        self.last_use = next(_ticks)
         if self._frozen is not None:
             freeze_clock(self._frozen)
         try:
@@ -273,9 +272,7 @@ class OverlayStore:
         """Close the connection, or leave it to a later fork; an open transaction is lost."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            left = self._borrows and connection.leave()
-            if not (self._connections.end_loan(self, connection if left else None) and left):
-                connection.sqlite.close(True)
+            self._connections.end_loan(connection, left=self._borrows and connection.leave())
         if self._is_base:
             self._connections.close()
 
