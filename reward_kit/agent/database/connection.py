@@ -1,12 +1,14 @@
 """A SQLite connection to the pages of a fork, and the statements that tools and rewards run on it.
 
-Opening a connection and preparing statements costs more than most rollouts need for their statements, so a
-connection outlives its fork: another fork that begins with the base takes it over (``reset``).
+Opening a connection and preparing statements costs more than most rollouts need for their statements, and an
+open one takes far more memory than the pages of a fork, so a connection serves many forks in turn.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
@@ -19,20 +21,21 @@ from reward_kit.agent.database.guard import (
     several_statements,
     without_tail,
 )
+from reward_kit.agent.database.overlay import Overlay, give_up_lock
 from reward_kit.agent.database.statement import ExecuteResult, fetch_result, storable_parameters
-from reward_kit.agent.database.vfs import install_function
+from reward_kit.agent.database.vfs import PageFile, install_function
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from reward_kit.agent.database.determinism import Randomness
-    from reward_kit.agent.database.overlay import Overlay
     from reward_kit.agent.database.recorder import Recorder
     from reward_kit.agent.database.statement import Limits, Parameters, Statement
 
 
 _MOST_PREPARED = 1000
+_ticks = itertools.count()
 
 
 class _Prepared(NamedTuple):
@@ -46,20 +49,36 @@ class _Prepared(NamedTuple):
     rows: bool
 
 
+@dataclass(slots=True)
+class Counters:
+    """The numbers that SQL's functions of these names have in one fork."""
+
+    changes: int = 0
+    total_changes: int = 0
+    last_insert_rowid: int = 0
+
+
 class _Functions:
     """SQL functions that answer for one fork at a time.
 
     They hold no reference to their connection: it would never be freed.
     """
 
-    def __init__(self, connection: apsw.Connection, randomness: Randomness) -> None:
+    randomness: Randomness
+
+    def __init__(self, connection: apsw.Connection) -> None:
         self._connection = weakref.proxy(connection)
-        self.changes_before = 0
-        self.randomness = randomness
         install_function(connection, "changes", self.changes)
         install_function(connection, "total_changes", self.total_changes)
         install_function(connection, "random", self.random)
         install_function(connection, "randomblob", self.randomblob, 1)
+
+    def serve(self, randomness: Randomness, counters: Counters) -> None:
+        """Answer for the fork that has these."""
+        self.randomness = randomness
+        self._counters = counters
+        self._changed_before = self._connection.total_changes()
+        self.wrote = False
 
     def random(self) -> int:
         """Any 64-bit signed integer."""
@@ -71,59 +90,75 @@ class _Functions:
 
     def total_changes(self) -> int:
         """Rows that the fork has changed."""
-        changed: int = self._connection.total_changes() - self.changes_before
-        return changed
+        changed: int = self._connection.total_changes() - self._changed_before
+        return self._counters.total_changes + changed
 
     def changes(self) -> int:
         """Rows that its last INSERT, UPDATE or DELETE has changed."""
-        changed: int = self._connection.changes() if self.total_changes() else 0
-        return changed
+        if self.wrote or self._connection.total_changes() > self._changed_before:
+            changed: int = self._connection.changes()
+            return changed
+        return self._counters.changes
 
 
 class Connection:
-    """``sqlite`` is the connection to ``overlay``, set up for the statements of tools.
+    """``sqlite`` is a connection to ``overlay``, set up for the statements of tools.
 
-    ``DatabaseError`` if it cannot be opened.
+    ``serve`` comes before the first one.  ``last_use`` grows with each.  ``DatabaseError`` if it cannot be
+    opened.
     """
 
-    def __init__(self, overlay: Overlay, limits: Limits, randomness: Randomness) -> None:
+    last_use = 0
+    _recorder: Recorder
+    _counters: Counters
+
+    def __init__(self, overlay: Overlay, limits: Limits) -> None:
         base = overlay.base
-        self.overlay = overlay
+        self._file = PageFile(overlay)
         self.guard = Guard(limits, base.size)
         self._limits = limits
         self._prepared: dict[str, _Prepared] = {}
-        self._recorder: Recorder
         self._statement: Statement | None = None
         self._found: _Prepared | None = None
         try:
             pages = (base.size + limits.max_growth_bytes) // base.page_size
-            self.sqlite = overlay.connect(f"PRAGMA max_page_count={pages}")
+            self.sqlite = overlay.connect(f"PRAGMA max_page_count={pages}", file=self._file)
             self.sqlite.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             self.sqlite.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         except apsw.Error as error:
             raise DatabaseError(f"cannot open the database: {error}", place=str(base.path)) from error
         for limit, value in numeric_limits(limits):
             self.sqlite.limit(limit, value)
-        self._functions = _Functions(self.sqlite, randomness)
+        self._functions = _Functions(self.sqlite)
         self.sqlite.authorizer = self.guard.authorize
         self.sqlite.set_progress_handler(self.guard.progress, PROGRESS_STEPS)
 
-    def record_with(self, recorder: Recorder) -> None:
-        """Let ``recorder`` note all that is written from now on."""
+    def serve(self, overlay: Overlay, randomness: Randomness, recorder: Recorder, counters: Counters) -> None:
+        """Move to the fork with this state."""
+        if overlay.pages and self._file.overlay is not overlay:
+            give_up_lock(self.sqlite)
+        self._file.overlay = overlay
+        self._functions.serve(randomness, counters)
+        self._counters = counters
+        self.sqlite.set_last_insert_rowid(counters.last_insert_rowid)
         self._recorder = recorder
-        self.guard.schema_changed = recorder.schema_changed = self.overlay.schema_changed
+        self.guard.schema_changed = recorder.schema_changed = overlay.schema_changed
         # before any statement is prepared: one that was prepared without a hook may delete rows unseen
         self.sqlite.preupdate_hook(recorder.note)
 
-    def reset(self) -> bool:
-        """Bring it back to the content of the base, for another fork; False if that cannot be done."""
-        return self.guard.can_cache and not self.sqlite.in_transaction and self.overlay.reset(self.sqlite)
-
-    def take_over(self, randomness: Randomness) -> None:
-        """Begin to serve another fork, whose random numbers are ``randomness``."""
-        self._functions.randomness = randomness
-        self._functions.changes_before = self.sqlite.total_changes()
-        self.sqlite.set_last_insert_rowid(0)
+    def leave(self) -> bool:
+        """Part with the fork, whose counters are brought up to date; False if that cannot be done now."""
+        if not self.guard.can_cache or self.sqlite.in_transaction:
+            return False
+        if self._file.overlay.pages:
+            give_up_lock(self.sqlite)
+            if self._file.is_locked:  # a query is not finished
+                return False
+        counters, functions = self._counters, self._functions
+        counters.changes, counters.total_changes = functions.changes(), functions.total_changes()
+        counters.last_insert_rowid = self.sqlite.last_insert_rowid()
+        self._file.overlay = Overlay(self._file.overlay.base)
+        return True
 
     def run(self, statement: Statement) -> ExecuteResult:
         """Run a statement and fetch its rows; errors as for ``OverlayStore.run``."""
@@ -133,16 +168,21 @@ class Connection:
         randomness = self._functions.randomness
         draws = randomness.position
         guard.start(statement)
+        self.last_use = next(_ticks)
         try:
             if statement.many is not None:
                 return self._run_many(statement, statement.many)
             cursor, prepared = self._execute(statement, statement.parameters)
             columns = prepared.columns
             values = fetch_result(cursor, statement, self._limits, reads=prepared.reads) if columns else []
-            changed = sqlite.changes() if prepared.rows else -1
+            changed = -1
+            if prepared.rows:
+                changed, self._functions.wrote = sqlite.changes(), True
             cursor.close(True)
             return ExecuteResult(columns or None, values, changed, sqlite.last_insert_rowid())
         except apsw.Error as error:
+            if statement.writes and describe_statement(statement.sql).changes_rows:
+                self._functions.wrote = True
             if sqlite.total_changes() == before:
                 recorder.cut(position)
             elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
@@ -160,7 +200,9 @@ class Connection:
         for parameters in many:
             cursor, prepared = self._execute(statement, parameters)
             cursor.fetchall()
-            changed += self.sqlite.changes() if prepared.rows else 0
+            if prepared.rows:
+                changed += self.sqlite.changes()
+                self._functions.wrote = True
         return ExecuteResult(None, [], changed, self.sqlite.last_insert_rowid())
 
     def _execute(self, statement: Statement, parameters: Parameters) -> tuple[apsw.Cursor, _Prepared]:

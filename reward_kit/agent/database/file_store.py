@@ -13,6 +13,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 import weakref
 from contextlib import closing
 from functools import cached_property
@@ -84,6 +85,7 @@ class FileStore:
         known: Changes | None = None,
     ) -> None:
         self.limits = limits
+        self.in_use = threading.Lock()
         self.randomness = randomness or Randomness(None)
         self.now = now
         self.lost: StorageError | None = None

@@ -44,11 +44,18 @@ _HEADER = struct.Struct("<8sHIQQQ16sIII")
 
 
 class Overlay:
-    """The state of one fork: ``base`` plus the pages that differ from it."""
+    """The state of one fork: ``base`` overlaid with ``pages`` (byte offset of a page -> its content).
 
-    def __init__(self, base: BaseImage, file: PageFile | None = None) -> None:
+    ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
+    a file that shrinks and grows again reads zeros there, not the base's old content.
+    """
+
+    __slots__ = ("base", "limit", "pages", "size")
+
+    def __init__(self, base: BaseImage) -> None:
         self.base = base
-        self.file = file or PageFile(base)
+        self.pages: dict[int, bytes] = {}
+        self.size = self.limit = base.size
 
     @classmethod
     def between(cls, base: BaseImage, after: BaseImage) -> Overlay:
@@ -62,13 +69,16 @@ class Overlay:
         for offset in range(0, after.size, after.page_size):
             page = after.read(offset, after.page_size)
             if offset >= base.size or page != base.read(offset, base.page_size):
-                overlay.file.xWrite(page, offset)
-        overlay.file.xTruncate(after.size)
+                overlay.write(offset, page)
+        overlay.truncate(after.size)
         return overlay
 
-    def connect(self, *pragmas: str) -> apsw.Connection:
-        """Open the one connection that this state may have at a time, and run ``pragmas`` on it."""
-        connection = connect_pages(self.file)
+    def connect(self, *pragmas: str, file: PageFile | None = None) -> apsw.Connection:
+        """Open the one connection that this state may have at a time, and run ``pragmas`` on it.
+
+        Through ``file``, whose content it is, the connection can be moved to other states.
+        """
+        connection = connect_pages(file or PageFile(self))
         cache = _LARGE_CACHE if self.base.size > _LARGE_BASE else _SMALL_CACHE
         connection.execute(
             "; ".join([_EXCLUSIVE, _IN_MEMORY, f"PRAGMA cache_size=-{cache}", *pragmas])
@@ -76,20 +86,17 @@ class Overlay:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, int(foreign_keys_on(self._header)))
         return connection
 
-    def reset(self, connection: apsw.Connection) -> bool:
-        """Go back to the content of the base, and let ``connection`` notice; False if it cannot.
+    def write(self, offset: int, page: bytes) -> None:
+        """Replace a page, or add one at the end."""
+        self.size = max(self.size, offset + len(page))
+        self.pages[offset] = page
 
-        The connection gives up its lock, so that SQLite compares the change counter with that of its cache
-        when it next takes it, as after a write by another process.
-        """
-        if self.file.pages:
-            connection.execute("PRAGMA locking_mode=NORMAL", can_cache=False)
-            connection.execute("SELECT 1 FROM sqlite_schema").close()
-            connection.execute(_EXCLUSIVE, can_cache=False)
-            if self.file.is_locked:  # a query is not finished
-                return False
-        self.file.reset()
-        return True
+    def truncate(self, size: int) -> None:
+        """Set the length in bytes."""
+        if size < self.size:
+            self.limit = min(self.limit, size)
+            self.pages = {offset: page for offset, page in self.pages.items() if offset < size}
+        self.size = size
 
     def fork(self) -> Overlay:
         """A private copy; costs time in proportion to the changed pages.
@@ -97,28 +104,42 @@ class Overlay:
         No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
-        return Overlay(self.base, self.file.copy())
+        copy = Overlay(self.base)
+        copy.pages, copy.size, copy.limit = dict(self.pages), self.size, self.limit
+        return copy
 
     def settle(self) -> None:
         """Check that the base is intact; drop the pages that equal it."""
         self.base.check_intact()
-        self.file.prune()
+        self._prune()
+
+    def _prune(self) -> None:
+        page_size, limit, read = self.base.page_size, self.limit, self.base.read
+        for offset, page in list(self.pages.items()):
+            if offset + page_size <= limit and page == read(offset, page_size):
+                del self.pages[offset]
 
     @property
     def pristine(self) -> bool:
         """True if the state is the base itself."""
-        self.file.prune()
-        return not self.file.pages and self.file.size == self.base.size
+        self._prune()
+        return not self.pages and self.size == self.base.size
 
     @property
     def schema_changed(self) -> bool:
         """True if the schema is no longer that of the base."""
         return self._header[40:44] != self.base.header[40:44]  # a number that grows with every change of it
 
+    @property
+    def is_reachable(self) -> bool:
+        """True if a connection to the base can be moved to this state and back, as ``give_up_lock`` says."""
+        counted = self._header[24:28] != self.base.header[24:28]
+        return not self.schema_changed and (counted or self.pristine)
+
     def changed_pages(self) -> list[int]:
         """Numbers (from 1, as SQLite counts) of the pages that differ from the base, ascending."""
-        self.file.prune()
-        return [offset // self.base.page_size + 1 for offset in sorted(self.file.pages)]
+        self._prune()
+        return [offset // self.base.page_size + 1 for offset in sorted(self.pages)]
 
     def delta(self) -> bytes:
         """The bytes that lead from the base to the committed state.
@@ -126,14 +147,14 @@ class Overlay:
         No transaction may be open.  ``DatabaseError`` if the base was changed on disk.
         """
         self.settle()
-        file, base = self.file, self.base
+        base = self.base
         base.check_on_disk()
-        offsets = sorted(file.pages)
+        offsets = sorted(self.pages)
         body = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
         for together in _streams(offsets, base.page_size):
             deflate = zlib.compressobj(1, zdict=_base_pages(base, together))
-            body += deflate.compress(b"".join([file.pages[offset] for offset in together])) + deflate.flush()
-        sizes = base.page_size, base.size, file.size, file.limit
+            body += deflate.compress(b"".join([self.pages[offset] for offset in together])) + deflate.flush()
+        sizes = base.page_size, base.size, self.size, self.limit
         numbers_of_body = len(offsets), len(body), zlib.crc32(body)
         return _HEADER.pack(_MAGIC, _VERSION, *sizes, base.fingerprint, *numbers_of_body) + body
 
@@ -158,10 +179,10 @@ class Overlay:
             raise DatabaseError("the delta is truncated or damaged", place=str(place))
         if base.fingerprint != header.fingerprint:
             raise DatabaseError(f"the delta belongs to another base than {base.path}", place=str(place))
-        file = PageFile(base)
-        file.size, file.limit = header.size, header.limit
-        file.pages = _unpacked_pages(header, body, base, place)
-        return cls(base, file)
+        overlay = cls(base)
+        overlay.size, overlay.limit = header.size, header.limit
+        overlay.pages = _unpacked_pages(header, body, base, place)
+        return overlay
 
     def export(self, path: StrPath) -> Path:
         """Write the committed state as a complete SQLite file to ``path``; returns it.
@@ -170,28 +191,40 @@ class Overlay:
         ``delta``, ``StorageError`` if the file cannot be written.
         """
         self.settle()
-        file, base = self.file, self.base
+        base = self.base
         with publish(path) as target:
             if base.content is None:
                 with base.path.open("rb") as source:
                     share_or_copy(source, target)
             else:
                 target.write(base.content)
-            target.truncate(min(file.limit, base.size))
-            for offset in sorted(file.pages):
+            target.truncate(min(self.limit, base.size))
+            for offset in sorted(self.pages):
                 target.seek(offset)
-                target.write(file.pages[offset])
-            target.truncate(file.size)
+                target.write(self.pages[offset])
+            target.truncate(self.size)
             base.check_intact()
         return Path(path)
 
     @property
     def _header(self) -> bytes:
-        return self.file.pages.get(0, self.base.header)
+        return self.pages.get(0, self.base.header)
+
+
+def give_up_lock(connection: apsw.Connection) -> None:
+    """Let the file of ``connection`` be changed, if no query is unfinished.
+
+    When SQLite takes the lock again, it empties its cache if it finds another change counter, as after a
+    write by another process.  The counters of two forks may be the same, that of the base is another: so a
+    connection has to look at the base on the way from one fork to another.
+    """
+    connection.execute("PRAGMA locking_mode=NORMAL", can_cache=False)
+    connection.execute("SELECT 1 FROM sqlite_schema").close()
+    connection.execute(_EXCLUSIVE, can_cache=False)
 
 
 class _Header(NamedTuple):
-    """``size`` and ``limit`` as in ``PageFile``; ``checksum`` is the CRC-32 of all but the header."""
+    """``size`` and ``limit`` as in ``Overlay``; ``checksum`` is the CRC-32 of all but the header."""
 
     magic: bytes
     version: int

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
 
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
-from reward_kit.agent.database.connection import Connection
+from reward_kit.agent.database.connection import Connection, Counters
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.recorder import Mark, Recorder
@@ -29,32 +31,68 @@ if TYPE_CHECKING:
 
 _MANY_PAGES = 2000
 """Above this number of changed pages it does not pay to find out which tables they belong to."""
-_MOST_IDLE = 16
-"""Connections that a base keeps for forks to come."""
+MOST_CONNECTIONS = 100
+"""Connections that the forks of a base share, as long as no more of them are in a transaction."""
 
 
-class _Idle(list[Connection]):
-    """Connections whose forks were closed, for others of the same base; shared by all of them."""
+class _Connections:
+    """The connections to a base, each lent to one fork at a time, which keeps it until another needs it."""
 
-    closed = False
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._lent: dict[Connection, OverlayStore] = {}
+        self._closed = False
 
-    def take(self) -> Connection | None:
-        with suppress(IndexError):  # none is left: forks begin in any thread
-            return self.pop()
+    def lend(self, store: OverlayStore) -> Connection:
+        """A connection for ``store``, perhaps one to another state."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None and len(self._lent) >= MOST_CONNECTIONS:
+                connection = self._take_back()
+            connection = connection or Connection(store.overlay, store.limits)
+            self._lent[connection] = store
+            return connection
+
+    def _take_back(self) -> Connection | None:
+        """The connection of the fork that has used its own least recently, of those that can do without."""
+        for connection in sorted(self._lent, key=attrgetter("last_use")):
+            store = self._lent[connection]
+            if store.in_use.acquire(blocking=False):
+                try:
+                    left = store.part_with_connection()
+                    if left or not store.in_transaction:  # else the fork keeps it for good
+                        del self._lent[connection]
+                finally:
+                    store.in_use.release()
+                if left:
+                    return connection
         return None
 
+    def end_loan(self, connection: Connection, *, left: bool) -> None:
+        """Keep the connection of a closed fork for another, if it has ``left`` the fork; else close it."""
+        with self._lock:
+            self._lent.pop(connection, None)
+            if left and not self._closed and len(self._lent) + len(self._idle) < MOST_CONNECTIONS:
+                self._idle.append(connection)
+                return
+        connection.sqlite.close(True)
+
     def close(self) -> None:
-        self.closed = True
-        while self:
-            self.pop().sqlite.close(True)
+        """Close those that are not lent, and keep no others."""
+        with self._lock:
+            self._closed = True
+            self._lent.clear()
+            while self._idle:
+                self._idle.pop().sqlite.close(True)
 
 
 class OverlayStore:
     """The state of a fork: pages (``overlay``), random numbers, clock (``now``), and the record of writes.
 
-    Its connection is opened, or taken over from another fork, for the first statement.  Only one thread may
-    use it at a time.  ``is_shared``: others may write to it, so a tool call takes its turn when it starts.
-    ``lost`` is the error to raise if the disk did not keep what was written.
+    It borrows a connection from its base for its first statement, and anew if another fork took it.  Only who
+    holds ``in_use`` may use it.  ``is_shared``: others may write to it, so a tool call takes its turn when it
+    starts.  ``lost`` is the error to raise if the disk did not keep what was written.
     """
 
     mode: Mode = "overlay"
@@ -70,7 +108,7 @@ class OverlayStore:
         randomness: Randomness | None = None,
         now: datetime | None = None,
         *,
-        idle: _Idle | None = None,
+        connections: _Connections | None = None,
     ) -> None:
         self.limits = limits
         self.randomness = randomness or Randomness(None)
@@ -78,9 +116,11 @@ class OverlayStore:
         self.overlay = overlay
         self.base_path = overlay.base.path
         self._frozen = None if now is None else now.timestamp()
-        self._owns_idle = idle is None
-        self._idle = _Idle() if idle is None else idle
+        self.in_use = threading.Lock()
+        self._is_base = connections is None
+        self._connections = connections or _Connections()
         self._connection: Connection | None = None
+        self._counters = Counters()
         self._recorder: Recorder | None = None
 
     @classmethod
@@ -122,18 +162,23 @@ class OverlayStore:
         return self._connection is not None and self._connection.sqlite.in_transaction
 
     def _connected(self) -> Connection:
-        if self._connection is not None:
-            return self._connection
-        self._starts_with_base = self.overlay.pristine
-        connection = self._idle.take() if self._starts_with_base else None
-        if connection is None:
-            connection = Connection(self.overlay, self.limits, self.randomness)
-        else:
-            connection.take_over(self.randomness)
-            self.overlay = connection.overlay
-        connection.record_with(self._recording)
-        self._connection = connection
-        return connection
+        if self._connection is None:
+            recorder = self._recording
+            self._borrows = self.overlay.is_reachable
+            if self._borrows:
+                connection = self._connections.lend(self)
+            else:
+                connection = Connection(self.overlay, self.limits)
+            connection.serve(self.overlay, self.randomness, recorder, self._counters)
+            self._connection = connection
+        return self._connection
+
+    def part_with_connection(self) -> bool:
+        """Leave the connection to another fork, until this one needs one again; False if it cannot now."""
+        if self._connection is None or not self._connection.leave():
+            return False
+        self._connection = None
+        return True
 
     @property
     def _recording(self) -> Recorder:
@@ -205,7 +250,7 @@ class OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
         randomness = self.randomness.fork(seed)
         overlay, recorder = self.overlay.fork(), self._recorder
-        copy = OverlayStore(overlay, self.limits, randomness, now or self.now, idle=self._idle)
+        copy = OverlayStore(overlay, self.limits, randomness, now or self.now, connections=self._connections)
         if recorder is not None and recorder.exact:
             schema = _schema_of(overlay.base)
             copy._recorder = Recorder(schema, copy._compare, recorder.settled, recorder.log)
@@ -227,13 +272,9 @@ class OverlayStore:
         """Close the connection, or leave it to a later fork; an open transaction is lost."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            reused = self._starts_with_base and not self._idle.closed and len(self._idle) < _MOST_IDLE
-            if reused and connection.reset():
-                self._idle.append(connection)
-            else:
-                connection.sqlite.close(True)
-        if self._owns_idle:
-            self._idle.close()
+            self._connections.end_loan(connection, left=self._borrows and connection.leave())
+        if self._is_base:
+            self._connections.close()
 
 
 _schemas: weakref.WeakKeyDictionary[BaseImage, Schema] = weakref.WeakKeyDictionary()

@@ -7,7 +7,6 @@ not a mere query.
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent import futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -39,7 +38,7 @@ class Turns:
         self.store = store
         self.root = Scope(self)
         self.closed = False
-        self._in_use = threading.Lock()
+        self._in_use = store.in_use
         self._running: Statement | None = None
 
     @property

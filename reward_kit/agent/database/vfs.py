@@ -1,6 +1,6 @@
 """The SQLite VFSs of this package: files of changed pages, and a clock that can be frozen.
 
-``reward_kit_overlay``: databases are ``PageFile`` objects, the only files of a fork.
+``reward_kit_overlay``: databases are ``PageFile`` objects, the only files of a connection to a fork.
 ``reward_kit_clock``: plain files.  Both answer SQLite's questions for the time (``date('now')``,
 ``unixepoch()``, ``CURRENT_TIMESTAMP`` in a query or as a column default) with the frozen time of the thread
 that runs the statement; SQLite does not say which connection asks.  Method names and semantics are those of
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.base_image import BaseImage
+    from reward_kit.agent.database.overlay import Overlay
 
 _OVERLAY = "reward_kit_overlay"
 _CLOCK = "reward_kit_clock"
@@ -41,42 +41,18 @@ def freeze_clock(unix_seconds: float | None) -> None:
 
 
 class PageFile:
-    """The main database of a fork: ``base`` overlaid with ``pages`` (byte offset of a page -> its content).
+    """The main database of a connection, with the content of ``overlay``, which may be replaced by another.
 
-    ``size`` is the length of the file in bytes.  Bytes of the base from ``limit`` on are no longer visible:
-    a file that shrinks and grows again reads zeros there, not the base's old content.  ``opened`` is true
-    while SQLite has it open, ``is_locked`` while it holds a lock.
+    ``is_locked`` is true while SQLite holds a lock.
     """
 
-    __slots__ = (
-        "__weakref__", "base", "is_locked", "limit", "opened", "page_size", "pages", "size",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "is_locked", "overlay", "page_size")
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
-    def __init__(self, base: BaseImage) -> None:
-        self.opened = False
+    def __init__(self, overlay: Overlay) -> None:
+        self.overlay = overlay
+        self.page_size = overlay.base.page_size
         self.is_locked = False
-        self.base = base
-        self.page_size = base.page_size
-        self.reset()
-
-    def reset(self) -> None:
-        """Go back to the content of the base."""
-        self.pages: dict[int, bytes] = {}
-        self.size = self.limit = self.base.size
-
-    def copy(self) -> PageFile:
-        """The same content in a separate file."""
-        copy = PageFile(self.base)
-        copy.pages, copy.size, copy.limit = dict(self.pages), self.size, self.limit
-        return copy
-
-    def prune(self) -> None:
-        """Drop the pages that equal the base."""
-        page_size, limit, read = self.page_size, self.limit, self.base.read
-        for offset, page in list(self.pages.items()):
-            if offset + page_size <= limit and page == read(offset, page_size):
-                del self.pages[offset]
 
     def xLock(self, level: int) -> None:
         self.is_locked = level != apsw.SQLITE_LOCK_NONE
@@ -100,32 +76,29 @@ class PageFile:
         return self.page_size
 
     def xFileSize(self) -> int:
-        return self.size
+        return self.overlay.size
 
     def xRead(self, amount: int, offset: int) -> bytes:
+        overlay = self.overlay
         start = offset % self.page_size
         page_offset = offset - start
-        page = self.pages.get(page_offset)
+        page = overlay.pages.get(page_offset)
         if page is None:
-            if offset + amount <= self.limit:
-                return self.base.read(offset, amount)
-            page = bytes(max(0, min(self.page_size, self.size - page_offset)))
+            if offset + amount <= overlay.limit:
+                return overlay.base.read(offset, amount)
+            page = bytes(max(0, min(self.page_size, overlay.size - page_offset)))
         return page[start : start + amount]  # a short answer makes SQLite fill up with zeros
 
     def xWrite(self, data: bytes, offset: int) -> None:
         if len(data) != self.page_size or offset % self.page_size:
             raise apsw.ReadOnlyError("the page size of a base cannot be changed")
-        self.size = max(self.size, offset + len(data))
-        self.pages[offset] = bytes(data)
+        self.overlay.write(offset, bytes(data))
 
     def xTruncate(self, size: int) -> None:
-        if size < self.size:
-            self.limit = min(self.limit, size)
-            self.pages = {offset: page for offset, page in self.pages.items() if offset < size}
-        self.size = size
+        self.overlay.truncate(size)
 
     def xClose(self) -> None:
-        self.opened = False
+        pass
 
 
 class _VFS(apsw.VFS):
@@ -159,10 +132,9 @@ class _OverlayVFS(_VFS):
     ) -> PageFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         file = self._files.get(path or "")
-        if file is None or file.opened:  # journals and temporary files are SQLite's own, in memory
+        if file is None:  # journals and temporary files are SQLite's own, in memory
             raise apsw.CantOpenError(f"no fork of the name {path}")
         flags[1] = flags[0]
-        file.opened = True
         return file
 
     def xAccess(self, _path: str, _flags: int) -> bool:
@@ -187,7 +159,7 @@ _clock_vfs: _ClockVFS | None = None
 
 
 def connect_pages(file: PageFile) -> apsw.Connection:
-    """A bare connection to ``file``, which must not be open."""
+    """A bare connection to ``file``."""
     global _overlay_vfs
     if _overlay_vfs is None:
         with _registering:

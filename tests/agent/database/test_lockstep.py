@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import random
 import shutil
 import sqlite3
@@ -12,10 +13,11 @@ from typing import Any
 import apsw
 import pytest
 
-from reward_kit.agent.database import base_image
+from reward_kit.agent.database import Database, base_image, overlay_store
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.seeding import seed_base
+from reward_kit.errors import DatabaseError
 
 STATEMENTS = 1000
 SEED = """
@@ -155,9 +157,9 @@ def outcome(connection: apsw.Connection, statement: Statement) -> object:
 
 def content(execute: Any) -> list[object]:
     """Schema and all rows."""
-    schema = list(execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name"))
+    schema = [tuple(row) for row in execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name")]
     tables = [name for kind, name, _ in schema if kind == "table"]
-    return [schema, *(sorted(map(repr, execute(f'SELECT * FROM "{name}"'))) for name in tables)]
+    return [schema, *(sorted(map(repr, map(tuple, execute(f'SELECT * FROM "{name}"')))) for name in tables)]
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +206,97 @@ def test_a_fork_behaves_like_a_plain_file(
     assert content(stock.execute) == expected
     stock.close()
     assert base_path.read_bytes() == original
+
+
+INDEXED = """
+CREATE VIRTUAL TABLE texts USING fts5 (body);
+INSERT INTO texts SELECT address FROM orders;
+CREATE VIRTUAL TABLE boxes USING rtree (id, low, high);
+INSERT INTO boxes SELECT zip, zip, zip + 5 FROM users GROUP BY zip;
+CREATE TABLE noted (before, total);
+CREATE TRIGGER counting AFTER INSERT ON noted BEGIN
+  UPDATE stock SET amount = amount + changes() WHERE place = 2;
+  UPDATE noted SET before = changes();
+END;
+"""
+
+
+class SharedWorkload(Workload):
+    """Statements on the rows that all forks have in common, in transactions now and then."""
+
+    def step(self) -> Statement:
+        draw = self.random.random()
+        if draw < 0.2:
+            self.in_transaction = not self.in_transaction
+            return ("BEGIN" if self.in_transaction else self.random.choice(["COMMIT", "ROLLBACK"])), ()
+        return self.random.choice([self.change] * 6 + [self.bulk_change, self.indexed] + [self.query] * 5)()
+
+    def indexed(self) -> Statement:
+        number = self.random.randrange(120)
+        choices: list[Statement] = [
+            ("INSERT INTO texts VALUES (?)", (f"word{number} common",)),
+            ("DELETE FROM texts WHERE rowid = ?", (number,)),
+            ("SELECT rowid, body FROM texts WHERE texts MATCH ?", (f"word{number} OR common",)),
+            ("INSERT OR REPLACE INTO boxes VALUES (?, ?, ?)", (number, number, number + 9)),
+            ("SELECT id FROM boxes WHERE high > ? ORDER BY id", (number - 50,)),
+            ("INSERT INTO noted VALUES (0, total_changes())", ()),
+        ]
+        return self.random.choice(choices)
+
+
+class Pair:
+    """A fork and a plain file, which get the same statements."""
+
+    def __init__(self, fork: Database, path: Path, seed: int) -> None:
+        self.fork, self.workload = fork, SharedWorkload(seed)
+        self.context = contextvars.copy_context()
+        self.plain = apsw.Connection(str(shutil.copy(fork.base_path, path)))
+        self.plain.execute("PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF").fetchall()
+        self.scope: Any = None
+
+    def step(self, *statement: Any) -> None:
+        statement = statement or self.workload.step()
+        expected = outcome(self.plain, statement)
+        found = self.context.run(self.answer, *statement)
+        if expected and isinstance(expected, tuple):  # an error
+            expected = expected[0]
+        assert found == expected, statement
+        counters = "SELECT changes(), total_changes(), last_insert_rowid()"
+        assert self.context.run(self.answer, counters) == outcome(self.plain, (counters,))
+
+    def answer(self, sql: str, parameters: Any = ()) -> object:
+        if sql == "BEGIN":
+            self.scope = self.fork.sync.transaction()
+            return list(self.scope.__enter__() and ())
+        if sql in ("COMMIT", "ROLLBACK"):
+            return list(self.scope.__exit__(ValueError if sql == "ROLLBACK" else None, None, None) or ())
+        try:
+            return [tuple(row) for row in self.fork.sync.fetch_all(sql, parameters)]
+        except DatabaseError as error:
+            return type(error.__cause__).__name__
+
+
+@pytest.mark.parametrize(("most", "forks"), [(1, 5), (3, 8)])
+def test_forks_that_share_connections_behave_like_plain_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, forks: int
+) -> None:
+    monkeypatch.setattr(overlay_store, "MOST_CONNECTIONS", most)
+    before = len(apsw.connections())
+    with Database.seed(tmp_path / "base.db", SEED + INDEXED) as base:
+        pairs = [Pair(base.fork(), tmp_path / f"{number}.db", number) for number in range(forks)]
+        turns = random.Random(most)
+        for _ in range(1500):
+            turns.choice(pairs).step()
+        for pair in pairs:
+            if pair.workload.in_transaction:
+                pair.step("COMMIT")
+            pair.step("PRAGMA integrity_check")
+            assert content(pair.plain.execute) == content(pair.fork.sync.fetch_all)
+            pair.plain.close()
+        # each is moved to another state, which may have grown or shrunk, by another fork's statements
+        assert len(apsw.connections()) <= before + forks
+        for pair in pairs:
+            with Database.open(base.base_path, delta=pair.fork.delta()) as stored:
+                assert stored.changes() == pair.fork.changes()
+            pair.fork.close()
+        assert len(apsw.connections()) <= before + most

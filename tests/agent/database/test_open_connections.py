@@ -1,16 +1,17 @@
-"""A fork opens a connection for its first statement, or takes over that of a fork that was closed."""
+"""A fork gets a connection for its first statement: a new one, or that of another fork."""
 
 from __future__ import annotations
 
 import gc
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
 import pytest
 
-from reward_kit.agent.database import Database
+from reward_kit.agent.database import Database, overlay_store
 from reward_kit.errors import DatabaseError
 
 SHOP = """
@@ -31,7 +32,7 @@ def test_a_fork_without_a_statement_has_no_connection(tmp_path: Path) -> None:
     assert len(apsw.connections()) == before + 30
     for fork in forks:
         fork.close()
-    assert before < len(apsw.connections()) < before + 30
+    assert len(apsw.connections()) == before + 30
     base.close()
     assert len(apsw.connections()) == before
 
@@ -56,6 +57,29 @@ async def test_a_fork_that_takes_over_a_connection_finds_nothing_of_the_one_befo
         assert len(apsw.connections()) == before + 1
 
 
+def test_forks_in_many_threads_take_connections_from_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlay_store, "MOST_CONNECTIONS", 3)
+    with Database.seed(tmp_path / "base.db", SHOP) as base:
+        forks = [base.fork().sync for _ in range(12)]
+
+        def work(thread: int) -> None:
+            for step in range(240):
+                fork = forks[(thread * 5 + step * 7) % 12]
+                with fork.transaction():
+                    fork.execute("UPDATE stock SET quantity = quantity + 1 WHERE id = 1")
+                    fork.execute("INSERT INTO stock (quantity) SELECT changes()")
+                assert len(fork.fetch_all("SELECT * FROM stock")) > 2
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+        for fork in forks:
+            assert fork.fetch_one("SELECT sum(quantity), count(*) FROM stock") == (350, 162)
+            assert fork.fetch_val("SELECT total_changes()") == 320
+            assert len(fork.changes()) == 161
+
+
 def test_a_query_that_ran_before_has_the_columns_that_came_since(tmp_path: Path) -> None:
     fork = Database.seed(tmp_path / "base.db", SHOP).fork().sync
     for number in range(2):
@@ -67,7 +91,7 @@ def test_a_query_that_ran_before_has_the_columns_that_came_since(tmp_path: Path)
 def test_a_fork_that_is_open_when_python_ends_prints_nothing(tmp_path: Path) -> None:
     code = f"""
 import sys
-from reward_kit.agent.database import Database
+from reward_kit.agent.database import Database, overlay_store
 from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 base = Database.seed(sys.argv[1], {SHOP!r})
