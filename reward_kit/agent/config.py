@@ -280,13 +280,15 @@ class EvaluationConfig:
     )
     keep_db: str | None = _result(
         None, "--keep-db", choices=("full", "delta", "none"),
-        help="What to keep of each rollout's final database. Default: full up to 4 MiB, else delta.",
+        help="What to keep of each rollout's final database. Default: full up to 1 MiB, else delta.",
     )
     cache: bool = _result(
         False, "--cache/--no-cache", kind=bool,
         help="Store the models' answers, and reuse the stored answer of a call that was made before.",
     )
-    clear_cache: bool = _result(False, "--clear-cache", kind=bool, help="Delete the stored answers first.")
+    clear_cache: bool = _result(
+        False, "--clear-cache", kind=bool, help="Delete the stored answers and gold states first."
+    )
     explain: str | None = _result(
         None, "--explain", metavar="MODEL",
         help="Ask this model who was at fault in each failed rollout, and why.",

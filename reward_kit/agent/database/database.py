@@ -213,20 +213,22 @@ class Database(AsyncView):
         path: StrPath,
         *,
         delta: bytes | None = None,
+        changes: Changes | None = None,
         mode: Mode = "overlay",
         limits: Limits | None = None,
     ) -> Database:
         """Open a base, or a complete SQLite file, to be read and forked.
 
         With ``delta`` (bytes of ``delta()``) it is the state that these lead to from the base at ``path``, in
-        mode "overlay".  Changes of a complete file with a ``base.db`` beside it count from that base.
+        mode "overlay"; ``changes`` spares finding out which rows that changes.  Changes of a complete file
+        with a ``base.db`` beside it count from that base.
         ``DatabaseError`` if the file is missing or damaged.
         """
         path, limits = Path(path), limits or Limits()
         if delta is not None:
             from reward_kit.agent.database.overlay_store import OverlayStore
 
-            return cls(Turns(OverlayStore.of_delta(delta, path, limits)), _BASE_REFUSAL)
+            return cls(Turns(OverlayStore.of_delta(delta, path, limits, changes)), _BASE_REFUSAL)
         beside = path.with_name("base.db")
         base = beside if path.name != beside.name and beside.is_file() else None
         return cls(Turns(_store_of(mode).open(path, limits, base)), _BASE_REFUSAL)

@@ -132,9 +132,14 @@ class OverlayStore:
         return cls(Overlay.between(BaseImage.open(base), image), limits)
 
     @classmethod
-    def of_delta(cls, delta: bytes, path: Path, limits: Limits) -> OverlayStore:
-        """The state to which ``delta`` leads from the base at ``path``."""
-        return cls(Overlay.from_delta(delta, BaseImage.open(path), f"delta of {path}"), limits)
+    def of_delta(
+        cls, delta: bytes, path: Path, limits: Limits, changes: Changes | None = None
+    ) -> OverlayStore:
+        """The state to which ``delta`` leads from the base at ``path``, with these ``changes`` if known."""
+        store = cls(Overlay.from_delta(delta, BaseImage.open(path), f"delta of {path}"), limits)
+        if changes is not None:
+            store._recorder = Recorder(_schema_of(store.overlay.base), store._compare, changes)
+        return store
 
     @property
     def engine(self) -> NoReturn:

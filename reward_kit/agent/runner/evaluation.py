@@ -25,6 +25,7 @@ from reward_kit.agent.runner.options import EvaluationOptions, config_of
 from reward_kit.agent.runner.progress import NoProgress, Progress, Tally, note
 from reward_kit.agent.runner.protocol import planned_tasks
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
+from reward_kit.agent.storage import kept_gold
 from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.storage.store import Saver
 from reward_kit.errors import RewardKitError, StorageError, UsageError
@@ -193,6 +194,8 @@ class Evaluation:
     def _executor(self, rows: BundleRows, root: Path) -> Executor:
         config = self.config
         assert config.eval_id is not None
+        if config.clear_cache:
+            kept_gold.clear(root)
         if not config.workers and config.ray is None:
             given = {"models": self._models, "players": self._players}
             return InProcess(config, rows, root, self.note, eval_id=config.eval_id, **given)

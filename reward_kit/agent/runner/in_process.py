@@ -31,7 +31,8 @@ from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
-from reward_kit.agent.storage.layout import FULL_UP_TO, RunsFolder
+from reward_kit.agent.storage.kept_gold import KeptGold
+from reward_kit.agent.storage.layout import RunsFolder
 from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
 """Options that depend on the environment, the bundle or a recording until ``describe``."""
+
+SMALL_BASE = 4 * 1024 * 1024
+"""Bytes of a base up to which a delta is made at once; that of a larger one in a thread."""
 
 IMPORT_AFTER = 0.1
 """Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
@@ -131,7 +135,9 @@ class InProcess:
             call_timeouts=call_timeouts(self._given_models, config.call_timeout),
         )
         rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
-        self._states = RowStates(self._folder, config, self._note, planned=rollouts)
+        code = code_of(self._rows.folder, config)
+        kept = KeptGold(self._folder.root, self._rows.folder, code, self._note)
+        self._states = RowStates(self._folder, config, kept, self._note, planned=rollouts)
         facts = planned(tasks)
         return Description(
             rows={task.row.id: task.row.n_rollouts for task in tasks},
@@ -142,7 +148,7 @@ class InProcess:
             replays=participants.recordings is not None,
             toolsets={task.row.toolset: task.toolset for task in facts},
             default_reward=[task.row.id for task in facts if task.has_default_reward],
-            code=code_of(self._rows.folder, config),
+            code=code,
             reward_files=sorted(reward_files(tasks)),
             warnings=warnings,
         )
@@ -152,9 +158,10 @@ class InProcess:
         assert self._states is not None, "describe() comes first"
         if self._opening is None:
             self._opening = asyncio.create_task(self._participants.open())
-            asyncio.get_running_loop().call_later(
-                IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.result"
-            )
+            if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
+                asyncio.get_running_loop().call_later(
+                    IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.result"
+                )
         await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
@@ -226,7 +233,7 @@ class InProcess:
             if row.keep == "full":
                 file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
             elif row.keep == "delta":
-                is_small = database.mode == "overlay" and database.base_size <= FULL_UP_TO
+                is_small = database.mode == "overlay" and database.base_size <= SMALL_BASE
                 state = database.delta() if is_small else await asyncio.to_thread(database.delta)
             if row.keep is not None and gold is not None and not gold.shared:
                 gold_state = gold.database.delta()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.records.outcome import RowGold
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
+from reward_kit.agent.storage.kept_gold import row_gold
 from reward_kit.agent.storage.layout import keep_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Database
+    from reward_kit.agent.records.outcome import RowGold
     from reward_kit.agent.rollout.gold import GoldReplay
+    from reward_kit.agent.storage.kept_gold import KeptGold
     from reward_kit.agent.storage.layout import Keep, RunsFolder
 
 MOST_OPEN = 32
@@ -83,9 +85,16 @@ class RowStates:
     """Bases and gold states of rows: made when a row's first rollout starts, closed when others need room."""
 
     def __init__(
-        self, folder: RunsFolder, config: EvaluationConfig, warn: Callable[[str], None], *, planned: int
+        self,
+        folder: RunsFolder,
+        config: EvaluationConfig,
+        kept: KeptGold,
+        warn: Callable[[str], None],
+        *,
+        planned: int,
     ) -> None:
         """``planned`` is the number of rollouts of the whole evaluation."""
+        self._kept = kept
         self._folder = folder
         self._config = config
         self._warn = warn
@@ -116,8 +125,8 @@ class RowStates:
             base = self._bases[key] = self._folder.open_base(task.seed, mode=task.registry.database)
         row = RowState(task, base, None, keep_of(self._config.keep_db, base, self._planned))
         if task.row.actions is not None:
-            gold = row.gold = await replay_gold_calls(task, base, seed=seed)
-            row.unsaved = _to_store(task, gold)
+            gold, row.unsaved = await self._gold(task, base, seed)
+            row.gold = gold
             if gold.fault is not None and not self._has_warned:
                 self._has_warned = True
                 self._warn(
@@ -125,6 +134,18 @@ class RowStates:
                     "not known; --validate-only names all such rows"
                 )
         return row
+
+    async def _gold(self, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold]:
+        """The state of the row's gold actions, kept or replayed, and what is to be stored of it."""
+        key = self._kept.key_of(task)
+        if key is not None and (known := self._kept.get(key, task, base, seed)) is not None:
+            return known
+        gold = await replay_gold_calls(task, base, seed=seed)
+        changes = gold.database.changes().to_json()
+        stored = row_gold(task, gold.calls, changes, gold.database.delta() if gold.shared else None)
+        if key is not None:
+            self._kept.add(key, gold, stored)
+        return gold, stored
 
     async def close(self) -> None:
         """Close everything."""
@@ -137,6 +158,7 @@ class RowStates:
             _close(state)
         while self._bases:
             self._bases.popitem()[1].close()
+        self._kept.close()
 
 
 def _close(state: asyncio.Task[RowState]) -> None:
@@ -144,12 +166,3 @@ def _close(state: asyncio.Task[RowState]) -> None:
     is_open = state.done() and not state.cancelled() and state.exception() is None
     if is_open and (gold := state.result().gold) is not None:
         gold.database.close()
-
-
-def _to_store(task: Task, gold: GoldReplay) -> RowGold:
-    calls: list[dict[str, Any]] = [
-        {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
-        for action, call in zip(task.row.actions or (), gold.calls, strict=True)
-    ]
-    changes = gold.database.changes().to_json()
-    return RowGold(task.row.id, calls, changes, gold.database.delta() if gold.shared else None)

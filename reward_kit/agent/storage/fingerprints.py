@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BESIDE = "../"
 """Start of the names of modules that lie outside the bundle's folder."""
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_FOLLOWED = sys.stdlib_module_names | {__name__.partition(".")[0]}
 MOST_FOLLOWED = 200
 """Modules outside the bundle's folder of which more are not looked for."""
@@ -108,11 +108,7 @@ def _imported(folder: Path) -> Iterator[tuple[str, Path]]:
         if not isinstance(file, str) or folder.name not in file:
             continue  # most modules: their names are enough
         path = Path(file)
-        if (
-            folder in path.parents
-            and _INSTALLED.isdisjoint(path.relative_to(folder).parts)
-            and path.is_file()
-        ):
+        if folder in path.parents and INSTALLED.isdisjoint(path.relative_to(folder).parts) and path.is_file():
             yield name, path
 
 
@@ -167,7 +163,7 @@ def _file_of(name: str, root: Path) -> Path | None:
     else:
         file = getattr(package, "__file__", None)
         candidates = [Path(file)] if isinstance(file, str) else []
-    own = (path for path in candidates if _INSTALLED.isdisjoint(path.parts) and path.is_file())
+    own = (path for path in candidates if INSTALLED.isdisjoint(path.parts) and path.is_file())
     return next(own, None)
 
 
