@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from contextlib import ExitStack
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
 """Options that depend on the environment, the bundle or a recording until ``describe``."""
 
+COLLECT_AFTER = 20_000
+"""New objects until Python looks for cycles: it would look through all rollouts that run, and find few."""
 IMPORT_AFTER = 0.1
 """Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 
@@ -91,9 +94,11 @@ class InProcess:
         self._tasks: dict[str, Task] = {}
         self._opening: asyncio.Task[None] | None = None
         self._telemetry = open_telemetry()
+        self._collected_after = gc.get_threshold()
 
     async def describe(self) -> Description:
         """Import the bundle, the agent and the users, seed the bases, and say what they are."""
+        gc.set_threshold(COLLECT_AFTER, *self._collected_after[1:])
         config = self._config
         bundle = self._bundle = self._rows.open()
         warnings = bundle.warnings[len(self._rows.warnings) :]
@@ -309,6 +314,7 @@ class InProcess:
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""
+        gc.set_threshold(*self._collected_after)
         if self._states is not None:
             states, self._states = self._states, None
             await states.close()
