@@ -119,7 +119,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
     while True:
         ready = select.select([control, end], [], [])[0]
         if end in ready:
-            end.recv(MOST_FILES)
+            end.recv(64)
         if control in ready:
             data, given, *_ = socket.recv_fds(control, 1, 1)
             if not data:
