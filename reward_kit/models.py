@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class _ChatModel(BaseModel):
     """Base of the chat types; accepts dicts and objects with ``model_dump``, as in the OpenAI SDK."""
 
+    model_config = ConfigDict(defer_build=True)
+
     @model_validator(mode="before")
     @classmethod
     def _from_foreign_object(cls, value: Any) -> Any:
@@ -113,6 +115,8 @@ class _ReadsLikeDict:
 
 
 class _ResultModel(_ReadsLikeDict, BaseModel):  # type: ignore[misc]  # iterates over names, as dicts do, not over pydantic's pairs
+    model_config = ConfigDict(defer_build=True)
+
     def keys(self) -> KeysView[str]:
         return type(self).model_fields.keys()
 
@@ -152,6 +156,8 @@ class StepOutput(BaseModel):
     ``step_index`` is the reward function's own index of the step, a number or a name;
     ``reward_kit.rl_processing.RLDataAligner`` matches it to the step's ``assistant_turn_index``.
     """
+
+    model_config = ConfigDict(defer_build=True)
 
     step_index: int | str
     base_reward: float
@@ -283,7 +289,7 @@ class StepData(BaseModel):
     ``base_reward`` is filled in from there, ``advantage`` and ``return_to_go`` by the training algorithm.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     system_step_index: int
     observation_data: Any

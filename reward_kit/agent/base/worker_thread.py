@@ -24,8 +24,12 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 2.0
 """A thread without work ends after this time."""
-STUCK_SECONDS = 0.002
-"""Calls that wait get threads of their own if no call was taken for this time."""
+STUCK_SECONDS = 0.01
+"""Calls that wait get threads of their own if no call was taken for this time.
+
+Twice the 5 ms after which Python lets a thread run beside a busy event loop: otherwise hundreds of threads
+start for calls that only wait for their turn.
+"""
 
 
 class _Job(NamedTuple):

@@ -6,6 +6,7 @@ compare the two exchange by exchange. LiteLLM reads the answers that have an unu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -34,12 +35,15 @@ from reward_kit.agent.models.litellm_library import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from ssl import SSLContext
 
     import aiohttp
 
     from reward_kit.agent.models.limiter import Limiter
     from reward_kit.errors import ModelError
 
+PRICES_AFTER = 0.1
+"""Seconds from the opening to the reading of the price table, which takes as long as many imports."""
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
 LONGEST_ANSWER = 2**25
@@ -71,8 +75,8 @@ class OpenAIModel(RemoteModel):
         }
 
     async def open(self) -> None:
-        """Read the price table before the first answer waits for it."""
-        load_prices()
+        """Have the price table read once the first request is on its way, before its answer needs it."""
+        asyncio.get_running_loop().call_later(PRICES_AFTER, load_prices)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -132,13 +136,9 @@ class OpenAIModel(RemoteModel):
     def _open_session(self) -> aiohttp.ClientSession:
         """One session for any number of connections: the limiter decides how many calls there are."""
         if self._session is None:
-            import ssl
-
             import aiohttp
-            import certifi
 
-            # the certificates that LiteLLM's clients trust
-            trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
+            trusted = _certificates() if self._endpoint.url.lower().startswith("https:") else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
                 headers=self._endpoint.headers,
@@ -147,6 +147,15 @@ class OpenAIModel(RemoteModel):
                 trust_env=True,
             )
         return self._session
+
+
+def _certificates() -> SSLContext:
+    """The certificates that LiteLLM's clients trust; reading them takes a while."""
+    import ssl
+
+    import certifi
+
+    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
 
 
 def _sent(message: Message) -> Message:
@@ -214,7 +223,7 @@ def _status_error(status: int, headers: Mapping[str, str], body: bytes) -> State
 
 
 class _Plain(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class _Function(_Plain):

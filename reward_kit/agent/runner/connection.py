@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.runner.protocol import decoded
 from reward_kit.errors import RewardKitError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.records.outcome import PlayedRollout
     from reward_kit.agent.runner.fork_server import ForkServer
-    from reward_kit.agent.runner.protocol import Account, Blobs
+    from reward_kit.agent.runner.protocol import Account, Blobs, PlayRequest
 
 LONGEST_LINE = 2**30
 """Bytes of the longest line: the description of many rows."""
@@ -116,9 +117,9 @@ class Worker:
         """The description of the code, as JSON."""
         return (await self._call({"do": "describe"}))[0]
 
-    async def play(self, request: Mapping[str, Any], account: Account) -> tuple[PlayedRollout, Blobs]:
+    async def play(self, request: PlayRequest, account: Account) -> tuple[PlayedRollout, Blobs]:
         """The played rollout, and the files that came with it, by name."""
-        result, blobs = await self._call({"do": "play", "request": request}, account)
+        result, blobs = await self._call({"do": "play", "request": as_json(request)}, account)
         return decoded(result, blobs), blobs
 
     async def _call(self, message: Mapping[str, Any], account: Account | None = None) -> tuple[Any, Blobs]:

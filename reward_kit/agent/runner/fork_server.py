@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-REAP_EVERY = 0.05
-"""Seconds between two looks for workers that have ended."""
 MOST_FILES = 4096
 """The highest descriptor that a command may have open when it forks."""
 _END = struct.Struct("!ii")
@@ -107,7 +105,6 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
     Of this process's files the workers get stderr alone, which is also their standard output.
     """
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where they are ignored, their exit codes are lost
     with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
@@ -115,14 +112,24 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
     os.closerange(descriptor + 1, MOST_FILES)
     control = socket.socket(fileno=descriptor)
     gc.freeze()  # a collection in a worker would copy all pages
+    end, bell = socket.socketpair()  # it rings as a worker ends
+    bell.setblocking(False)
+    signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        if select.select([control], [], [], REAP_EVERY)[0]:
+        ready = select.select([control, end], [], [])[0]
+        if end in ready:
+            end.recv(64)
+        if control in ready:
             data, given, *_ = socket.recv_fds(control, 1, 1)
             if not data:
                 os._exit(0)
             with socket.socket(fileno=given[0]) as connection, suppress(OSError):
                 if not os.fork():
-                    control.close()
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    signal.set_wakeup_fd(-1)
+                    for ours in (control, end, bell):
+                        ours.close()
                     os.setsid()
                     play(connection)
         with suppress(ChildProcessError, OSError):

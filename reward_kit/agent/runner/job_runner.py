@@ -92,7 +92,7 @@ class JobRunner:
     async def _save(self, played: PlayedRollout, account: _Account) -> None:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
         await completed(self.saver.save(played))
-        account.usage.clear()
+        account.calls.clear()
         self.tally.add(played.outcome)
         self.progress.ended(played.outcome, self.tally)
         if is_cancelled():
@@ -171,16 +171,17 @@ class _Account:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
-        self.usage: dict[Role, Usage] = {}
+        self.calls: list[tuple[Role, Usage]] = []
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
-        if role not in self.usage:
-            self.usage[role] = Usage()
-        self.usage[role].add(usage)
+        self.calls.append((role, usage))
         self._runner.tally.spending.count(usage)
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.unpriced(model)
 
     def broken_off(self) -> None:
-        usage, self.usage = self.usage, {}
+        usage: dict[Role, Usage] = {}
+        for role, used in self.calls:
+            usage.setdefault(role, Usage()).add(used)
+        self.calls.clear()
         self._runner.saver.add_usage("broken_off", broken_off(usage))

@@ -62,17 +62,21 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
     """The tasks of the rows to play."""
     found = {row.id: (row, seed) for row, seed in zip(rows.rows, rows.seeds, strict=True)}
     default_reward = set(description.default_reward)
-    return [
-        PlannedTask(
-            row=replace(found[row_id][0], n_rollouts=rollouts),
-            seed=found[row_id][1],
+    planned = []
+    for row_id, rollouts in description.rows.items():
+        row, seed = found[row_id]
+        if row.n_rollouts != rollouts:
+            row = replace(row, n_rollouts=rollouts)
+        task = PlannedTask(
+            row=row,
+            seed=seed,
             folder=rows.folder,
             user_prompts=rows.user_prompts,
-            toolset=description.toolsets[found[row_id][0].toolset],
+            toolset=description.toolsets[row.toolset],
             has_default_reward=row_id in default_reward,
         )
-        for row_id, rollouts in description.rows.items()
-    ]
+        planned.append(task)
+    return planned
 
 
 @dataclass(frozen=True, slots=True)

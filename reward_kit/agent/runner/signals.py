@@ -18,7 +18,7 @@ from reward_kit.agent.base.text import tamed
 from reward_kit.agent.base.types import RolloutStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 _T = TypeVar("_T")
 
@@ -149,7 +149,7 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) ->
     return False
 
 
-async def completed(work: Coroutine[Any, Any, _T]) -> _T:
+async def completed(work: Awaitable[_T]) -> _T:
     """The result of ``work``, which is not cancelled with this; ``deadline.is_cancelled`` tells then."""
     task = asyncio.ensure_future(work)
     while not task.done():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,7 @@ class Workers:
         while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
             worker = await self._least_busy()
             try:
-                return self._kept(*await worker.play(asdict(request), account))
+                return self._kept(*await worker.play(request, account))
             except WorkerDiedError as death:
                 account.broken_off()
                 deaths += death.began
@@ -153,7 +153,7 @@ class Workers:
 
     async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
         """Play a rollout whose process died; raises ``RolloutLostError`` if that ends its process, too."""
-        watched = asdict(replace(request, watched=True))
+        watched = replace(request, watched=True)
         async with self._alone:
             for start in range(1, STARTS + 1):
                 try:

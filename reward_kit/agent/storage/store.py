@@ -244,16 +244,16 @@ class Saver:
         self._writing: asyncio.Task[None] | None = None
         self._usages: list[asyncio.Future[None]] = []
 
-    async def save(self, played: PlayedRollout) -> None:
-        """Return when ``played`` is on the disk.
+    def save(self, played: PlayedRollout) -> asyncio.Future[None]:
+        """Write ``played`` soon: the future is done when it is on the disk.
 
-        A caller that is cancelled leaves the writing alone. Raises ``StorageError`` if it cannot be written.
+        It has a ``StorageError`` if it cannot be written.
         """
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((played, saved))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
-        await asyncio.shield(saved)
+        return saved
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -269,7 +269,6 @@ class Saver:
                     saved.set_result(None)
                 else:
                     saved.set_exception(fault)
-                    saved.exception()  # a cancelled caller does not ask for it
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store usage soon; ``close`` raises if that failed."""
