@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
 """Options that depend on the environment, the bundle or a recording until ``describe``."""
-
 COLLECT_AFTER = 20_000
 """New objects until Python looks for cycles: it would look through all rollouts that run, and find few."""
 IMPORT_AFTER = 0.1
@@ -88,8 +87,6 @@ class InProcess:
         self._given_models = models or {}
         self._given_players = players or {}
         self._bundle: TaskBundle | None = None
-        self._participants: Participants
-        self._folder: RunsFolder
         self._states: RowStates | None = None
         self._tasks: dict[str, Task] = {}
         self._opening: asyncio.Task[None] | None = None
