@@ -15,10 +15,8 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class _ChatModel(BaseModel):
+class _ChatModel(BaseModel, defer_build=True):
     """Base of the chat types; accepts dicts and objects with ``model_dump``, as in the OpenAI SDK."""
-
-    model_config = ConfigDict(defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -114,9 +112,7 @@ class _ReadsLikeDict:
         return iter(self.keys())
 
 
-class _ResultModel(_ReadsLikeDict, BaseModel):  # type: ignore[misc]  # iterates over names, as dicts do, not over pydantic's pairs
-    model_config = ConfigDict(defer_build=True)
-
+class _ResultModel(_ReadsLikeDict, BaseModel, defer_build=True):  # type: ignore[misc]  # iterates over names, as dicts do, not over pydantic's pairs
     def keys(self) -> KeysView[str]:
         return type(self).model_fields.keys()
 
@@ -150,14 +146,12 @@ class MetricResult(_ResultModel):
         return self.is_score_valid
 
 
-class StepOutput(BaseModel):
+class StepOutput(BaseModel, defer_build=True):
     """The reward of one step of a rollout, for reinforcement learning.
 
     ``step_index`` is the reward function's own index of the step, a number or a name;
     ``reward_kit.rl_processing.RLDataAligner`` matches it to the step's ``assistant_turn_index``.
     """
-
-    model_config = ConfigDict(defer_build=True)
 
     step_index: int | str
     base_reward: float

@@ -387,15 +387,10 @@ def check_eval_id(name: object, flag: str = "--eval-id") -> None:
     """Raise ``UsageError`` unless an evaluation can have this name, which names files."""
     if not isinstance(name, str):
         raise UsageError(f"{flag} takes the name of an evaluation, not {name!r}")
-    if not NAME.fullmatch(name) or name in (".", ".."):
+    if not NAME.fullmatch(name) or name in (".", "..") or len(name) > LONGEST_NAME:
         raise UsageError(
             f"{flag} {cut(name, LONGEST_NAME)!r} is not a valid file name",
-            remedy="Use letters, digits, '.', '_' and '-'.",
-        )
-    if len(name) > LONGEST_NAME:
-        raise UsageError(
-            f"{flag} has {len(name)} characters, which is too long for the name of a file",
-            remedy=f"Use at most {LONGEST_NAME}.",
+            remedy=f"Use at most {LONGEST_NAME} letters, digits, '.', '_' and '-'.",
         )
 
 

@@ -27,8 +27,7 @@ IDLE_SECONDS = 2.0
 STUCK_SECONDS = 0.01
 """Calls that wait get threads of their own if no call was taken for this time.
 
-Twice the 5 ms after which Python lets a thread run beside a busy event loop: otherwise hundreds of threads
-start for calls that only wait for their turn.
+Beside a busy event loop a thread waits 5 ms for its turn, and is not stuck.
 """
 
 

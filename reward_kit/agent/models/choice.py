@@ -34,11 +34,7 @@ def find_models(
                 f"the model argument {hidden[0]} is a secret, which is not stored with an evaluation",
                 remedy=f"Give it again: {flag} {hidden[0]}=...",
             )
-    common: dict[str, Any] = {
-        "client": config.client,
-        "retries": config.retries,
-        "timeout": config.call_timeout,
-    }
+    common = {"client": config.client, "retries": config.retries, "timeout": config.call_timeout}
     agents = {"temperature": config.temperature, "model_args": dict(config.model_args)}
     users = {"model_args": dict(config.user_model_args)}
     servers = ModelServers()

@@ -35,15 +35,12 @@ from reward_kit.agent.models.litellm_library import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from ssl import SSLContext
 
     import aiohttp
 
     from reward_kit.agent.models.limiter import Limiter
     from reward_kit.errors import ModelError
 
-PRICES_AFTER = 0.1
-"""Seconds from the opening to the reading of the price table, which takes as long as many imports."""
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
 LONGEST_ANSWER = 2**25
@@ -75,8 +72,8 @@ class OpenAIModel(RemoteModel):
         }
 
     async def open(self) -> None:
-        """Have the price table read once the first request is on its way, before its answer needs it."""
-        asyncio.get_running_loop().call_later(PRICES_AFTER, load_prices)
+        """Have the price table read a moment later, while the first answer is awaited."""
+        asyncio.get_running_loop().call_later(0.1, load_prices)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -136,9 +133,18 @@ class OpenAIModel(RemoteModel):
     def _open_session(self) -> aiohttp.ClientSession:
         """One session for any number of connections: the limiter decides how many calls there are."""
         if self._session is None:
-            import aiohttp
+            import ssl
 
-            trusted = _certificates() if self._endpoint.url.lower().startswith("https:") else True
+            import aiohttp
+            import certifi
+
+            trusted: ssl.SSLContext | bool = True
+            if self._endpoint.url.lower().startswith(
+                "https:"
+            ):  # the certificates that LiteLLM's clients trust
+                trusted = ssl.create_default_context(
+                    cafile=os.environ.get("SSL_CERT_FILE") or certifi.where()
+                )
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
                 headers=self._endpoint.headers,
@@ -147,15 +153,6 @@ class OpenAIModel(RemoteModel):
                 trust_env=True,
             )
         return self._session
-
-
-def _certificates() -> SSLContext:
-    """The certificates that LiteLLM's clients trust; reading them takes a while."""
-    import ssl
-
-    import certifi
-
-    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
 
 
 def _sent(message: Message) -> Message:

@@ -65,9 +65,7 @@ class _Call:
     """A call that waits for its answer: the result, and the bytes that came with it."""
 
     account: Account | None
-    answer: asyncio.Future[tuple[Any, Blobs]] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    answer: asyncio.Future[tuple[Any, Blobs]] = field(default_factory=asyncio.Future)
     is_cancelled: bool = False
     at: str | None = None
 

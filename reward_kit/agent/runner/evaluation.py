@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_COUNTED = ("agreement", "explanations", "compared_with")
+_NOT_COUNTED = {"agreement", "explanations", "compared_with"}
 """Results that do not follow from the stored rollouts."""
 
 
@@ -89,9 +89,8 @@ def evaluate(
 
     ``evaluate("my_task/task.jsonl", agent="gold", n_rollouts=4)``
     """
-    config = config_of(dataset, options)
-    evaluation = Evaluation(config, agent=agent, user=user, progress=progress, models=models)
-    return run_from_code(evaluation.run())
+    work = evaluate_async(dataset, agent=agent, user=user, progress=progress, models=models, **options)
+    return run_from_code(work)
 
 
 agent_eval = evaluate
@@ -261,7 +260,7 @@ class Evaluation:
             result = self.result = self._result(opened, executor, explainer, ended)
             with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
                 plain = result.to_json()
-                alone = {name: plain[name] for name in _NOT_COUNTED if name in plain}
+                alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
                 opened.store.end_run(status, reason, tally.seconds, alone)
                 write_file(result.results_path, readable_json(plain))
             self._progress.closed(tally)

@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import threading
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ class ForkServer:
         fork: Callable[[socket.socket], NoReturn] | None = None,
     ) -> None:
         self._control, theirs = socket.socketpair()
-        self._ends: dict[int, asyncio.Future[int]] = {}
+        self._ends: dict[int, asyncio.Future[int]] = defaultdict(asyncio.Future)
         self._loop: asyncio.AbstractEventLoop | None = None
         with theirs:
             if fork is not None and threading.active_count() == 1:
@@ -75,13 +76,13 @@ class ForkServer:
 
     async def end_of(self, pid: int) -> int:
         """Wait for the end of a worker; returns its exit code, negative for a signal."""
-        return await asyncio.shield(self._ends.setdefault(pid, asyncio.get_running_loop().create_future()))
+        return await asyncio.shield(self._ends[pid])
 
     def _read(self) -> None:
         data = self._control.recv(_END.size, socket.MSG_WAITALL)
         if data:
             pid, code = _END.unpack(data)
-            self._ends.setdefault(pid, asyncio.get_running_loop().create_future()).set_result(code)
+            self._ends[pid].set_result(code)
             return
         assert self._loop is not None
         self._loop.remove_reader(self._control)
@@ -128,8 +129,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
                 if not os.fork():
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     signal.set_wakeup_fd(-1)
-                    for ours in (control, end, bell):
-                        ours.close()
+                    control.close()
                     os.setsid()
                     play(connection)
         with suppress(ChildProcessError, OSError):

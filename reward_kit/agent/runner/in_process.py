@@ -89,8 +89,6 @@ class InProcess:
         self._given_models = models or {}
         self._given_players = players or {}
         self._bundle: TaskBundle | None = None
-        self._participants: Participants
-        self._folder: RunsFolder
         self._states: RowStates | None = None
         self._tasks: dict[str, Task] = {}
         self._opening: asyncio.Task[None] | None = None

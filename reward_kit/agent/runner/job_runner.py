@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
@@ -25,7 +24,7 @@ from reward_kit.agent.scoring.record_keeping import outcome_of
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
@@ -68,7 +67,7 @@ class JobRunner:
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
         for attempt in count():
-            with self._account() as account:
+            with _Account(self) as account:
                 try:
                     played = await self.executor.play(PlayRequest(*job.place, attempt), account)
                 except RolloutLostError as lost:
@@ -112,7 +111,7 @@ class JobRunner:
 
     async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
         job, before = unjudged
-        with self._account() as account:
+        with _Account(self) as account:
             try:
                 played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
             except (DatabaseError, RolloutLostError) as error:
@@ -121,15 +120,6 @@ class JobRunner:
                 return
             outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
             await self._save(replace(played, outcome=outcome), account)
-
-    @contextmanager
-    def _account(self) -> Iterator[_Account]:
-        """The account of one attempt; calls that no stored outcome counts are those of a broken-off one."""
-        account = _Account(self)
-        try:
-            yield account
-        finally:
-            account.broken_off()
 
     def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
         """The record of a rollout that ended its process: nothing of it is left."""
@@ -167,7 +157,7 @@ class JobRunner:
 
 
 class _Account:
-    """The model calls of one attempt that no stored outcome has counted yet."""
+    """The model calls of one attempt that no stored outcome counts; at its end they are broken off."""
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
@@ -178,6 +168,12 @@ class _Account:
         self._runner.tally.spending.count(usage)
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.unpriced(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.broken_off()
 
     def broken_off(self) -> None:
         usage: dict[Role, Usage] = {}

@@ -14,9 +14,6 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LONGEST_SHOWN = 80
-"""Characters of a wrong value that an error shows."""
-
 
 class EvaluationOptions(TypedDict, total=False):
     """The keyword options of ``evaluate``; ``EvaluationConfig`` says what each one means."""
@@ -113,7 +110,7 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
         remedy = "Give the path of a dataset, with options beside it, or an EvaluationConfig."
         if isinstance(what, dict):
             remedy = "Give its entries as options: evaluate(**options)."
-        raise UsageError(f"expected a dataset, got {cut(repr(what), LONGEST_SHOWN)}", remedy=remedy)
+        raise UsageError(f"expected a dataset, got {cut(repr(what), 80)}", remedy=remedy)
     for name, instead in _FOR_THE_COMMAND.items():
         if getattr(config, name) != DEFAULTS[name]:
             raise UsageError(f"{name} is for the command line; from Python {instead}")

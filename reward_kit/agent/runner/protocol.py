@@ -62,21 +62,18 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
     """The tasks of the rows to play."""
     found = {row.id: (row, seed) for row, seed in zip(rows.rows, rows.seeds, strict=True)}
     default_reward = set(description.default_reward)
-    planned = []
-    for row_id, rollouts in description.rows.items():
-        row, seed = found[row_id]
-        if row.n_rollouts != rollouts:
-            row = replace(row, n_rollouts=rollouts)
-        task = PlannedTask(
-            row=row,
+    return [
+        PlannedTask(
+            row=row if row.n_rollouts == rollouts else replace(row, n_rollouts=rollouts),
             seed=seed,
             folder=rows.folder,
             user_prompts=rows.user_prompts,
             toolset=description.toolsets[row.toolset],
             has_default_reward=row_id in default_reward,
         )
-        planned.append(task)
-    return planned
+        for row_id, rollouts in description.rows.items()
+        for row, seed in [found[row_id]]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
