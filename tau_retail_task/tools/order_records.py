@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _ORDER = f"""
     SELECT order_id, user_id, status, cancel_reason, {COLUMNS} FROM orders WHERE order_id = ?
 """  # noqa: S608 - constants
+_WITH_PAYMENTS = f"""
+    SELECT order_id, user_id, status, cancel_reason, {COLUMNS}, tracking_id,
+           transaction_type, amount, payment_method_id
+    FROM orders LEFT JOIN fulfillments USING (order_id) LEFT JOIN payments USING (order_id)
+    WHERE orders.order_id = ? ORDER BY payments.place
+"""  # noqa: S608 - constants
 _ITEMS = """
     SELECT order_items.place, products.name, items.product_id, items.item_id, items.price,
            item_options.name, item_options.value
@@ -25,7 +31,6 @@ _ITEMS = """
     WHERE order_items.order_id = ?
     ORDER BY order_items.place, item_options.place
 """
-_FULFILLMENTS = "SELECT tracking_id FROM fulfillments WHERE order_id = ?"
 _PAYMENTS = """
     SELECT transaction_type, amount, payment_method_id FROM payments WHERE order_id = ? ORDER BY place
 """
@@ -44,7 +49,10 @@ async def read_order(order_id: str, db: Database) -> Row:
 
 async def show_order(order_id: str, db: Database) -> str:
     """The order with all that belongs to it, as JSON text; raises ``ToolError`` where there is none."""
-    order = await read_order(order_id, db)
+    rows = await db.fetch_all(_WITH_PAYMENTS, [order_id])
+    if not rows:
+        raise ToolError("Error: order not found")
+    order = rows[0]
     items = await _items(order_id, db)
     record = {
         "order_id": order_id,
@@ -53,11 +61,16 @@ async def show_order(order_id: str, db: Database) -> str:
         "items": items,
         "fulfillments": [
             # A shipment holds the whole order, and what has shipped is never changed.
-            {"tracking_id": [tracking_id], "item_ids": [item["item_id"] for item in items]}
-            for (tracking_id,) in await db.fetch_all(_FULFILLMENTS, [order_id])
-        ],
+            {"tracking_id": [order.tracking_id], "item_ids": [item["item_id"] for item in items]}
+        ]
+        if order.tracking_id is not None
+        else [],
         "status": order.status,
-        "payment_history": [dict(payment) for payment in await read_payments(order_id, db)],
+        "payment_history": [
+            {name: payment[name] for name in ("transaction_type", "amount", "payment_method_id")}
+            for payment in rows
+            if payment.transaction_type is not None
+        ],
     }
     record.update(await _outcome(order, db))
     return json.dumps(record)

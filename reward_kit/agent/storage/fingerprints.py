@@ -6,6 +6,7 @@ import ast
 import hashlib
 import sys
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
             found[label] = _fingerprint(path)
         if outside > MOST_FOLLOWED:
             continue
-        for other in _names_in(path, name):
+        for other in _names_in(path, name, path.stat().st_mtime_ns):
             file = None if other in seen else _file_of(other, folder.parent)
             seen.add(other)
             if file is not None:
@@ -120,10 +121,13 @@ def _label(name: str, path: Path, folder: Path | None) -> str:
     return BESIDE + "/".join(parts)
 
 
-def _names_in(file: Path, name: str) -> Iterator[str]:
-    """The modules that the module ``name`` may import, and their packages."""
-    if file.suffix != ".py":
-        return
+@lru_cache(maxsize=1024)
+def _names_in(file: Path, name: str, _changed: int) -> list[str]:
+    """The modules that the module ``name`` may import; the time stands for the content."""
+    return list(_imports_of(file, name)) if file.suffix == ".py" else []
+
+
+def _imports_of(file: Path, name: str) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python shows them when it imports the module

@@ -13,7 +13,6 @@ import os
 import sqlite3
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +61,7 @@ class KeptGold:
         self._folder = folder
         self._connection: sqlite3.Connection | None = None
         self._is_usable = True
+        self._sees_all: dict[str, bool] = {}
         self._unwritten: list[tuple[str, str, str, bytes]] = []
         files = _files_of(folder, root)
         facts = [versions(), _packages(), sorted(code.items()), files]
@@ -69,14 +69,16 @@ class KeptGold:
 
     def key_of(self, task: Task) -> str | None:
         """The key of a row's gold state; None if it must not be kept."""
-        registry = task.registry
-        if self._surroundings is None or registry.database != "overlay":
-            return None
-        if not all(_is_known(tool.function, self._folder) for tool in registry.tools.values()):
+        toolset = task.row.toolset
+        if toolset not in self._sees_all:
+            tools = task.registry.tools.values()
+            are_known = all(_is_known(tool.function, self._folder) for tool in tools)
+            self._sees_all[toolset] = are_known and task.registry.database == "overlay"
+        if self._surroundings is None or not self._sees_all[toolset]:
             return None
         clock = task.row.clock() or [datetime.now(UTC).date(), datetime.now().astimezone().date()]
         actions = [(action.name, action.arguments) for action in task.row.actions or ()]
-        facts = [task.seed.key, actions, str(clock), task.row.toolset, self._surroundings]
+        facts = [task.seed.key, actions, str(clock), toolset, self._surroundings]
         return hashlib.sha256(json_text(facts).encode()).hexdigest()
 
     def get(self, key: str, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold] | None:
@@ -98,7 +100,7 @@ class KeptGold:
     def add(self, key: str, gold: GoldReplay, stored: RowGold) -> None:
         """Keep a state, if other rollouts would come to the same one."""
         if gold.shared and gold.fault is None and stored.state is not None and len(stored.state) <= LARGEST:
-            calls = json_text([asdict(call) for call in gold.calls])
+            calls = json_text(gold.calls)
             self._unwritten.append((key, calls, json_text(stored.changes), stored.state))
             if len(self._unwritten) >= GROUP:
                 self._write()
