@@ -138,4 +138,9 @@ def test_strange_ids_stay_inside_of_the_output_folder(agent_eval: Command, bundl
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
-    assert {path.name for path in (bundle.folder / "runs").iterdir()} == {*strange, "evals", ".bases", ".cache"}
+    assert {path.name for path in (bundle.folder / "runs").iterdir()} == {
+        *strange,
+        "evals",
+        ".bases",
+        ".cache",
+    }
