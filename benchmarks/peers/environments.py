@@ -63,6 +63,11 @@ _ROW = "row with its messages: SQLite, not synced before the checkpoint"
 CONTENDERS = (
     Contender("reward-kit", OURS, "reward_kit", "reward-kit", "with_reward_kit.py", _STORE),
     Contender(
+        *("reward-kit", OURS, "reward_kit", "reward-kit", "with_reward_kit.py", _STORE),
+        variant="--workers 2",
+        options=("--workers", "2"),
+    ),
+    Contender(
         *("verifiers", "0.3.1", "verifiers", "vf-eval", "with_verifiers.py"),
         durable="a line of JSON with the messages, not synced",
     ),

@@ -1,7 +1,7 @@
 """The task as a reward_kit bundle: a SQLite seed, two tools, a reward on the final database.
 
-Nothing is tuned: default durability, trajectories, final states and logs on disk. There is no run without
-them, so ``--save no`` keeps what can be left out with an option: the final states.
+Nothing is tuned: default durability; outcomes, trajectories and final states on disk. ``--save no`` is
+``--keep-db none`` with an output folder on a file system in memory.
 
 ``--workers N`` plays in other processes. The stub is an agent there: a model object cannot cross the border.
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversation import COUNTER, EXPECTED, MODEL_TURNS, STOCK, SYSTEM, WISHES
@@ -21,8 +23,6 @@ from reward_kit.agent import EvaluationConfig
 from reward_kit.agent.runner.evaluation import run_evaluation
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from reward_kit.agent.base.types import Completion
 
 TOOLS = '''
@@ -96,6 +96,8 @@ def main() -> None:
     arguments = parse_arguments(numbers=("--workers",))
     os.environ[DELAY] = str(arguments.delay)
 
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
     def play(rollouts: int, folder: Path) -> None:
         config = EvaluationConfig(
             dataset=str(write_bundle(folder / "shop_task", rollouts)),
@@ -103,7 +105,7 @@ def main() -> None:
             user="reward_kit_user:second_wish",
             max_concurrency=arguments.at_once,
             workers=arguments.workers,
-            output_dir=str(folder / "runs"),
+            output_dir=str(folder / "runs") if arguments.save else tempfile.mkdtemp(dir=memory),
             keep_db=None if arguments.save else "none",
         )
         models = {} if arguments.workers else {"agent": StubModel(arguments.delay)}
@@ -114,7 +116,8 @@ def main() -> None:
         elif (passed, result.usage["agent"].calls) != (rollouts, rollouts * MODEL_TURNS):
             raise RuntimeError(f"{passed} of {rollouts} rollouts passed")
 
-    measure(arguments, play)
+    with tempfile.TemporaryDirectory(dir=memory) as memory:
+        measure(arguments, play)
 
 
 if __name__ == "__main__":
