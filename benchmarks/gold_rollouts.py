@@ -5,7 +5,7 @@
 One run measures three things on the same data and the same statements, and prints their ratios:
 
 - *evaluation*: ``agent_eval`` with the gold agent, everything it writes included (trajectory, final
-  state, log), with one and four rollouts a row: the ground truth is replayed once a row, to compare with;
+  state, log), with one and four rollouts a row; the ground truth's states are kept from an evaluation before;
 - *statements*: only the database part of it, on forks of the same base;
 - *copy + aiosqlite*: the same statements on a copy of the seeded file per rollout, through aiosqlite: what a
   harness does that copies its database. It neither calls tools, nor judges, nor records anything.
@@ -101,7 +101,7 @@ def measure_evaluation(dataset: Path, output: Path, rollouts: int, keep: str, pe
     from reward_kit.agent import agent_eval
 
     options: dict[str, Any] = {"agent": "gold", "output_dir": str(output), "keep_db": keep}
-    agent_eval(dataset, max_tasks=1, **options)  # imports and seeds
+    agent_eval(dataset, max_tasks=rollouts // per_row, **options)  # imports, seeds, keeps gold states
     with Measured(rollouts) as measured:
         result = agent_eval(dataset, max_tasks=rollouts // per_row, n_rollouts=per_row, **options)
     assert result.planned == rollouts, "--rollouts has to be a multiple of 4"
@@ -179,7 +179,7 @@ def main() -> None:
             output = folder / f"{keep}{per_row}"
             one = measure_evaluation(dataset, output, rollouts, keep, per_row)
             measured[f"evaluation, {per_row} a row, keep {keep}"] = one
-        base = folder / "delta1" / "row0000" / "base.db"
+        (base,) = (folder / "delta1" / ".bases").glob("*.db")
         measured["statements on forks, no files"] = measure_statements(base, rollouts)
         baseline = measure_copies(base, folder / "copies", rollouts)
         size = base.stat().st_size / 1e6

@@ -104,7 +104,7 @@ def measure_reload(dataset: Path) -> dict[str, float]:
 
     from reward_kit.agent.database import Database
 
-    bases = sorted((dataset.parent.parent / "runs").glob("*/base.db"))
+    bases = sorted((dataset.parent.parent / "runs").glob(".bases/*.db"))
     with Database.open(bases[0]) as base:
         text = json.dumps(domain_of(base.read_only()))
     tasks = [json.loads(line) for line in dataset.read_text(encoding="utf-8").splitlines()]

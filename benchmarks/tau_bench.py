@@ -8,7 +8,8 @@ turn:
 
 - *bundle*: ``evaluate`` with the gold agent on ``task_classic.jsonl``, which holds the benchmark's own tasks:
   fork, tool calls, ground truth, reward; outcome, trajectory and final state stored. With one and with four
-  rollouts of each row.
+  rollouts of each row, after another evaluation in the same runs folder, which keeps the ground truth's
+  states; with one also as the first there, which replays the ground truth.
 - *τ-bench*: its retail environment, made anew for each task as its runner does; the gold actions are its
   steps. A user without a model gives the instruction and then stops, upon which it computes the reward. It
   stores nothing.
@@ -33,13 +34,13 @@ DATASET = ROOT / "tau_retail_task" / "task_classic.jsonl"
 STOP = "###STOP###"
 
 
-def measure_bundle(tasks: int, rollouts: int) -> float:
+def measure_bundle(tasks: int, rollouts: int, *, first: bool) -> float:
     """CPU milliseconds per rollout."""
     from reward_kit.agent import evaluate
 
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"agent": "gold", "no_sim_user": True, "quiet": True, "output_dir": folder}
-        evaluate(DATASET, **options, max_tasks=1)
+        evaluate(DATASET, **options, max_tasks=1 if first else tasks)
         started = _cpu_seconds()
         result = evaluate(DATASET, **options, max_tasks=tasks, n_rollouts=rollouts)
         seconds = _cpu_seconds() - started
@@ -110,9 +111,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--measure", choices=["bundle", "tau-bench"], help=argparse.SUPPRESS)
     parser.add_argument("--rollouts", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure == "bundle":
-        print(json.dumps(measure_bundle(options.tasks, options.rollouts)))
+        print(json.dumps(measure_bundle(options.tasks, options.rollouts, first=options.first)))
         return
     if options.checkout is None:
         print("skipped: name a clone of sierra-research/tau-bench with --checkout")
@@ -127,16 +129,21 @@ def main() -> None:
     count = ("--tasks", str(options.tasks))
     checkout = ("--checkout", str(options.checkout))
     theirs: list[float] = []
-    ours: dict[int, list[float]] = {1: [], 4: []}
+    cases = {
+        "1 rollout a row, the first": ("1", "--first"),
+        "1 rollout a row": ("1",),
+        "4 rollouts a row": ("4",),
+    }
+    ours: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(options.repeats):
         theirs.append(_in_own_process("--measure", "tau-bench", *checkout, *count))
-        for rollouts, found in ours.items():
-            found.append(_in_own_process("--measure", "bundle", "--rollouts", str(rollouts), *count))
+        for name, chosen in cases.items():
+            ours[name].append(_in_own_process("--measure", "bundle", *count, "--rollouts", *chosen))
     print(f"{options.tasks} tasks, medians of {options.repeats}, CPU per rollout")
-    print(f"τ-bench                      {median(theirs):8.2f} ms")
-    for rollouts, found in ours.items():
+    print(f"{'τ-bench':35}{median(theirs):8.2f} ms")
+    for name, found in ours.items():
         ratio = median(theirs) / median(found)
-        print(f"bundle, {rollouts} rollout(s) a row     {median(found):8.2f} ms  {ratio:.0f}x less")
+        print(f"{'bundle, ' + name:35}{median(found):8.2f} ms  {ratio:.0f}x less")
 
 
 if __name__ == "__main__":

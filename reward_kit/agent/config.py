@@ -280,7 +280,7 @@ class EvaluationConfig:
     )
     keep_db: str | None = _result(
         None, "--keep-db", choices=("full", "delta", "none"),
-        help="What to keep of each rollout's final database. Default: full up to 1 MiB, else delta.",
+        help="What to keep of each rollout's final database. Default: full up to 256 KiB, else delta.",
     )
     cache: bool = _result(
         False, "--cache/--no-cache", kind=bool,

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 Keep = Literal["full", "delta"]
 ABANDONED_AFTER = 3600.0
 """Seconds after which a temporary file has no writer any more, on this or another machine."""
-FULL_UP_TO = 1024 * 1024
+FULL_UP_TO = 256 * 1024
 """Bytes of the largest base whose final states are kept as complete files unless asked otherwise."""
 FULL_ROLLOUTS = 200
 """Rollouts of the largest evaluation whose final states are kept so."""
