@@ -13,7 +13,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (37_013, 27_000),
+    "lines": (37_015, 27_000),
     "files": (244, 230),
     "files under 80 lines": (30, 35),
     "modules at the top of agent/": (1, 4),
