@@ -48,7 +48,7 @@ def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
         "outputs": ["53.43"],
     }
     (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    options = ["--agent", "gold", "--output-dir", str(tmp_path / "runs"), "--fail-under", "1"]
-    done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
+    options = ["--agent", "gold", "--output-dir", str(tmp_path / "runs"), "--keep-db", "full"]
+    done = run_command("agent-eval", "--dataset", str(copy), "--fail-under", "1", *options, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert list(tmp_path.glob("runs/retail.cancel/roll_*.db"))
