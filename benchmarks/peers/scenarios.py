@@ -113,16 +113,21 @@ def _run(line: list[str], home: Path, limit: float) -> Done | None:
     return Done(process.returncode, errors.read_text(errors="replace"), peak)
 
 
-def _processes_of(session: int) -> Iterator[Path]:
-    """Folders under ``/proc`` of the processes in a session."""
+def _processes_of(root: int) -> Iterator[Path]:
+    """Folders under ``/proc`` of a process and its descendants."""
+    children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:  # it has ended
                 continue
-            if int(fields[3]) == session:
-                yield folder
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    found = [root]
+    while found:
+        process = found.pop()
+        found += children.get(process, [])
+        yield Path("/proc") / str(process)
 
 
 def _memory_kilobytes(process: Path) -> int:
