@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from reward_kit.agent.base.strict_json import check_depth, parsed_json
+from reward_kit.agent.base.strict_json import finite, is_too_deep
 from reward_kit.agent.base.text import cut, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
     from pydantic_core import ErrorDetails
 
@@ -46,22 +47,25 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     """
     if isinstance(arguments, bytes | bytearray):
         arguments = arguments.decode(errors="replace")
-    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
-        return {}, "{}"
+    what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"
     try:
         if isinstance(arguments, str):
-            value, text = parsed_json(arguments), arguments
+            text = arguments if arguments.strip() else "null"
+            arguments = json.loads(text, parse_constant=finite, parse_float=finite)
         else:
-            value, text = arguments, _ENCODER.encode(arguments)
-            check_depth(value, text)
-    except (ValueError, TypeError, RecursionError) as error:
-        what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"
+            text = _ENCODER.encode(arguments)
+        is_deep = is_too_deep(arguments, text)
+    except RecursionError:
+        is_deep = True
+    except (ValueError, TypeError) as error:
         raise ArgumentError([f"the arguments {what} ({error})"]) from error
-    if value is None:
+    if is_deep:
+        raise ArgumentError([f"the arguments {what} (nested too deeply)"])
+    if arguments is None:
         return {}, "{}"
-    if not isinstance(value, dict):
-        raise ArgumentError([f"the arguments must be a JSON object, got {_shown(value)}"])
-    return value, text
+    if not isinstance(arguments, dict):
+        raise ArgumentError([f"the arguments must be a JSON object, got {_shown(arguments)}"])
+    return arguments, text
 
 
 def pydantic_problems(
@@ -69,7 +73,8 @@ def pydantic_problems(
 ) -> list[str]:
     """One sentence per faulty place, shared by the failed alternatives of a union.
 
-    ``known`` are the names of the parameters.
+    ``known`` are the names of the parameters. Unknown names in objects inside are left to
+    ``schema_problems``.
     """
     messages: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
@@ -80,9 +85,9 @@ def pydantic_problems(
             messages.setdefault(f"the arguments are not valid JSON ({error['ctx']['error']})", [])
         elif kind == "missing":
             messages.setdefault(f"{_place([*path, error['loc'][-1]])} is missing", [])
-        elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
-            messages.setdefault(_unknown(path, known if len(path) == 1 else ()), [])
-        else:
+        elif kind == "extra_forbidden" and len(path) == 1:
+            messages.setdefault(_unknown(path, known), [])
+        elif kind not in ("extra_forbidden", "unexpected_keyword_argument"):
             message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
             messages.setdefault(place, []).append(message)
             shown[place] = f", got {_shown(value)}"
@@ -92,22 +97,44 @@ def pydantic_problems(
     ]
 
 
-def schema_problems(validator: Validator, arguments: dict[str, Any]) -> list[str]:
-    """The faults of arguments by a JSON schema, one sentence each."""
+def schema_problems(
+    validator: Validator, arguments: dict[str, Any], handwritten: Collection[str] | None
+) -> list[str]:
+    """The faults of arguments by a JSON schema, one sentence each.
+
+    Of parameters that are not ``handwritten`` (None: all are) only unknown names are faults.
+    """
     problems: list[str] = []
     for error in validator.iter_errors(arguments):
         path = list(error.absolute_path)
-        if error.validator == "required":
+        unknown = _unknown_names(error)
+        if handwritten is not None and path[0] not in handwritten:
+            problems += unknown or ()
+        elif error.validator == "required":
             absent = [name for name in error.validator_value if name not in error.instance]
             problems += [f"{_place([*path, name])} is missing" for name in absent]
-        elif error.validator == "additionalProperties" and error.validator_value is False:
-            known = error.schema.get("properties", {})
-            problems += [_unknown([*path, name], known) for name in error.instance if name not in known]
+        elif error.validator == "additionalProperties" and unknown is not None:
+            problems += unknown
         else:
             rule = _RULES.get(error.validator, f"must have {error.validator}")
             wanted = cut(json.dumps(error.validator_value, ensure_ascii=False), 200)
             problems.append(f"{_place(path)} {rule} {wanted}, got {_shown(error.instance)}")
     return problems
+
+
+def _unknown_names(error: ValidationError) -> list[str] | None:
+    """The sentences on unknown names; None if the error is another one.
+
+    Of the alternatives of a union, the one with the fewest unknown names and no other fault counts.
+    """
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        known = error.schema.get("properties", {})
+        return [_unknown([*error.absolute_path, name], known) for name in error.instance if name not in known]
+    alternatives: dict[Any, list[str] | None] = {}
+    for inner in error.context or ():
+        found, others = _unknown_names(inner), alternatives.get(inner.schema_path[0], [])
+        alternatives[inner.schema_path[0]] = None if found is None or others is None else [*others, *found]
+    return min((found for found in alternatives.values() if found), key=len, default=None)
 
 
 def _found(location: Sequence[int | str], arguments: dict[str, Any]) -> tuple[Path, Any]:

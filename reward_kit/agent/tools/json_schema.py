@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jsonschema.protocols import Validator
 
 Schema = dict[str, Any]
@@ -15,34 +19,58 @@ Schema = dict[str, Any]
 def inline_references(schema: Schema, *, prefix: str = "") -> tuple[Schema, dict[str, Schema]]:
     """A copy with every ``$ref`` replaced by what it names, and the definitions that must stay.
 
-    Some providers refuse ``$ref``, so only a definition inside itself keeps it: such references read
+    Some providers refuse ``$ref``, so only a definition that contains itself keeps it: such references read
     ``#/$defs/<prefix><name>``, and those definitions belong in the ``$defs`` of the whole. Raises
     ``BundleError`` for a reference that leaves the schema's own ``$defs``.
     """
     definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    kept: dict[str, Schema] = {}
 
-    def expand(part: Any, around: tuple[str, ...] = ()) -> Any:
-        if isinstance(part, list):
-            return [expand(inner, around) for inner in part]
-        if not isinstance(part, dict):
-            return part
+    def referenced(part: Schema) -> str | None:
         reference = part.get("$ref")
         if not isinstance(reference, str):  # a property may have this name
-            return {key: expand(value, around) for key, value in part.items()}
-        beside = {key: expand(value, around) for key, value in part.items() if key != "$ref"}
+            return None
         name = reference.removeprefix("#/$defs/").removeprefix("#/definitions/")
         if name not in definitions:
             raise BundleError(f"the reference {reference!r} does not name one of the schema's own $defs")
-        if name not in around:
-            return {**expand(definitions[name], (*around, name)), **beside}
-        place = f"{prefix}{name}"
-        if place not in kept:
-            kept[place] = {}
-            kept[place] = expand(definitions[name], (name,))
-        return {"$ref": f"#/$defs/{place}", **beside}
+        return name
 
+    def reachable(start: str, seen: set[str]) -> set[str]:
+        for name in filter(None, map(referenced, _parts(definitions[start]))):
+            if name not in seen:
+                seen.add(name)
+                reachable(name, seen)
+        return seen
+
+    recursive = {name for name in definitions if name in reachable(name, set())}
+
+    def expand(part: Any) -> Any:
+        if isinstance(part, list):
+            return [expand(inner) for inner in part]
+        if not isinstance(part, dict):
+            return part
+        name = referenced(part)
+        beside = {key: expand(value) for key, value in part.items() if name is None or key != "$ref"}
+        if name is None:
+            return beside
+        if name in recursive:
+            return {"$ref": f"#/$defs/{prefix}{name}", **beside}
+        return {**expand(definitions[name]), **beside}
+
+    kept = {f"{prefix}{name}": expand(definitions[name]) for name in sorted(recursive)}
     return expand({key: part for key, part in schema.items() if key not in ("$defs", "definitions")}), kept
+
+
+def is_closed(schema: Schema) -> bool:
+    """True if an object in the schema accepts no unknown properties, or may do so in a definition."""
+    return any(part.get("additionalProperties") is False or "$ref" in part for part in _parts(schema))
+
+
+def _parts(value: Any) -> Iterator[Schema]:
+    """All objects inside a JSON value, itself included."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _parts(inner)
 
 
 def compile_schema(schema: Schema) -> Validator:
@@ -57,6 +85,29 @@ def compile_schema(schema: Schema) -> Validator:
         raise BundleError(f"not a JSON schema: {place + ': ' if place else ''}{error.message}") from error
     validator: Validator = Draft202012Validator(schema)
     return validator
+
+
+class ClosedObjects(GenerateJsonSchema):
+    """JSON schemas that close the objects of classes without an ``extra`` of their own."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a model; a root model is not an object."""
+        result = super().model_schema(schema)
+        return result if schema.get("root_model") else _closed(result, schema, "model_config")
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a dataclass."""
+        return _closed(super().dataclass_schema(schema), schema, "__pydantic_config__")
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Pydantic's hook for a ``TypedDict``."""
+        return _closed(super().typed_dict_schema(schema), schema, "__pydantic_config__")
+
+
+def _closed(result: JsonSchemaValue, schema: Any, config: str) -> JsonSchemaValue:
+    if "extra" not in getattr(schema.get("cls"), config, {}):
+        result["additionalProperties"] = False
+    return result
 
 
 def simplify(part: Any, *, by_name: bool = False) -> Any:

@@ -1,7 +1,8 @@
 """The JSON schema of a tool's arguments, and the check of them, both built from its parameters.
 
 JSON types are strict: ``"5"`` and ``true`` are not integers, ``5`` and ``5.0`` are. ``null`` is accepted for
-a parameter whose default is ``None``. Unknown names are refused.
+a parameter whose default is ``None``. Unknown names are refused, also in objects inside unless their class
+says otherwise (``extra="allow"``): a misspelt name would otherwise pass for a default.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing_extensions import TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError, pydantic_problems, schema_problems
 from reward_kit.agent.tools.json_schema import (
+    ClosedObjects,
     Schema,
     compile_schema,
     inline_references,
+    is_closed,
     simplify,
 )
 from reward_kit.agent.tools.parameters import EMPTY, INJECTED, FunctionParameters, Parameter, plain_json
@@ -101,20 +104,22 @@ def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The check of a tool's arguments: ``validate`` is pydantic's, for typed parameters.
+    """The check of a tool's arguments.
 
-    ``rules`` are for the parameters that are ``handwritten`` as JSON schemas.
+    ``types`` are pydantic's, for typed parameters. ``rules`` hold the ``handwritten`` schemas, and those of
+    types with objects inside, of which only unknown names are reported.
     """
 
     schema: Schema
-    validate: Callable[..., dict[str, Any]] | None = None
+    types: TypeAdapter[dict[str, Any]] | None = None
     rules: Validator | None = None
     handwritten: frozenset[str] = frozenset()
 
     def __call__(self, text: str) -> dict[str, Any]:
         values, problems = self._typed(text)
         if self.rules is not None:
-            problems += schema_problems(self.rules, json.loads(text))
+            given = json.loads(text)
+            problems += schema_problems(self.rules, given, self.handwritten if self.types else None)
             for name in self.handwritten & values.keys():
                 if self.schema["properties"][name].get("type") == "integer":
                     values[name] = _whole(values[name])
@@ -123,17 +128,17 @@ class _Check:
         return values
 
     def _typed(self, text: str) -> tuple[dict[str, Any], list[str]]:
-        if self.validate is None:
+        if self.types is None:
             return json.loads(text), []
         try:
             # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
             # the same.
-            return self.validate(text, strict=True), []
+            return self.types.validate_json(text, strict=True), []
         except ValidationError:
             # JSON does not tell 5.0 from 5, pydantic does
             given = json.loads(text, parse_float=lambda number: _whole(float(number)))
         try:
-            return self.validate(json.dumps(given), strict=True), []
+            return self.types.validate_json(json.dumps(given), strict=True), []
         except ValidationError as error:
             faults = error.errors(include_url=False)
             return {}, pydantic_problems(faults, json.loads(text), self.schema["properties"])
@@ -159,7 +164,7 @@ def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> 
 
 def _of_parameters(parameters: Sequence[Parameter]) -> _Check:
     """The check of typed parameters; raises ``BundleError`` for a type that JSON cannot express."""
-    adapter, whole = _types(parameters)
+    types, whole = _types(parameters)
     whole, definitions = inline_references(whole)
     properties: Schema = {}
     for parameter in parameters:
@@ -179,10 +184,10 @@ def _of_parameters(parameters: Sequence[Parameter]) -> _Check:
         properties[parameter.name] = _described(parameter, schema)
     required = [parameter.name for parameter in parameters if parameter.required]
     handwritten = frozenset(parameter.name for parameter in parameters if parameter.schema is not None)
-    ruled = {name: properties[name] for name in properties if name in handwritten}
+    ruled = {name: schema for name, schema in properties.items() if name in handwritten or is_closed(schema)}
     return _Check(
         _object(properties, required, definitions),
-        adapter.validator.validate_json,
+        types,
         rules=compile_schema({"properties": ruled, "$defs": definitions}) if ruled else None,
         handwritten=handwritten,
     )
@@ -201,24 +206,26 @@ def _object(properties: Schema, required: Sequence[str], definitions: Schema) ->
 def _types(parameters: Sequence[Parameter]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
     """Pydantic's validator of all parameters, as an object without further names, and its JSON schema."""
     try:
-        adapter = _typed_dict(parameters)
-        return adapter, simplify(adapter.json_schema())
+        return _typed_dict(parameters)
     except _INEXPRESSIBLE as error:
-        if len(parameters) > 1:  # the message names the one that pydantic cannot read
-            for parameter in parameters:
-                _types([parameter])
-        reason = str(error).splitlines()[0].split(". ")[0]
-        raise BundleError(
-            f"the type of parameter {parameters[-1].name!r} cannot be expressed in JSON ({reason})",
-            remedy="Only db and rollout are injected; give any other parameter a JSON type.",
-        ) from error
+        for parameter in parameters:  # the message names the one that pydantic cannot read
+            try:
+                _typed_dict([parameter])
+            except _INEXPRESSIBLE as its_error:
+                reason = str(its_error).splitlines()[0].split(". ")[0]
+                raise BundleError(
+                    f"the type of parameter {parameter.name!r} cannot be expressed in JSON ({reason})",
+                    remedy="Only db and rollout are injected; give any other parameter a JSON type.",
+                ) from error
+        raise BundleError(str(error)) from error
 
 
-def _typed_dict(parameters: Sequence[Parameter]) -> TypeAdapter[dict[str, Any]]:
+def _typed_dict(parameters: Sequence[Parameter]) -> tuple[TypeAdapter[dict[str, Any]], Schema]:
     make: Any = TypedDict  # type checkers want the fields written out
     arguments = make("arguments", {parameter.name: _field(parameter) for parameter in parameters})
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
-    return TypeAdapter(arguments)
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
+    return adapter, simplify(adapter.json_schema(schema_generator=ClosedObjects))
 
 
 def _field(parameter: Parameter) -> Any:

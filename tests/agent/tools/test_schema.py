@@ -33,10 +33,6 @@ class Passenger(BaseModel):
     born: date | None = None
 
 
-class Closed(BaseModel, extra="forbid"):
-    a: int
-
-
 class Tree(BaseModel):
     name: str
     children: list[Tree] = []
@@ -136,7 +132,7 @@ def test_only_a_type_that_contains_itself_stays_a_reference() -> None:
 
     schema = read_signature(plant).schema
 
-    assert schema["properties"]["tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
+    assert schema["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
     assert list(schema["$defs"]) == ["Tree"]
     Draft202012Validator(schema).validate(
         {"tree": {"name": "a", "children": [{"name": "b"}]}, "again": {"name": "c"}, "other": {"name": "d"}}
@@ -175,7 +171,7 @@ def test_references_inside_a_hand_written_schema_are_resolved() -> None:
     signature = read_signature(tool, {"flat": code, "deep": node})
 
     assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
-    assert signature.schema["properties"]["deep"]["properties"] == {"next": {"$ref": "#/$defs/deep_N"}}
+    assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
     Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
     assert "'deep.next.next' must be of type" in refusal(
         signature, {"flat": "SFO", "deep": {"next": {"next": 5}}}
@@ -385,7 +381,6 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
         (Literal["a", "b"], "c", "'value' should be 'a' or 'b', got \"c\" (string)"),
         (Cabin, "first", "'value' should be 'economy' or 'business', got \"first\" (string)"),
         (Passenger, {"title": "Dr"}, "'value.name' is missing"),
-        (list[Closed], [{"a": 1, "b": 2}], "'value[0].b' is unknown"),
         (Annotated[int, Field(ge=1)], 0, "'value' should be greater than or equal to 1, got 0 (number)"),
         ({"type": "string", "pattern": "^#W"}, "W1", '\'value\' must have pattern "^#W", got "W1" (string)'),
         ({"enum": ["a", "b"]}, "c", '\'value\' must be one of ["a", "b"], got "c" (string)'),
