@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.base.option_values import OTHER_NAMES
+from reward_kit.agent.base.printing import warn
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
 
 if TYPE_CHECKING:
@@ -30,7 +32,9 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, as_click_parses(args))
+            parsed = as_click_parses(args)
+            self._warn_of_repeated(ctx, parsed)
+            return super().parse_args(ctx, parsed)
         except click.NoSuchOption as error:
             meant = OTHER_NAMES.get(error.option_name.lstrip("-").replace("-", "_"))
             if meant is None:
@@ -42,6 +46,14 @@ class GroupedCommand(click.Command):
                 raise
             text = f"{error.message}. This command takes only options; the dataset is --dataset PATH."
             raise click.UsageError(text, ctx) from error
+
+    def _warn_of_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """Warn that only the last of several values of an option counts."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, times in Counter(order).items():
+            option = OPTIONS.get(parameter.name or "")
+            if times > 1 and option is not None and option.kind not in (bool, dict):
+                warn(f"{option.flag} is given {times} times; only the last counts")
 
 
 def as_click_parses(args: list[str]) -> list[str]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 TOKEN = "REWARD_KIT_MCP_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients over HTTP must send."""
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of a request's body that are received before the SDK sees it, which has the same limit."""
 
 
 @click.command()
@@ -106,13 +108,19 @@ def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None
     import uvicorn
 
     from reward_kit.agent.servers.access import LocalOrTrusted
+    from reward_kit.agent.servers.bodies import received
 
     # JSON, because the SDK's client takes no event of more than a megabyte
     app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)
 
-    config = uvicorn.Config(
-        LocalOrTrusted(app, variable=TOKEN), log_level="warning", ws="none", timeout_graceful_shutdown=2
-    )
+    async def unless_gone(scope: Any, receive: Any, send: Any) -> None:
+        """Pass on complete requests only: the SDK logs a traceback for a client that hangs up in the body."""
+        whole = await received(receive, MAX_BODY) if scope["type"] == "http" else receive
+        if whole is not None:
+            await app(scope, whole, send)
+
+    guarded = LocalOrTrusted(unless_gone, variable=TOKEN)
+    config = uvicorn.Config(guarded, log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -145,10 +145,13 @@ def test_validate_only_checks_without_a_model(agent_eval: Command, bundle: Bundl
     assert not (bundle.folder / "runs").exists()
 
 
-def test_of_several_values_of_an_option_the_last_counts(agent_eval: Command, bundle: Bundle) -> None:
+def test_of_several_values_of_an_option_the_last_counts_and_that_is_said(
+    agent_eval: Command, bundle: Bundle
+) -> None:
     bundle.rows({"actions": GOLD, "n_rollouts": 1})
     ran = agent_eval("-d", "task.jsonl", "--agent", "human", "--agent-strategy", "gold", "--quiet")
     assert (ran.code, ran.out.split()[0]) == (0, "gold")
+    assert ran.error == "warning: --agent is given 2 times; only the last counts\n"
 
 
 def test_help_lists_every_option_under_its_group_and_no_alias(agent_eval: Command) -> None:

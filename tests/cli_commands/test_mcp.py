@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,13 +205,17 @@ class TestHttp:
             async with over_http(url, Authorization="Bearer open-sesame") as client:
                 assert await count(client) == "1"
 
-    def test_strangers_are_refused_and_a_taken_port_is_told(self, folder):
+    def test_strangers_are_refused_and_those_who_hang_up_print_nothing(self, folder):
         with serving(folder) as url:
             headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
             assert httpx.post(url, json={}, headers=headers).status_code == 403
             assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 403
             host = url.split("/")[2]
             port = host.split(":")[1]
+            with socket.create_connection(("127.0.0.1", int(port))) as client:
+                head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+                client.sendall(f"{head}Accept: application/json, text/event-stream\r\n".encode())
+                client.sendall(b"Content-Length: 100\r\n\r\n{")
             assert httpx.get(f"http://{host}/").status_code == 404
             second = run_command("mcp", "office_notes", "--http", "--port", port, cwd=folder)
         assert second.code == 2
