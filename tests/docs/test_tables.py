@@ -143,6 +143,7 @@ def test_limits_of_models() -> None:
         f"at most {concurrency.LONGEST_SPACING:.0f} seconds",
         f"shrunk to {concurrency.FELL:.0%}".replace("%", " %"),
         f"refusals for {limiter.TRUST:.0f} seconds",
+        f"more than {outage.EXPECTED:.0%}".replace("%", " %"),
         f"`--patience` seconds ({EvaluationConfig().patience:g})",
         "three times that share",
         "below 1 in 64",

@@ -193,6 +193,7 @@ class Limiter:
             self._rates.settle(call, usage, now, spent=True)
             if answer is not None:
                 self._is_back(now)
+                self._outage.answered()
                 self.proven, self._last_usage, self._last_answer = True, usage, now
                 self._blame.answered(call)
                 self._concurrency.answered(call, now, full=full)
@@ -207,6 +208,9 @@ class Limiter:
                 self._is_back(now)
             return False
         streak = self._blame.failed(call, now, least=4 if refused and not asked else 2)
+        if not refused:
+            self._outage.missed()
+        by_chance = not refused and self._outage.is_chance(streak.failures)
         excused = refused or asked > 0
         if streak.is_own and not self._outage.down and fault.no_answer != "connection":
             excused = excused and now - self._last_answer < NOTABLE
@@ -215,7 +219,7 @@ class Limiter:
             if self._outage.down:
                 return True
         call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
-        return excused and now - streak.began <= (self._patience if self.proven else TRUST)
+        return (excused or by_chance) and now - streak.began <= (self._patience if self.proven else TRUST)
 
     def _slow_down(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> None:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""

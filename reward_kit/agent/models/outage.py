@@ -18,6 +18,12 @@ FAILURES, MOST_MORE = 3, 20
 """Failures in a row that mean that a provider is down; for each call in flight one more, up to the second."""
 FIRST_INTERVAL = 1.0
 """Seconds until the first try while it is down, doubled with each further one."""
+MEMORY = 64
+"""Attempts of which the share that failed is known; older ones count ever less."""
+EXPECTED = 0.03
+"""Share of failing attempts up to which each failure costs a retry."""
+SURE = 1e-3
+"""Probability below which failures in a row of one conversation are no longer put down to chance."""
 UNLIKELY = 1 / 64
 """Probability below which a conversation's failures are its own fault, if it fares as the others do."""
 
@@ -79,6 +85,7 @@ class Outage:
     """
 
     def __init__(self) -> None:
+        self._share = self._share_before = 0.0
         self.end()
 
     def end(self) -> None:
@@ -93,6 +100,19 @@ class Outage:
     @property
     def of_one(self) -> bool:
         return len(self._tasks) <= 1
+
+    def answered(self) -> None:
+        """Count a good answer."""
+        self._share -= self._share / MEMORY
+        self._share_before = self._share  # later failures may be an outage
+
+    def missed(self) -> None:
+        """Count an attempt that failed without a refusal: no answer, or a server error."""
+        self._share += (1.0 - self._share) / MEMORY
+
+    def is_chance(self, failures: int) -> bool:
+        """True if ``failures`` in a row of one call are likely, given the share of all attempts that fail."""
+        return self._share_before > EXPECTED and self._share_before**failures > SURE
 
     def note(self, call: Call, now: float) -> float:
         """Note a failure that may be the first of an outage; returns the time of that one."""
