@@ -112,4 +112,6 @@ def _kind(option: Option) -> dict[str, Any]:
 
 
 def _number_or_auto(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+    if text == "auto" or text.isdecimal():
+        return text if text == "auto" else int(text)
+    raise click.BadParameter(f"expected a number of processes or auto, got {text!r}")

@@ -7,6 +7,7 @@ over several lines if the later ones are indented (or begin with a closing brack
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from reward_kit.agent.base.strict_json import finite
 from reward_kit.agent.base.task_row import (
     KNOWN_FIELDS,
     MAX_ID_LENGTH,
@@ -37,7 +39,9 @@ FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_templat
 
 _CONTINUES = (b" ", b"\t", b"}", b"]")
 """First characters of a line that continues the row above it."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (a comment begins with #)"
+_LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
 
 
@@ -54,6 +58,8 @@ def read_dataset(path: Path, files: BundleFiles) -> Dataset:
     reader = _Reader(path.name, files)
     try:
         with path.open("rb") as stream:
+            if stream.peek(2)[:2] in _UTF_16:
+                raise BundleError("is UTF-16 text", place=str(path), remedy="Save the file as UTF-8.")
             for line, text in _texts_of_rows(stream):
                 reader.read(line, text)
     except OSError as error:
@@ -97,7 +103,7 @@ class _Reader:
     def read(self, line: int, text: bytes) -> None:
         """Check one row, whose text begins in ``line``."""
         try:
-            data = from_json(text, allow_inf_nan=False, cache_strings="all")
+            data = _parsed(text)
         except ValueError as error:
             place = f"{self.name}:{line}"
             if found := _PLACE.search(str(error)):
@@ -149,6 +155,24 @@ class _Reader:
             if not faults:
                 self.texts[named] = texts
         return self.texts.get(named, {}), faults
+
+
+def _parsed(text: bytes) -> Any:
+    """The JSON value of ``text``; ``ValueError`` also for an infinite number and a key that a row repeats."""
+    data = from_json(text, allow_inf_nan=False, cache_strings="all")
+    repeats = isinstance(data, dict) and any(text.count(f'"{name}"'.encode()) > 1 for name in data)
+    if repeats or _LARGE_EXPONENT.search(text):
+        json.loads(text, object_pairs_hook=_without_repeats, parse_float=finite)
+    return data
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for name, one in pairs:
+        if name in value:
+            raise ValueError(f"an object has the key {name!r} twice")
+        value[name] = one
+    return value
 
 
 def _oddities(row: TaskRow) -> Iterator[FieldFault]:

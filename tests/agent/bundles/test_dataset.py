@@ -11,6 +11,7 @@ import pytest
 from reward_kit.agent.base.task_row import FaultyBundleError
 from reward_kit.agent.bundles.dataset import FORM, Dataset, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.errors import BundleError
 
 
 def row(row_id: str = "a", **fields: Any) -> str:
@@ -52,6 +53,8 @@ def test_a_row_may_be_wrapped_if_its_later_lines_are_indented(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ('{"id": "a", "id": "b"}', "task.jsonl:1: not valid JSON: an object has the key 'id' twice"),
+        ('{"id": "a", "x": 1e999}', "task.jsonl:1: not valid JSON: 1e999 is not a JSON number"),
         ('{"id": "a", "x": NaN}', "task.jsonl:1:18: not valid JSON: expected value"),
         ('{"id": "a",\n "x": "\\ud800"}', "task.jsonl:2:14: not valid JSON: unexpected end of hex escape"),
         ("[" * 100_000, "task.jsonl:1:202: not valid JSON: recursion limit exceeded"),
@@ -66,6 +69,8 @@ def test_json_that_cannot_be_used_is_refused(tmp_path: Path, text: str, expected
 def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, row().encode() + b'\n{"id": "\xff"}\n')
     assert fault.startswith("task.jsonl:2:9: not valid JSON: invalid unicode")
+    with pytest.raises(BundleError, match="is UTF-16 text"):
+        read(tmp_path, row().encode("utf-16"))
 
 
 def test_the_faults_of_all_rows_are_told_together_one_line_each(tmp_path: Path) -> None:

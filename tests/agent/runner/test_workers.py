@@ -165,6 +165,11 @@ def test_workers_give_what_this_process_gives(bundle: Bundle, player: Player) ->
     assert len(processes - {os.getpid()}) == 2
 
 
+def test_each_worker_may_make_a_request_a_minute(bundle: Bundle, player: Player) -> None:
+    evaluate(bundle.dataset, agent=player("books"), user="none", workers=5, rpm=2)
+    assert len(list(Path().glob("process_*"))) == 2
+
+
 def test_workers_and_this_process_continue_each_others_evaluations(bundle: Bundle, player: Player) -> None:
     options: dict[str, Any] = {"agent": player("books"), "user": "none", "eval_id": "both"}
     first = evaluate(bundle.dataset, workers=1, n_rollouts=1, **options)
