@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, from_here, one_line
@@ -46,7 +47,7 @@ LONGEST_LINE = 220
 def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     """Rows, scores, facts, failures, leaderboard row, files."""
     long = len(result.rows) > SHOW_ALL_UP_TO
-    yield from ("", title_line(result), "")
+    yield from ("", *wrap(title_line(result), width), "")
     yield from _row_lines(result.rows, width)
     yield from _folded(result.rows) if long else ()
     yield ""

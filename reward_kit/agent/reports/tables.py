@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 NAMES = 14
 """Columns for the names of facts, with a gap."""
+NARROWEST = 8
+"""Columns of a cell that is folded, at least."""
 
 
 def table_lines(
@@ -17,15 +19,22 @@ def table_lines(
 ) -> Iterator[str]:
     """The first of ``rows`` as headings, then a line for each; the columns ``right`` are aligned right.
 
-    If the table is wider than ``width`` (None: unlimited), the last cells are put below their lines.
+    If the table is wider than ``width`` (None: unlimited), the last cells are put below their lines, and
+    then the first cells are folded.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     below = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
+    if width is not None and below:
+        widths[0] = min(widths[0], max(NARROWEST, width - sum(widths[1:-1]) - 2 * (len(widths) - 2)))
     for row in rows:
-        cells = [f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate(row)]
+        head, *folded = wrap(row[0], widths[0], break_on_hyphens=False) or [""]
+        cells = [
+            f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate((head, *row[1:]))
+        ]
         yield "  ".join(cells[:-1] if below else cells).rstrip()
-        if below and row[-1]:
-            yield f"  {row[-1]}"
+        yield from folded
+        if below:
+            yield from wrap(row[-1], width or NARROWEST, initial_indent="  ", subsequent_indent="  ")
 
 
 def fact_lines(facts: Iterable[tuple[str, str]], width: int) -> Iterator[str]:

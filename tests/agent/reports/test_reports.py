@@ -83,7 +83,10 @@ def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: A
 
 
 def printed(result: EvaluationResult, width: int = 80) -> str:
-    return "\n".join(report_lines(result, width))
+    lines = list(report_lines(result, width))
+    beside = ("results ", "log ", "rollouts ", "|")
+    assert [line for line in lines if len(line) > width and not line.startswith(beside)] == []
+    return "\n".join(lines)
 
 
 def words(result: EvaluationResult, width: int = 80) -> str:
@@ -171,12 +174,16 @@ def test_hundreds_of_rows_are_folded() -> None:
     assert "row000" not in text
 
 
+@pytest.mark.parametrize("width", [60, 200])
+def test_long_names_fit_any_width(width: int) -> None:
+    assert "wrong_tool" in printed(result_of(row(1, failed("a.very.long.row.id." * 5))), width)
+
+
 @pytest.mark.parametrize(("width", "below"), [(72, True), (200, False)])
 def test_failures_are_below_their_row_on_a_narrow_terminal(width: int, below: bool) -> None:
     lines = printed(result_of(row(1, failed("flight.1", kind="wrong_arguments"))), width).splitlines()
     (at,) = [at for at, line in enumerate(lines) if line.startswith("flight.1 ")]
     assert "wrong_arguments" in lines[at + below].split()
-    assert all(len(line) <= width for line in lines[at:] if not line.startswith(("results ", "rollouts ")))
 
 
 def test_explanations_are_counted_with_their_cost() -> None:
