@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage.kept_gold import KeptGold
     from reward_kit.agent.storage.layout import Keep, RunsFolder
 
-MOST_OPEN = 32
+MOST_OPEN = 128
 """Rows that stay open while no rollout of theirs runs; more are closed, and made again when needed."""
 
 
@@ -145,6 +145,8 @@ class RowStates:
         stored = row_gold(task, gold.calls, changes, gold.database.delta() if gold.shared else None)
         if key is not None:
             self._kept.add(key, gold, stored)
+        with gold.database as played:  # a fork of it that is not written to needs no connection
+            gold.database = played.fork()
         return gold, stored
 
     async def close(self) -> None:

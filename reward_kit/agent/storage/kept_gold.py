@@ -62,7 +62,7 @@ class KeptGold:
         self._connection: sqlite3.Connection | None = None
         self._is_usable = True
         self._sees_all: dict[str, bool] = {}
-        self._unwritten: list[tuple[str, str, str, bytes]] = []
+        self._unwritten: dict[str, tuple[str, str, bytes]] = {}
         files = _files_of(folder, root)
         facts = [versions(), _packages(), sorted(code.items()), files]
         self._surroundings = None if files is None else json.dumps(facts)
@@ -85,7 +85,9 @@ class KeptGold:
         """The kept state as a fork of ``base``, and what is stored of it; None if there is none."""
         try:
             query = "SELECT calls, changes, state FROM gold WHERE key = ?"
-            found = self._connected().execute(query, (key,)).fetchone() if self._is_usable else None
+            found = self._unwritten.get(key)
+            if found is None and self._is_usable:
+                found = self._connected().execute(query, (key,)).fetchone()
             if found is None:
                 return None
             plain, changes, state = json.loads(found[0]), json.loads(found[1]), found[2]
@@ -100,8 +102,7 @@ class KeptGold:
     def add(self, key: str, gold: GoldReplay, stored: RowGold) -> None:
         """Keep a state, if other rollouts would come to the same one."""
         if gold.shared and gold.fault is None and stored.state is not None and len(stored.state) <= LARGEST:
-            calls = json_text(gold.calls)
-            self._unwritten.append((key, calls, json_text(stored.changes), stored.state))
+            self._unwritten[key] = json_text(gold.calls), json_text(stored.changes), stored.state
             if len(self._unwritten) >= GROUP:
                 self._write()
 
@@ -113,7 +114,8 @@ class KeptGold:
             self._connection = None
 
     def _write(self) -> None:
-        rows, self._unwritten = self._unwritten, []
+        rows = [(key, *values) for key, values in self._unwritten.items()]
+        self._unwritten.clear()
         if not rows or not self._is_usable:
             return
         try:

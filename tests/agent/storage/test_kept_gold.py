@@ -99,6 +99,14 @@ def test_another_row_with_the_same_actions_finds_them_and_other_actions_do_not(f
     assert calls(folder) == 3
 
 
+def test_a_row_that_was_closed_for_others_is_not_replayed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.runner.row_states.MOST_OPEN", 0)
+    evaluate(folder, n_rollouts=3, max_concurrency=1)
+    assert calls(folder) == 4, "the gold actions once, and the agent three times"
+
+
 @pytest.mark.parametrize("name", ["tools.py", "prices.json", "seed.sql"])
 def test_a_changed_file_of_the_bundle_has_them_replayed(folder: Path, name: str) -> None:
     evaluate(folder)
