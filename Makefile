@@ -4,7 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: eval test test-kill test-local-models test-fastworkflow test-ray lint bench bench-peers docs clean
+.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray lint bench bench-peers docs dist sbom clean
+
+help:  ## the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
@@ -18,6 +21,13 @@ test: $(READY)  ## all tests
 
 test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
 	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/storage/test_resume_kills.py
+
+LOWEST ?= .venv-lowest
+test-lowest: $(READY)  ## all tests with the lowest versions of the dependencies
+	test -d $(LOWEST) || $(PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[dev]'
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 LOCAL_MODELS ?= .venv-local-models
 TORCH ?= torch
@@ -50,6 +60,20 @@ PEERS ?= .venv-peers
 bench-peers: $(READY)  ## the same task in other harnesses, each in an environment of its own
 	PEERS_FOLDER=$(PEERS) $(BIN)/python benchmarks/peers/run.py
 
+dist: $(READY)  ## wheel and source distribution, checked and installed in a fresh environment
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pytest -n 0 -o timeout=600 tests_dist
+
+sbom: $(READY)  ## the components of an installed package, in CycloneDX format: sbom.json
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom
+	rm -rf build/installed
+	$(PYTHON) -m venv --without-pip build/installed
+	$(BIN)/python -m pip --python build/installed install --quiet --constraint constraints.txt .
+	$(BIN)/cyclonedx-py environment --output-file sbom.json build/installed
+
 docs: $(READY)  ## run every example of the documentation
 	$(BIN)/python -m pytest tests/docs
 
@@ -61,4 +85,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,6 @@
 
 Each name is imported when it is first used.
 """
-# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -10,36 +9,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reward_kit.agent.agents import Agent
-    from reward_kit.agent.base.task_row import Action, TaskRow
-    from reward_kit.agent.base.types import Completion, Model, ToolCall, Usage
-    from reward_kit.agent.bundles.bundle import Seed, Task
-    from reward_kit.agent.comparison.compare import compare, compare_with
-    from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.database import Changes, Database, ReadOnlyDatabase, Row, RowChange
-    from reward_kit.agent.exporting.export import export
-    from reward_kit.agent.models.function import FunctionModel
-    from reward_kit.agent.models.litellm import LiteLLMModel
-    from reward_kit.agent.players.loading import load_agent, load_user
-    from reward_kit.agent.records.loading import load_rollout
-    from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.rescoring.rescore import rescore
-    from reward_kit.agent.rollout.budgets import RolloutLimits
-    from reward_kit.agent.rollout.episode import Episode
-    from reward_kit.agent.rollout.judge import judge, judge_sync
-    from reward_kit.agent.rollout.opening import TaskBundle
-    from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
-    from reward_kit.agent.rollout.rollout import Rollout, RolloutStopped, TaskView, UserRollout
-    from reward_kit.agent.runner.evaluation import agent_eval, evaluate, evaluate_async, run_evaluation
-    from reward_kit.agent.runner.progress import Progress
-    from reward_kit.agent.scoring.results import EvaluationResult
-    from reward_kit.agent.storage.stored_evaluation import load_evaluation
-    from reward_kit.agent.tools.execution import ToolResult
-    from reward_kit.agent.tools.registry import ToolRegistry
-    from reward_kit.agent.users import User
-    from reward_kit.agent.validation import validate
-    from reward_kit.errors import ToolError
-    from reward_kit.models import StepData
+    from reward_kit.agent.agents import Agent as Agent
+    from reward_kit.agent.base.task_row import Action as Action
+    from reward_kit.agent.base.task_row import TaskRow as TaskRow
+    from reward_kit.agent.base.types import Completion as Completion
+    from reward_kit.agent.base.types import Model as Model
+    from reward_kit.agent.base.types import ToolCall as ToolCall
+    from reward_kit.agent.base.types import Usage as Usage
+    from reward_kit.agent.bundles.bundle import Seed as Seed
+    from reward_kit.agent.bundles.bundle import Task as Task
+    from reward_kit.agent.comparison.compare import compare as compare
+    from reward_kit.agent.comparison.compare import compare_with as compare_with
+    from reward_kit.agent.config import EvaluationConfig as EvaluationConfig
+    from reward_kit.agent.database import Changes as Changes
+    from reward_kit.agent.database import Database as Database
+    from reward_kit.agent.database import ReadOnlyDatabase as ReadOnlyDatabase
+    from reward_kit.agent.database import Row as Row
+    from reward_kit.agent.database import RowChange as RowChange
+    from reward_kit.agent.exporting.export import export as export
+    from reward_kit.agent.models.function import FunctionModel as FunctionModel
+    from reward_kit.agent.models.litellm import LiteLLMModel as LiteLLMModel
+    from reward_kit.agent.players.loading import load_agent as load_agent
+    from reward_kit.agent.players.loading import load_user as load_user
+    from reward_kit.agent.records.loading import load_rollout as load_rollout
+    from reward_kit.agent.records.rollout_record import RolloutRecord as RolloutRecord
+    from reward_kit.agent.rescoring.rescore import rescore as rescore
+    from reward_kit.agent.rollout.budgets import RolloutLimits as RolloutLimits
+    from reward_kit.agent.rollout.episode import Episode as Episode
+    from reward_kit.agent.rollout.judge import judge as judge
+    from reward_kit.agent.rollout.judge import judge_sync as judge_sync
+    from reward_kit.agent.rollout.opening import TaskBundle as TaskBundle
+    from reward_kit.agent.rollout.orchestrator import FinishedRollout as FinishedRollout
+    from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
+    from reward_kit.agent.rollout.rollout import Rollout as Rollout
+    from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
+    from reward_kit.agent.rollout.rollout import TaskView as TaskView
+    from reward_kit.agent.rollout.rollout import UserRollout as UserRollout
+    from reward_kit.agent.runner.evaluation import agent_eval as agent_eval
+    from reward_kit.agent.runner.evaluation import evaluate as evaluate
+    from reward_kit.agent.runner.evaluation import evaluate_async as evaluate_async
+    from reward_kit.agent.runner.evaluation import run_evaluation as run_evaluation
+    from reward_kit.agent.runner.progress import Progress as Progress
+    from reward_kit.agent.scoring.results import EvaluationResult as EvaluationResult
+    from reward_kit.agent.storage.stored_evaluation import load_evaluation as load_evaluation
+    from reward_kit.agent.tools.execution import ToolResult as ToolResult
+    from reward_kit.agent.tools.registry import ToolRegistry as ToolRegistry
+    from reward_kit.agent.users import User as User
+    from reward_kit.agent.validation import validate as validate
+    from reward_kit.errors import ToolError as ToolError
+    from reward_kit.models import StepData as StepData
 
 _HOMES = {
     "Action": "reward_kit.agent.base.task_row",
