@@ -24,17 +24,21 @@ def table_lines(
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     below = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
-    if width is not None and below:
+    if width and below:
         widths[0] = min(widths[0], max(NARROWEST, width - sum(widths[1:-1]) - 2 * (len(widths) - 2)))
     for row in rows:
-        head, *folded = wrap(row[0], widths[0], break_on_hyphens=False) or [""]
+        head, *folded = wrap(row[0], widths[0], break_on_hyphens=False) if row[0] else [""]
         cells = [
             f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate((head, *row[1:]))
         ]
         yield "  ".join(cells[:-1] if below else cells).rstrip()
         yield from folded
-        if below:
-            yield from wrap(row[-1], width or NARROWEST, initial_indent="  ", subsequent_indent="  ")
+        if below and row[-1]:
+            yield from (
+                wrap(row[-1], width, initial_indent="  ", subsequent_indent="  ")
+                if width
+                else [f"  {row[-1]}"]
+            )
 
 
 def fact_lines(facts: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
