@@ -53,9 +53,11 @@ def test_two_nodes_give_what_one_process_gives(
 
 
 def files_of(folder: str) -> list[str]:
-    """The files of a runs folder, with rollouts and evaluations named alike."""
+    """The files of a runs folder, with rollouts and evaluations named alike; nodes cache nothing there."""
     names = []
     for path in Path(folder).rglob("*"):
+        if ".cache" in path.parts:
+            continue
         ending = path.name.partition(".")[2]
         alike = path.name.startswith("roll_") or path.parent.name == "evals"
         names.append(f"{path.parent.relative_to(folder)}/{f'*.{ending}' if alike else path.name}")
