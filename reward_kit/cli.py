@@ -32,18 +32,30 @@ NAME = "reward-kit"
 __getattr__ = lazy_names(__name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]})
 
 _COMMANDS = {
+    "init": "Make a new bundle.",
+    "validate": "Check a bundle without a model.",
+    "tools": "Show a bundle's tools as a model sees them, or call them by hand.",
+    "play": "Be the agent or the user in one rollout, at the terminal.",
     "agent-eval": "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     "show": "List evaluations; print the report of one again, or a rollout to read.",
     "view": "Read evaluations and their rollouts in a browser.",
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
+    "pack": "Pack a bundle into one file, to share it.",
+    "list": "List the installed bundles.",
     "db": "Open, export and compare databases of rollouts.",
     "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
     "mcp": "Serve a bundle's tools to MCP clients.",
     "rescore": "Judge a finished evaluation again by a changed reward.",
     "preview": "Try an evaluator on a few samples.",
 }
-"""The first line of each command's help; its module and function have its name."""
+"""The first line of each command's help."""
+_FUNCTIONS = {
+    "deploy": ("preview", "deploy"),
+    "list": ("bundles", "list_bundles"),
+    **{name: ("bundles", name) for name in ("init", "validate", "tools", "play", "pack")},
+}
+"""Module and function of the commands whose module and function do not both have their name."""
 
 
 class _LazyGroup(click.Group):
@@ -54,8 +66,10 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS and cmd_name != "deploy":
             return None
         name = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"reward_kit.cli_commands.{'preview' if name == 'deploy' else name}")
-        command: click.Command = getattr(module, name)
+        module, function = _FUNCTIONS.get(cmd_name, (name, name))
+        command: click.Command = getattr(
+            importlib.import_module(f"reward_kit.cli_commands.{module}"), function
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's

@@ -46,7 +46,11 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
     """
     from reward_kit.agent.runner.options import make_config
 
-    config = make_config(given_options(context))
+    return run(make_config(given_options(context)))
+
+
+def run(config: EvaluationConfig) -> int:
+    """Do what the options say; returns the exit code."""
     check_target("--json", config.json)
     try:
         with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:

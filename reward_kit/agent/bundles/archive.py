@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import stat
 import tarfile
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
+
+MANIFEST = "bundle.manifest.json"
+"""The file of a packed bundle that lists the hashes of the others."""
+MANIFEST_FORMAT = "reward-kit.bundle/1"
 
 MAX_BYTES = 4 << 30
 """Bytes; an archive that is larger once unpacked is refused."""
@@ -78,3 +84,21 @@ def _check(members: Iterable[tuple[str, int, bool]], max_bytes: int, max_files: 
             raise BundleError(f"holds something other than files and folders: {name!r}")
         if name.startswith("/") or "\\" in name or ":" in name or ".." in PurePosixPath(name).parts:
             raise BundleError(f"holds a file that would be written outside of its folder: {name!r}")
+
+
+def check_manifest(folder: Path) -> None:
+    """Raise ``BundleError`` if a file of an unpacked bundle differs from its manifest; it may have none."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return
+    try:
+        manifest = json.loads(path.read_bytes())
+        files = manifest["files"] if manifest["format"] == MANIFEST_FORMAT else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"has a damaged {MANIFEST}: {error!r}") from error
+    if files is None:
+        raise BundleError(f"has a {MANIFEST} of another version: {manifest['format']!r}")
+    for name, expected in files.items():
+        file = folder / name
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise BundleError(f"{name} was changed or removed since the bundle was packed")

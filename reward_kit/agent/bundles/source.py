@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.bundles.archive import SUFFIXES, unpack
+from reward_kit.agent.bundles.archive import SUFFIXES, check_manifest, unpack
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.errors import BundleError
 
@@ -60,6 +62,8 @@ def find_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
 
 
 def _find(source: str | Path) -> BundleSource:
+    if str(source).startswith("file:"):
+        source = url2pathname(urlsplit(str(source)).path)
     path = Path(source)
     if path.is_dir():
         return _in_folder(path.resolve())
@@ -87,7 +91,9 @@ def _unpacked(path: Path) -> BundleSource:
     # A bundle may be dropped without close(); its tools still need their files until the process ends.
     atexit.register(source.discard)
     try:
-        return replace(_in_folder(_bundle_root(temporary, path)), temporary=temporary)
+        root = _bundle_root(temporary, path)
+        check_manifest(root)
+        return replace(_in_folder(root), temporary=temporary)
     except BundleError as error:
         source.discard()
         raise BundleError(error.fault, place=str(path), remedy=error.remedy) from None

@@ -1,0 +1,1 @@
+"""Making, packing and listing bundles."""

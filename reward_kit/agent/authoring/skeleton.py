@@ -1,0 +1,194 @@
+"""The source of a ``tools.py`` with the operations of an OpenAPI file, or the tools of an MCP server."""
+
+from __future__ import annotations
+
+import asyncio
+import keyword
+import re
+import shlex
+from dataclasses import dataclass
+from pprint import pformat
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.bundles.files import read_text
+from reward_kit.errors import BundleError, RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+METHODS = ("get", "post", "put", "patch", "delete")
+MCP_SECONDS = 60.0
+"""Seconds that an MCP server has to start and to list its tools."""
+_HEAD = '''"""Tools made from {origin}; their bodies are to be written."""
+
+from reward_kit.agent import ToolError, ToolRegistry
+
+R = ToolRegistry("tools")
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutline:
+    """Name, description and JSON schema of the arguments of a tool that is to be written."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+def tools_source(tools: Iterable[ToolOutline], origin: str) -> str:
+    """A module with a registry ``R`` and a function for each tool, whose body is yet to be written."""
+    parts = [_HEAD.format(origin=origin)]
+    taken: set[str] = set()
+    for tool in tools:
+        name = _identifier(tool.name, taken)
+        called = "" if name == tool.name else f"    name={tool.name!r},\n"
+        schema = indent(pformat(dict(tool.schema), width=90, sort_dicts=False), "    ").lstrip()
+        parts.append(
+            f"\n\n@R.tool(\n{called}    description={tool.description!r},\n    parameters={schema},\n)\n"
+            f"async def {name}({_signature(tool.schema)}):\n"
+            f'    raise ToolError("{name} is not written yet")\n'
+        )
+    return "".join([*parts, "\n\napp = R.create_fastapi_app()\n"])
+
+
+def _identifier(name: str, taken: set[str]) -> str:
+    plain = re.sub(r"\W+", "_", name).strip("_") or "tool"
+    if plain[0].isdigit() or keyword.iskeyword(plain):
+        plain = f"tool_{plain}"
+    while plain in taken or plain in ("R", "app"):
+        plain += "_"
+    taken.add(plain)
+    return plain
+
+
+def _signature(schema: Mapping[str, Any]) -> str:
+    names = list(schema.get("properties", {}))
+    if any(not name.isidentifier() or keyword.iskeyword(name) or name == "db" for name in names):
+        return "*, db, **arguments"
+    required = schema.get("required", [])
+    ordered = sorted(names, key=lambda name: name not in required)
+    return ", ".join([*(name if name in required else f"{name}=None" for name in ordered), "*", "db"])
+
+
+def tools_of_openapi(path: Path) -> list[ToolOutline]:
+    """A tool for each operation of an OpenAPI 3 file, JSON or YAML.
+
+    Parameters and the members of a JSON body become arguments. Raises ``BundleError`` for a file that cannot
+    be read, or has no operations.
+    """
+    document = _parsed(read_text(path), path)
+    paths = document.get("paths") if isinstance(document, dict) else None
+    tools = []
+    for address, item in (paths or {}).items():
+        for method in METHODS:
+            operation = item.get(method) if isinstance(item, dict) else None
+            if isinstance(operation, dict):
+                shared = item.get("parameters") or []
+                tools.append(_outline(document, f"{method}{address}", operation, shared))
+    if not tools:
+        raise BundleError("describes no operations", place=str(path), remedy="It is no OpenAPI 3 file.")
+    return tools
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        if path.suffix.lower() == ".json":
+            return parsed_json(text)
+        import yaml
+
+        return yaml.safe_load(text)
+    except ImportError:
+        remedy = "Convert it to JSON, or install PyYAML."
+        raise RewardKitError("is read by PyYAML, which is missing", place=str(path), remedy=remedy) from None
+    except ValueError as error:
+        raise BundleError(f"is not JSON: {error}", place=str(path)) from None
+    except yaml.YAMLError as error:
+        raise BundleError(f"is not YAML: {' '.join(str(error).split())}", place=str(path)) from None
+
+
+def _outline(
+    document: Any, address: str, operation: Mapping[str, Any], shared: list[Mapping[str, Any]]
+) -> ToolOutline:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in (_resolved(document, one) for one in [*shared, *(operation.get("parameters") or [])]):
+        if parameter.get("in") in ("path", "query"):
+            about = {"description": parameter["description"]} if parameter.get("description") else {}
+            properties[parameter["name"]] = {**parameter.get("schema", {}), **about}
+            if parameter.get("required"):
+                required.append(parameter["name"])
+    content = _resolved(document, operation.get("requestBody") or {}).get("content") or {}
+    body = content.get("application/json", {}).get("schema")
+    if body is not None:
+        body = _resolved(document, body)
+        if body.get("type", "object") == "object" and "properties" in body:
+            properties |= body["properties"]
+            required += body.get("required", [])
+        else:
+            properties["body"] = body
+    schema = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
+    name = operation.get("operationId") or re.sub(r"\W+", "_", address).strip("_")
+    return ToolOutline(str(name), operation.get("description") or operation.get("summary") or "", schema)
+
+
+def _resolved(document: Any, value: Any, within: tuple[str, ...] = ()) -> Any:
+    """``value`` with schemas in place of references; a schema ``within`` itself becomes any value."""
+    if isinstance(value, list):
+        return [_resolved(document, one, within) for one in value]
+    if not isinstance(value, dict):
+        return value
+    reference = value.get("$ref")
+    if not isinstance(reference, str):
+        return {name: _resolved(document, one, within) for name, one in value.items()}
+    if reference in within:
+        return {}
+    target = document
+    for part in reference.removeprefix("#/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(target, dict) or name not in target:
+            raise BundleError(f"refers to {cut(reference, 100)!r}, which is not in it", place="OpenAPI file")
+        target = target[name]
+    return _resolved(document, target, (*within, reference))
+
+
+def tools_of_mcp(command: str) -> list[ToolOutline]:
+    """The tools of the MCP server that ``command`` starts; raises ``RewardKitError`` if it lists none."""
+    try:
+        from mcp import ClientSession, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+    except ImportError:
+        raise RewardKitError(
+            "needs the package mcp", place="--from-mcp", remedy="Run pip install 'reward-kit[mcp]'."
+        ) from None
+
+    async def listed() -> list[ToolOutline]:
+        program, *arguments = shlex.split(command)
+        server = StdioServerParameters(command=program, args=arguments)
+        async with (
+            asyncio.timeout(MCP_SECONDS),
+            stdio_client(server) as (reader, writer),
+            ClientSession(reader, writer) as session,
+        ):
+            await session.initialize()
+            found = (await session.list_tools()).tools
+        return [ToolOutline(one.name, one.description or "", one.input_schema) for one in found]
+
+    try:
+        tools = asyncio.run(listed())
+    except (OSError, TimeoutError, ExceptionGroup) as error:
+        fault: BaseException = error
+        while isinstance(fault, BaseExceptionGroup):
+            fault = fault.exceptions[0]
+        raise RewardKitError(
+            f"the MCP server does not answer: {str(fault) or type(fault).__name__}",
+            place=command,
+            remedy="Run the command by itself to see why.",
+        ) from error
+    if not tools:
+        raise RewardKitError("the server has no tools", place=command)
+    return tools

@@ -1,0 +1,227 @@
+"""``reward-kit init``, ``validate``, ``pack``, ``list``, ``tools`` and ``play``: work on bundles."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reward_kit.agent.base.printing import say, warn
+from reward_kit.errors import RewardKitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.bundles.bundle import Task, TaskBundle
+    from reward_kit.agent.tools.registry import ToolRegistry
+
+ENTRY_POINTS = "reward_kit.bundles"
+_bundle = click.argument("bundle")
+
+
+@click.command()
+@click.argument("name", type=click.Path(path_type=Path))
+@click.option("--from-openapi", type=click.Path(path_type=Path), help="Make tools of an OpenAPI 3 file.")
+@click.option("--from-mcp", metavar="COMMAND", help="Make tools of the MCP server that COMMAND starts.")
+def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
+    """Make a new bundle in the folder NAME: two tools, three tasks, a reward.
+
+    It validates as it is; its comments say what to change. With --from-openapi or --from-mcp, it has the
+    tools of that API, with bodies, data and tasks to be written.
+    """
+    from reward_kit.agent.authoring.skeleton import tools_of_mcp, tools_of_openapi
+    from reward_kit.agent.authoring.starter_bundle import write_starter
+
+    if from_openapi is not None and from_mcp is not None:
+        raise UsageError("cannot be combined with --from-openapi", place="--from-mcp")
+    tools = tools_of_openapi(from_openapi) if from_openapi else tools_of_mcp(from_mcp) if from_mcp else []
+    origin = from_openapi.name if from_openapi else f"the MCP server {from_mcp}"
+    try:
+        files = write_starter(name, tools, origin)
+    except OSError as error:
+        raise RewardKitError(f"cannot be written: {error.strerror}", place=str(name)) from error
+    say(f"{name} has {', '.join(files)}. Next:")
+    if tools:
+        say(f"  reward-kit tools {name}    # {len(tools)} tools; write their bodies, the data and the tasks")
+    else:
+        say(f"  reward-kit validate {name}")
+        say(f"  reward-kit agent-eval --dataset {name} --agent gold")
+
+
+@click.command()
+@_bundle
+@click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def validate(bundle: str, task_ids: str | None, json_path: str | None, quiet: bool) -> int:
+    """Check BUNDLE without a model: rows, imports, data, gold actions, reward.
+
+    The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
+    """
+    from reward_kit.agent.runner.options import make_config
+    from reward_kit.cli_commands.agent_eval import run
+
+    given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    return run(make_config({**options, "validate_only": True}))
+
+
+@click.command()
+@_bundle
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The archive. Default: NAME.tar.gz.")
+@click.option("--licence", "--license", metavar="SPDX", help="The bundle's licence, such as Apache-2.0.")
+def pack(bundle: str, output: Path | None, licence: str | None) -> None:
+    """Pack BUNDLE into one file, to share it; --dataset takes that file.
+
+    The same files always give the same archive. It has a manifest with the hash of each file, which is
+    checked when it is unpacked. Results, caches and hidden files are left out; files with keys are refused.
+    """
+    from reward_kit.agent.authoring.packing import pack as pack_folder
+    from reward_kit.agent.bundles.bundle import read_bundle
+
+    with read_bundle(bundle) as rows:
+        target = output or Path(f"{rows.folder.name}.tar.gz")
+        if not target.name.endswith((".tar.gz", ".tgz")):
+            raise UsageError("is not a name of a .tar.gz file", place=f"--output {target}")
+        if licence is None and not any(rows.folder.glob("LICEN[SC]E*")):
+            warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
+        digest = pack_folder(rows.folder, target, rows=len(rows.rows), licence=licence)
+        say(f"{target}: {len(rows.rows)} rows, {target.stat().st_size} bytes, sha256 {digest}")
+
+
+@click.command("list")
+def list_bundles() -> None:
+    """List the installed bundles: packages with an entry point in the group reward_kit.bundles."""
+    from importlib.metadata import entry_points
+
+    from reward_kit.agent.authoring.packing import bundle_hash, file_hashes
+    from reward_kit.agent.bundles.source import find_bundle
+
+    found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.value)
+    for point in found:
+        try:
+            folder = find_bundle(point.value).folder
+            version = f" {point.dist.version}" if point.dist is not None else ""
+            say(f"{point.value}{version}  {bundle_hash(file_hashes(folder))[:16]}  {folder}")
+            for path in sorted(folder.glob("*.jsonl")):
+                say(f"  {path.name}: {sum(1 for _ in _rows(path))} rows")
+        except RewardKitError as error:
+            warn(f"{point.value}: {error}")
+    if not found:
+        say("No installed package has a bundle.")
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    from reward_kit.agent.bundles.dataset import read_dataset
+    from reward_kit.agent.bundles.files import BundleFiles
+
+    return iter(read_dataset(path, BundleFiles(path.parent)).rows)
+
+
+@click.command()
+@_bundle
+@click.option("--row", metavar="ID", help="The row whose tools and data to take. Default: the first.")
+@click.option("--call", nargs=2, multiple=True, metavar="TOOL ARGUMENTS", help="Call a tool; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the schemas as a model gets them.")
+def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_json: bool) -> int:
+    """Show the tools of BUNDLE as a model sees them, or call them on a copy of a row's data.
+
+    \b
+      reward-kit tools my_task
+      reward-kit tools my_task --call find_books '{"title": "solaris"}'
+
+    The calls are made one after the other on the same copy, which is thrown away. The exit code is 1 if a
+    tool refused a call or failed.
+    """
+    from reward_kit.agent.runner.signals import run_in_loop
+
+    with _opened(bundle) as opened:
+        task = _task(opened, row)
+        if call:
+            return run_in_loop(_call(opened, task, call))
+        if as_json:
+            say(json.dumps(task.registry.get_openai_tools(), indent=2, ensure_ascii=False))
+        else:
+            for line in _schema_lines(task.registry):
+                say(line)
+    return 0
+
+
+def _opened(bundle: str) -> TaskBundle:
+    from reward_kit.agent.rollout.opening import TaskBundle
+
+    return TaskBundle.load(bundle)
+
+
+def _task(bundle: TaskBundle, row: str | None) -> Task:
+    return bundle.select(task_ids=row)[0] if row is not None else bundle.tasks[0]
+
+
+def _schema_lines(registry: ToolRegistry) -> Iterator[str]:
+    for tool in registry.get_openai_tools():
+        about = tool["function"]
+        schema = about["parameters"]
+        yield f"{about['name']}: {about.get('description', '')}"
+        for name, one in schema.get("properties", {}).items():
+            kind = one.get("type") or "/".join(str(part.get("type")) for part in one.get("anyOf", ()))
+            needed = "" if name in schema.get("required", ()) else ", optional"
+            text = f": {one['description']}" if one.get("description") else ""
+            yield f"  {name} ({kind or 'any'}{needed}){text}"
+
+
+async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ...]) -> int:
+    from reward_kit.agent.base.strict_json import parsed_json
+
+    code = 0
+    with closing(bundle.episode(task)) as episode:
+        for name, text in calls:
+            try:
+                arguments = parsed_json(text)
+            except ValueError as error:
+                raise UsageError(f"its arguments are not JSON: {error}", place=f"--call {name}") from None
+            result = await episode.call(name, arguments)
+            say(f"{name}: {result.status}" if result.status != "ok" else f"{name}:")
+            say(result.content)
+            for line in result.changes.lines() if result.changes is not None else ():
+                say(f"  {line}")
+            code = code or int(result.status != "ok")
+    return code
+
+
+@click.command()
+@_bundle
+@click.argument("row")
+@click.option(
+    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
+)
+@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
+@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
+@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
+@click.pass_context
+def play(
+    context: click.Context,
+    /,
+    bundle: str,
+    row: str,
+    side: str,
+    model: str | None,
+    user_model: str | None,
+    output_dir: str,
+) -> Any:
+    """Be the agent, the user, or both in one rollout of ROW at the terminal; then see the reward.
+
+    The other side is a model: --user-model if you are the agent of a row with a simulated user, --model if
+    you are the user.
+    """
+    from reward_kit.cli_commands.agent_eval import agent_eval
+
+    options = ["--dataset", bundle, "--task-ids", row, "--n-rollouts", "1", "--output-dir", output_dir]
+    options += ["--agent", "human"] if side != "user" else []
+    options += ["--user", "human"] if side != "agent" else []
+    options += ["--model", model] if model is not None else []
+    options += ["--user-model", user_model] if user_model is not None else []
+    with agent_eval.make_context("agent-eval", options, parent=context) as made:
+        return agent_eval.invoke(made)

@@ -1,0 +1,207 @@
+"""``reward-kit init``, ``validate``, ``tools``, ``play``, ``pack`` and ``list``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from command import run_command
+
+REWARD_KIT = f"{sys.executable} -m reward_kit"
+OPENAPI = {
+    "openapi": "3.1.0",
+    "paths": {
+        "/pets/{pet-id}": {
+            "get": {
+                "operationId": "getPet",
+                "summary": "Get a pet",
+                "parameters": [
+                    {"name": "pet-id", "in": "path", "required": True, "schema": {"type": "string"}}
+                ],
+            }
+        },
+        "/pets": {
+            "post": {
+                "summary": "Add a pet",
+                "requestBody": {
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}
+                },
+            }
+        },
+    },
+    "components": {
+        "schemas": {
+            "Pet": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {
+                    "age": {"type": "integer"},
+                    "name": {"type": "string"},
+                    "parent": {"$ref": "#/components/schemas/Pet"},
+                },
+            }
+        }
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def library() -> Path:
+    assert run_command("init", "library_task").code == 0
+    return Path("library_task")
+
+
+def test_a_new_bundle_is_right_and_can_be_played(library: Path) -> None:
+    checked = run_command("validate", "library_task")
+    assert checked.code == 0, checked.out + checked.err
+    assert "warning" not in checked.out + checked.err
+    assert not any("NAME" in path.read_text() for path in library.iterdir())
+    ran = run_command("agent-eval", "-d", "library_task", "--agent", "gold", "--quiet")
+    assert "Pass^1 1.000" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("a-b", "NAME: 'a-b' cannot be imported"),
+        ("json", "NAME: 'json' is a module of Python's"),
+        ("library_task", "library_task: exists already"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused(library: Path, name: str, fault: str) -> None:
+    made = run_command("init", name)
+    assert (made.code, made.out) == (2, "")
+    assert made.err.startswith(f"Error: {fault}")
+
+
+def test_tools_of_an_openapi_file() -> None:
+    Path("api.json").write_text(json.dumps(OPENAPI))
+    assert run_command("init", "pets", "--from-openapi", "api.json").code == 0
+    shown = json.loads(run_command("tools", "pets", "--json").out)
+    get, post = (tool["function"] for tool in shown)
+    assert (get["name"], get["description"], get["parameters"]["required"]) == (
+        "getPet",
+        "Get a pet",
+        ["pet-id"],
+    )
+    assert post["name"] == "post_pets"
+    assert post["parameters"]["properties"]["parent"] == {}, "a type that holds itself ends"
+    called = run_command("tools", "pets", "--call", "post_pets", '{"name": "Rex", "age": 3}')
+    assert (called.code, called.out.splitlines()[0]) == (1, "post_pets: refused")
+    assert "not written yet" in called.out
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "describes no operations"),
+        ('{"paths": {"/a": {"get": {"requestBody": {"$ref": "#/b"}}}}}', "'#/b'"),
+    ],
+)
+def test_a_faulty_openapi_file_is_one_error(text: str, fault: str) -> None:
+    Path("api.json").write_text(text)
+    made = run_command("init", "pets", "--from-openapi", "api.json")
+    assert made.code == 2
+    assert fault in made.err
+    assert not Path("pets").exists()
+
+
+def test_tools_of_an_mcp_server(library: Path) -> None:
+    made = run_command("init", "copied", "--from-mcp", f"{REWARD_KIT} mcp library_task")
+    assert made.code == 0, made.err
+    assert run_command("tools", "copied").out == run_command("tools", "library_task").out
+    failed = run_command("init", "other", "--from-mcp", "false")
+    assert failed.code == 2
+    assert failed.err.startswith("Error: false: the MCP server does not answer")
+
+
+def test_calls_by_hand_show_results_and_changed_rows(library: Path) -> None:
+    lend = '{"book_id": 1, "member": "Ada"}'
+    called = run_command("tools", "library_task", "--call", "lend_book", lend, "--call", "lend_book", lend)
+    assert called.code == 1
+    assert called.out.splitlines() == [
+        "lend_book:", "lent", "  loans #1: inserted (book_id=1, member='Ada')",
+        "lend_book: refused", "Error: book 1 is lent already",
+    ]  # fmt: skip
+    faulty = run_command("tools", "library_task", "--call", "lend_book", "{")
+    assert (faulty.code, "--call lend_book: its arguments are not JSON" in faulty.err) == (2, True)
+    missing = run_command("tools", "library_task", "--row", "none")
+    assert (missing.code, "none" in missing.err) == (2, True)
+
+
+def test_a_person_plays_the_agent(library: Path) -> None:
+    typed = '/call lend_book {"book_id": 3, "member": "Ada"}\nHere you are.\n'
+    command = [sys.executable, "-m", "reward_kit", "play", "library_task", "lend.1"]
+    played = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, check=False)
+    assert "1 of 1 judged rollout passed" in played.stdout, played.stdout + played.stderr
+
+
+def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
+    (library / "runs").mkdir()
+    (library / "runs" / "old.txt").write_text("results")
+    (library / ".env").write_text("KEY=x")
+    first, second = (run_command("pack", "library_task", "-o", name) for name in ("a.tar.gz", "b.tgz"))
+    assert (first.code, second.code) == (0, 0)
+    assert Path("a.tar.gz").read_bytes() == Path("b.tgz").read_bytes()
+    with tarfile.open("a.tar.gz") as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == {path.name for path in library.iterdir() if path.is_file()} - {".env"} | {
+        "bundle.manifest.json"
+    }
+    shutil.rmtree(library)
+    ran = run_command("agent-eval", "-d", Path("a.tar.gz").resolve().as_uri(), "--agent", "gold", "--quiet")
+    assert "Pass^1 1.000" in ran.out, ran.err
+
+
+def test_a_packed_bundle_that_was_changed_is_refused(library: Path) -> None:
+    run_command("pack", "library_task")
+    with tarfile.open("library_task.tar.gz") as archive:
+        archive.extractall("unpacked", filter="data")
+    with (Path("unpacked") / "library_task" / "policy.md").open("a") as file:
+        file.write("Lend everything.\n")
+    with tarfile.open("changed.tar.gz", "w:gz") as archive:
+        archive.add("unpacked/library_task", "library_task")
+    refused = run_command("validate", "changed.tar.gz")
+    assert refused.code == 2
+    assert "policy.md was changed or removed since the bundle was packed" in refused.err
+
+
+def test_keys_are_not_packed(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "quite-a-secret-value")
+    (library / "notes.md").write_text("one\nquite-a-secret-value\nsk-0123456789abcdef\n")
+    (library / "id.pem").write_text("x")
+    packed = run_command("pack", "library_task")
+    assert packed.code == 2
+    for fault in (
+        "notes.md:2: holds a secret",
+        "notes.md:3: holds a text that looks like",
+        "id.pem: holds a private",
+    ):
+        assert fault in packed.err
+    assert "quite-a-secret" not in packed.err
+    assert not Path("library_task.tar.gz").exists()
+
+
+def test_installed_bundles_are_listed(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = Path("library_task-1.0.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: library-task\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[reward_kit.bundles]\nlibrary = library_task\nno = not_there\n")
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    listed = run_command("list")
+    assert listed.code == 0
+    assert any(line.startswith("library_task 1.0  ") for line in listed.out.splitlines())
+    assert "  task.jsonl: 3 rows" in listed.out.splitlines()
+    assert "warning: not_there: " in listed.err
