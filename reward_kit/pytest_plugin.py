@@ -1,0 +1,99 @@
+"""A plugin for pytest: evaluations and tool calls in the tests of a bundle.
+
+    @pytest.mark.bundle("my_task", agent="gold", min_pass1=1.0)
+    def test_gold_actions(bundle_evaluation):
+        assert bundle_evaluation.judged == 3
+
+    @pytest.mark.bundle("my_task", row="lend.1")
+    def test_lend(bundle_episode):
+        assert bundle_episode.call_sync("lend_book", {"book_id": 1, "member": "Ada"}).content == "lent"
+
+It is loaded in every run of pytest, so it imports nothing of the package until a test asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from reward_kit.agent import Episode, EvaluationResult
+
+MARK = "bundle"
+_OWN = frozenset({"row", "n", "min_pass1"})
+"""Arguments of the mark that are no options of an evaluation."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARK}(dataset, *, agent, n, min_pass1, row, **options): the task bundle for the fixtures "
+        "'bundle_evaluation' (n rollouts of each row, Pass^1 >= min_pass1) and 'bundle_episode' (of row)",
+    )
+
+
+def _marked(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """The dataset, relative to the test's folder if it is there, and the arguments of the mark."""
+    mark = request.node.get_closest_marker(MARK)
+    if mark is None or len(mark.args) != 1:
+        pytest.fail(f'mark the test with @pytest.mark.{MARK}("my_task", ...)', pytrace=False)
+    beside = request.path.parent / mark.args[0]
+    return str(beside if beside.exists() else mark.args[0]), dict(mark.kwargs)
+
+
+@pytest.fixture
+def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> EvaluationResult:
+    """The result of evaluating the test's bundle; fails below ``min_pass1``, or if a rollout has no reward.
+
+    The arguments of the mark are options of ``evaluate``, ``n`` is short for ``n_rollouts``.
+    """
+    from reward_kit.agent import evaluate
+    from reward_kit.errors import RewardKitError
+
+    dataset, given = _marked(request)
+    options = {name: value for name, value in given.items() if name not in _OWN}
+    if "n" in given:
+        options["n_rollouts"] = given["n"]
+    try:
+        result = evaluate(dataset, output_dir=tmp_path / "runs", quiet=True, **options)
+    except RewardKitError as error:
+        pytest.fail(str(error), pytrace=False)
+    fault = _fault(result, given.get("min_pass1"))
+    if fault:
+        pytest.fail(fault, pytrace=False)
+    return result
+
+
+def _fault(result: EvaluationResult, least: float | None) -> str | None:
+    failed = [outcome for outcome in result.outcomes if not outcome.judged]
+    if failed:
+        return f"{len(failed)} rollouts were not judged, {failed[0].row_id}: {failed[0].trouble}"
+    first = result.pass_power.get(1)
+    if least is None or (first is not None and first.value >= least):
+        return None
+    shown = [
+        f"  {one.row_id} #{one.index + 1}: {one.failure}: {one.trouble}"
+        for one in result.outcomes
+        if one.failure is not None
+    ]
+    value = "unknown" if first is None else f"{first.value:.3f}"
+    return "\n".join([f"Pass^1 is {value}, less than {least:g}", *shown[:10]])
+
+
+@pytest.fixture
+def bundle_episode(request: pytest.FixtureRequest) -> Iterator[Episode]:
+    """An episode of the mark's ``row`` (the first by default), on a copy of its data."""
+    from reward_kit.agent import TaskBundle
+    from reward_kit.errors import RewardKitError
+
+    dataset, given = _marked(request)
+    try:
+        bundle = TaskBundle.load(dataset)
+    except RewardKitError as error:
+        pytest.fail(str(error), pytrace=False)
+    with bundle, bundle.episode(given.get("row", 0)) as episode:
+        yield episode

@@ -1,0 +1,63 @@
+"""The pytest plugin, in runs of pytest of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import run_command
+
+PYTEST = [sys.executable, "-m", "pytest", "-q", "--strict-markers"]
+TESTS = """
+import pytest
+
+
+@pytest.mark.bundle("library_task", agent="gold", n=2, min_pass1=1.0)
+def test_gold_actions(bundle_evaluation):
+    assert bundle_evaluation.judged == 6
+
+
+@pytest.mark.bundle("library_task", row="lend.1")
+def test_lend(bundle_episode):
+    assert bundle_episode.call_sync("lend_book", {"book_id": 1, "member": "Ada"}).content == "lent"
+
+
+@pytest.mark.bundle("library_task", agent="idle:answer", user="none", min_pass1=0.9)
+def test_idle(bundle_evaluation):
+    pass
+
+
+@pytest.mark.bundle("missing_task", agent="gold")
+def test_missing(bundle_evaluation):
+    pass
+
+
+def test_unmarked(bundle_evaluation):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert run_command("init", "library_task").code == 0
+    (tmp_path / "idle.py").write_text("async def answer(rollout):\n    return 'Done.'\n")
+    (tmp_path / "test_library.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
+    done = subprocess.run(PYTEST, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    shown = done.stdout + done.stderr
+    assert "2 passed" in shown, shown
+    assert "3 errors" in shown
+    for said in (
+        "Pass^1 is 0.000, less than 0.9",
+        "  lend.1 #1: partially_completed",
+        "missing_task: no such file or folder",
+        'mark the test with @pytest.mark.bundle("my_task", ...)',
+    ):
+        assert said in shown
+    assert "AssertionError" not in shown
