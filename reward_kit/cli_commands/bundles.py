@@ -52,18 +52,27 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
 
 
 @click.command()
-@_bundle
+@click.argument("bundle", required=False)
 @click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def validate(bundle: str, task_ids: str | None, json_path: str | None, quiet: bool) -> int:
+@click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
+def validate(
+    bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
+) -> int:
     """Check BUNDLE without a model: rows, imports, data, gold actions, reward.
 
     The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
     """
+    from reward_kit.agent.base.task_row import row_schema
     from reward_kit.agent.runner.options import make_config
     from reward_kit.cli_commands.agent_eval import run
 
+    if schema:
+        say(json.dumps(row_schema(), indent=2))
+        return 0
+    if bundle is None:
+        raise click.UsageError("Missing argument 'BUNDLE'.")
     given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
     options = {name: value for name, value in given.items() if value is not None}
     return run(make_config({**options, "validate_only": True}))

@@ -15,6 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+USUAL = frozenset(
+    [
+        "dataset",
+        "task_ids",
+        "max_tasks",
+        "n_rollouts",
+        "agent",
+        "model",
+        "user",
+        "sim_model",
+        "max_concurrency",
+        "workers",
+        "max_cost",
+        "eval_id",
+        "resume",
+        "output_dir",
+        "fail_under",
+        "validate_only",
+        "quiet",
+    ]
+)
+"""The options that ``--help`` lists; ``--help-all`` lists all."""
+_ALL = "reward_kit.help_all"
+
+
 class GroupedCommand(click.Command):
     """A command that lists its options under the headings of the configuration."""
 
@@ -22,6 +47,8 @@ class GroupedCommand(click.Command):
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for parameter in self.get_params(ctx):
             names, text = parameter.get_help_record(ctx) or ("", "")
+            if parameter.name in OPTIONS and parameter.name not in USUAL and not ctx.meta.get(_ALL):
+                continue
             option = OPTIONS.get(parameter.name or "")
             for alias in option.flags[len(option.shown) :] if option else ():
                 names = names.replace(f", {alias}", "")
@@ -78,8 +105,23 @@ def as_click_parses(args: list[str]) -> list[str]:
     return taken
 
 
+def _show_all(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add every field of the configuration as an option."""
+    """Add every field of the configuration as an option, and ``--help-all``."""
+    command = click.option(
+        "--help-all",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        help="Show all options and exit.",
+    )(command)
     for name, option in reversed(list(OPTIONS.items())):
         command = click.option(*option.flags, name, default=None, help=_help(name, option), **_kind(option))(
             command

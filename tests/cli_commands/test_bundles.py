@@ -9,6 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import jsonschema
 import pytest
 from command import run_command
 
@@ -69,6 +70,15 @@ def test_a_new_bundle_is_right_and_can_be_played(library: Path) -> None:
     assert not any("NAME" in path.read_text() for path in library.iterdir())
     ran = run_command("agent-eval", "-d", "library_task", "--agent", "gold", "--quiet")
     assert "Pass^1 1.000" in ran.out
+
+
+def test_the_schema_of_a_row_fits_the_rows(library: Path) -> None:
+    schema = json.loads(run_command("validate", "--schema").out)
+    validator = jsonschema.Draft202012Validator(schema)
+    task = {"id": "a", "toolset": ".tools", "actions": [{"name": "find", "arguments": {}}], "own": 1}
+    assert validator.is_valid(task)
+    for wrong in ({"id": 1}, {"n_rollouts": 0}, {"actions": [{"arguments": {}}]}, {"outputs": [1]}):
+        assert not validator.is_valid({**task, **wrong}), wrong
 
 
 @pytest.mark.parametrize(

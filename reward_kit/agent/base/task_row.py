@@ -273,6 +273,21 @@ _EXPECTED = {
 """The right value of each field, in words."""
 
 
+def row_schema() -> dict[str, Any]:
+    """The JSON schema of a row, for editors."""
+    schema = _adapter().json_schema()
+    properties = {name: one for name, one in schema["properties"].items() if name in KNOWN_FIELDS}
+    for name, one in properties.items():
+        one["description"] = _EXPECTED[name]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "A row of task.jsonl",
+        "description": "One task. A row may have more fields; the reward gets them.",
+        "properties": properties,
+    }
+
+
 class RowFaults:
     """Faults that rows share: one line each, with the first row and the number of others."""
 
