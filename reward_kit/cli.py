@@ -32,10 +32,10 @@ NAME = "reward-kit"
 __getattr__ = lazy_names(__name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]})
 
 _COMMANDS = {
-    "init": "Make a new bundle.",
-    "validate": "Check a bundle without a model.",
+    "init": "Make a new bundle: two tools, three tasks, a reward.",
+    "validate": "Check a bundle without a model: rows, imports, data, gold actions, reward.",
     "tools": "Show a bundle's tools as a model sees them, or call them by hand.",
-    "play": "Be the agent or the user in one rollout, at the terminal.",
+    "play": "Be the agent, the user, or both in one rollout at the terminal.",
     "agent-eval": "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     "show": "List evaluations; print the report of one again, or a rollout to read.",
     "view": "Read evaluations and their rollouts in a browser.",

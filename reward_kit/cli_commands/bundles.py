@@ -27,9 +27,10 @@ _bundle = click.argument("bundle")
 @click.option("--from-openapi", type=click.Path(path_type=Path), help="Make tools of an OpenAPI 3 file.")
 @click.option("--from-mcp", metavar="COMMAND", help="Make tools of the MCP server that COMMAND starts.")
 def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
-    """Make a new bundle in the folder NAME: two tools, three tasks, a reward.
+    """Make a new bundle: two tools, three tasks, a reward.
 
-    It validates as it is; its comments say what to change. With --from-openapi or --from-mcp, it has the
+    NAME is its folder. It validates as it is; its comments say what to change. With --from-openapi or
+    --from-mcp, it has the
     tools of that API, with bodies, data and tasks to be written.
     """
     from reward_kit.agent.authoring.skeleton import tools_of_mcp, tools_of_openapi
@@ -60,7 +61,7 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
 def validate(
     bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
 ) -> int:
-    """Check BUNDLE without a model: rows, imports, data, gold actions, reward.
+    """Check a bundle without a model: rows, imports, data, gold actions, reward.
 
     The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
     """
@@ -83,9 +84,10 @@ def validate(
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The archive. Default: NAME.tar.gz.")
 @click.option("--licence", "--license", metavar="SPDX", help="The bundle's licence, such as Apache-2.0.")
 def pack(bundle: str, output: Path | None, licence: str | None) -> None:
-    """Pack BUNDLE into one file, to share it; --dataset takes that file.
+    """Pack a bundle into one file, to share it.
 
-    The same files always give the same archive. It has a manifest with the hash of each file, which is
+    --dataset takes that file. The same files always give the same archive. It has a manifest with the
+    hash of each file, which is
     checked when it is unpacked. Results, caches and hidden files are left out; files with keys are refused.
     """
     from reward_kit.agent.authoring.packing import pack as pack_folder
@@ -103,7 +105,10 @@ def pack(bundle: str, output: Path | None, licence: str | None) -> None:
 
 @click.command("list")
 def list_bundles() -> None:
-    """List the installed bundles: packages with an entry point in the group reward_kit.bundles."""
+    """List the installed bundles.
+
+    Packages make them known by an entry point in the group reward_kit.bundles.
+    """
     from importlib.metadata import entry_points
 
     from reward_kit.agent.authoring.packing import bundle_hash, file_hashes
@@ -136,13 +141,14 @@ def _rows(path: Path) -> Iterator[Any]:
 @click.option("--call", nargs=2, multiple=True, metavar="TOOL ARGUMENTS", help="Call a tool; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the schemas as a model gets them.")
 def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_json: bool) -> int:
-    """Show the tools of BUNDLE as a model sees them, or call them on a copy of a row's data.
+    """Show a bundle's tools as a model sees them, or call them by hand.
 
     \b
       reward-kit tools my_task
       reward-kit tools my_task --call find_books '{"title": "solaris"}'
 
-    The calls are made one after the other on the same copy, which is thrown away. The exit code is 1 if a
+    The calls are made one after the other on one copy of a row's data, which is thrown away. The exit
+    code is 1 if a
     tool refused a call or failed.
     """
     from reward_kit.agent.runner.signals import run_in_loop
@@ -220,9 +226,10 @@ def play(
     user_model: str | None,
     output_dir: str,
 ) -> Any:
-    """Be the agent, the user, or both in one rollout of ROW at the terminal; then see the reward.
+    """Be the agent, the user, or both in one rollout at the terminal.
 
-    The other side is a model: --user-model if you are the agent of a row with a simulated user, --model if
+    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
+    with a simulated user, --model if
     you are the user.
     """
     from reward_kit.cli_commands.agent_eval import agent_eval
