@@ -30,8 +30,7 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
     """Make a new bundle: two tools, three tasks, a reward.
 
     NAME is its folder. It validates as it is; its comments say what to change. With --from-openapi or
-    --from-mcp, it has the
-    tools of that API, with bodies, data and tasks to be written.
+    --from-mcp, it has the tools of that API, with bodies, data and tasks to be written.
     """
     from reward_kit.agent.authoring.skeleton import tools_of_mcp, tools_of_openapi
     from reward_kit.agent.authoring.starter_bundle import write_starter
@@ -86,9 +85,9 @@ def validate(
 def pack(bundle: str, output: Path | None, licence: str | None) -> None:
     """Pack a bundle into one file, to share it.
 
-    --dataset takes that file. The same files always give the same archive. It has a manifest with the
-    hash of each file, which is
-    checked when it is unpacked. Results, caches and hidden files are left out; files with keys are refused.
+    --dataset takes that file. The same files always give the same archive. A manifest in it
+    has the hash of each file, which is checked when it is unpacked. Results, caches and hidden files are left
+    out; files with keys are refused.
     """
     from reward_kit.agent.authoring.packing import pack as pack_folder
     from reward_kit.agent.bundles.bundle import read_bundle
@@ -148,8 +147,7 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
       reward-kit tools my_task --call find_books '{"title": "solaris"}'
 
     The calls are made one after the other on one copy of a row's data, which is thrown away. The exit
-    code is 1 if a
-    tool refused a call or failed.
+    code is 1 if a tool refused a call or failed.
     """
     from reward_kit.agent.runner.signals import run_in_loop
 
@@ -229,8 +227,7 @@ def play(
     """Be the agent, the user, or both in one rollout at the terminal.
 
     The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
-    with a simulated user, --model if
-    you are the user.
+    with a simulated user, --model if you are the user.
     """
     from reward_kit.cli_commands.agent_eval import agent_eval
 
