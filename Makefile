@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray lint bench bench-peers docs dist sbom clean
+.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray lint bench bench-peers docs site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -60,6 +60,12 @@ PEERS ?= .venv-peers
 bench-peers: $(READY)  ## the same task in other harnesses, each in an environment of its own
 	PEERS_FOLDER=$(PEERS) $(BIN)/python benchmarks/peers/run.py
 
+SITE ?= .venv-site
+site:  ## the documentation as web pages: build/site/index.html
+	test -d $(SITE) || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet
+
 dist: $(READY)  ## wheel and source distribution, checked and installed in a fresh environment
 	rm -rf dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
@@ -85,4 +91,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
