@@ -53,7 +53,8 @@ _COMMANDS = {
 _FUNCTIONS = {
     "deploy": ("preview", "deploy"),
     "list": ("bundles", "list_bundles"),
-    **{name: ("bundles", name) for name in ("init", "validate", "tools", "play", "pack")},
+    **{name: ("bundles", name) for name in ("init", "tools", "pack")},
+    **{name: ("agent_eval", name) for name in ("validate", "play")},
 }
 """Module and function of the commands whose module and function do not both have their name."""
 

@@ -1,4 +1,4 @@
-"""``reward-kit init``, ``validate``, ``pack``, ``list``, ``tools`` and ``play``: work on bundles."""
+"""``reward-kit init``, ``tools``, ``pack`` and ``list``: work on bundles."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
     NAME is its folder. It validates as it is; its comments say what to change. With --from-openapi or
     --from-mcp, it has the tools of that API, with bodies, data and tasks to be written.
     """
-    from reward_kit.agent.authoring.skeleton import tools_of_mcp, tools_of_openapi
-    from reward_kit.agent.authoring.starter_bundle import write_starter
+    from reward_kit.agent.authoring.new_bundle import tools_of_mcp, tools_of_openapi, write_starter
 
     if from_openapi is not None and from_mcp is not None:
         raise UsageError("cannot be combined with --from-openapi", place="--from-mcp")
@@ -49,33 +48,6 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
     else:
         say(f"  reward-kit validate {name}")
         say(f"  reward-kit agent-eval --dataset {name} --agent gold")
-
-
-@click.command()
-@click.argument("bundle", required=False)
-@click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
-def validate(
-    bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
-) -> int:
-    """Check a bundle without a model: rows, imports, data, gold actions, reward.
-
-    The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
-    """
-    from reward_kit.agent.base.task_row import row_schema
-    from reward_kit.agent.runner.options import make_config
-    from reward_kit.cli_commands.agent_eval import run
-
-    if schema:
-        say(json.dumps(row_schema(), indent=2))
-        return 0
-    if bundle is None:
-        raise click.UsageError("Missing argument 'BUNDLE'.")
-    given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
-    options = {name: value for name, value in given.items() if value is not None}
-    return run(make_config({**options, "validate_only": True}))
 
 
 @click.command()
@@ -202,39 +174,3 @@ async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ..
                 say(f"  {line}")
             code = code or int(result.status != "ok")
     return code
-
-
-@click.command()
-@_bundle
-@click.argument("row")
-@click.option(
-    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
-)
-@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
-@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
-@click.pass_context
-def play(
-    context: click.Context,
-    /,
-    bundle: str,
-    row: str,
-    side: str,
-    model: str | None,
-    user_model: str | None,
-    output_dir: str,
-) -> Any:
-    """Be the agent, the user, or both in one rollout at the terminal.
-
-    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
-    with a simulated user, --model if you are the user.
-    """
-    from reward_kit.cli_commands.agent_eval import agent_eval
-
-    options = ["--dataset", bundle, "--task-ids", row, "--n-rollouts", "1", "--output-dir", output_dir]
-    options += ["--agent", "human"] if side != "user" else []
-    options += ["--user", "human"] if side != "agent" else []
-    options += ["--model", model] if model is not None else []
-    options += ["--user-model", user_model] if user_model is not None else []
-    with agent_eval.make_context("agent-eval", options, parent=context) as made:
-        return agent_eval.invoke(made)

@@ -1,4 +1,4 @@
-"""The source of a ``tools.py`` with the operations of an OpenAPI file, or the tools of an MCP server."""
+"""New bundles: a copy of the starter, or tools of an OpenAPI file or MCP server, to be written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 import keyword
 import re
 import shlex
+import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from pprint import pformat
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -14,12 +17,18 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.bundles.files import read_text
-from reward_kit.errors import BundleError, RewardKitError
+from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
+STARTER = Path(__file__).with_name("starter")
+_ROW = """\
+{"id": "first", "toolset": ".tools",
+ "initial_messages": [{"role": "user", "content": "The user's request"}],
+ "actions": []}
+"""
+_SEED = "-- The tables and rows that every rollout starts from.\n"
 METHODS = ("get", "post", "put", "patch", "delete")
 MCP_SECONDS = 60.0
 """Seconds that an MCP server has to start and to list its tools."""
@@ -38,6 +47,41 @@ class ToolOutline:
     name: str
     description: str
     schema: Mapping[str, Any]
+
+
+def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str = "") -> list[str]:
+    """Write a new bundle to ``folder``; returns the names of its files.
+
+    With ``tools``, its ``tools.py`` has these, and its data and row are to be written. Raises ``UsageError``
+    if the folder exists, or its name cannot be imported.
+    """
+    if not folder.name.isidentifier():
+        raise UsageError(
+            f"{folder.name!r} cannot be imported",
+            place="NAME",
+            remedy="Use letters, digits and underscores, such as my_task.",
+        )
+    if folder.name in sys.stdlib_module_names:
+        fault = f"{folder.name!r} is a module of Python's"
+        raise UsageError(fault, place="NAME", remedy="Choose another name.")
+    if folder.exists():
+        raise UsageError("exists already", place=str(folder), remedy="Choose another name.")
+    texts = {
+        path.name: path.read_text(encoding="utf-8").replace("NAME", folder.name)
+        for path in sorted(STARTER.iterdir())
+        if path.is_file()
+    }
+    if tools:
+        texts |= {"tools.py": tools_source(tools, origin), "task.jsonl": _ROW, "seed.sql": _SEED}
+        del texts["policy.md"]
+    folder.mkdir(parents=True)
+    try:
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError:
+        shutil.rmtree(folder)
+        raise
+    return list(texts)
 
 
 def tools_source(tools: Iterable[ToolOutline], origin: str) -> str:
