@@ -267,13 +267,12 @@ class EvaluationConfig:
 
     against: str | None = _limit(
         None, "--against", metavar="EVAL",
-        help="Report whether Pass^1 is better or worse than in this evaluation, or this baseline file of "
-        "reward-kit gate, on the rows that both have.",
+        help="Compare Pass^1 with this evaluation's, or with that in a baseline file of reward-kit gate.",
     )
     until_decided: bool = _limit(
         False, "--until-decided/--no-until-decided", kind=bool,
         help="Play a rollout of every row, then another of every row, and stop once the comparison with "
-        "--against is decided. The number of rollouts is the most that are played.",
+        "--against is decided, or with the last planned rollout.",
     )
     margin: float = _limit(
         5, "--margin", kind=float, minimum=0, maximum=100, metavar="POINTS",

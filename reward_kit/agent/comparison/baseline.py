@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.files import as_storage_error
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.comparison.compare import CONTENT
 from reward_kit.agent.comparison.measures import RowPair
@@ -44,8 +43,7 @@ WRITE = "Write it: reward-kit gate --baseline FILE --write-baseline EVALUATION"
 class Baseline:
     """The rows of an evaluation by id, without their rollouts, and the fingerprint of each one's content.
 
-    ``measured`` holds the options that are not the defaults; ``path`` is the file of the baseline or the
-    evaluation.
+    ``path`` is the file of the baseline or the evaluation.
     """
 
     name: str
@@ -74,25 +72,23 @@ class Baseline:
         """
         found: dict[str, list[str]] = {}
         for row_id in (every := dict.fromkeys([*prints, *self.rows])):
-            if row_id not in prints:
-                found.setdefault("only in the baseline", []).append(row_id)
-            elif row_id not in self.rows:
+            if row_id not in self.rows:
                 found.setdefault("not in the baseline", []).append(row_id)
+            elif row_id not in prints:
+                found.setdefault("only in the baseline", []).append(row_id)
             elif self.contents[row_id] != _content(prints[row_id]):
                 found.setdefault("changed since the baseline", []).append(row_id)
         if sum(map(len, found.values())) == len(every):
-            place = f"{self.name} and {eval_id}"
-            raise UsageError(f"no row can be compared: {reasons(found)}", place=place)
+            fault = f"no row can be compared: {reasons(found)}"
+            raise UsageError(fault, place=f"{self.name} and {eval_id}")
         return found
 
     def pairs(self, stored: StoredEvaluation) -> tuple[list[RowPair], dict[str, list[str]]]:
         """The rows to compare, and the ids of others by reason, as ``left_out``."""
         prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
         left_out = self.left_out(prints, stored.eval_id)
-        others = {row_id for ids in left_out.values() for row_id in ids}
-        return [
-            RowPair(self.rows[row.row_id], row) for row in stored.rows if row.row_id not in others
-        ], left_out
+        same = prints.keys() - {row_id for ids in left_out.values() for row_id in ids}
+        return [RowPair(self.rows[row.row_id], row) for row in stored.rows if row.row_id in same], left_out
 
     def decide(self, stored: StoredEvaluation, *, margin: float, until_decided: bool) -> Decision:
         """The decision on an evaluation, which may still run; see ``sequential`` for the options.
@@ -139,16 +135,15 @@ def load_baseline(name: str | Path, output_dir: str | Path) -> Baseline:
     path = Path(name)
     if path.suffix != ".json" or path.with_suffix(".db").is_file():
         return baseline_of(load_evaluation(name, output_dir))
-    if not path.is_file():
-        raise UsageError("there is no such baseline", place=str(path), remedy=WRITE)
-    with as_storage_error(path):
-        data = path.read_bytes()
+    place = str(path)
     try:
-        return _parsed(json.loads(data), path)
+        return _parsed(json.loads(path.read_bytes()), path)
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=place, remedy=WRITE) from error
     except json.JSONDecodeError as error:
-        raise UsageError(f"is no JSON: {error.msg}", place=f"{path}:{error.lineno}", remedy=WRITE) from error
+        raise UsageError(f"is no JSON: {error.msg}", place=f"{place}:{error.lineno}", remedy=WRITE) from error
     except ValueError as error:
-        raise UsageError(cut(str(error), LONGEST), place=str(path), remedy=WRITE) from error
+        raise UsageError(cut(str(error), LONGEST), place=place, remedy=WRITE) from error
 
 
 def reasons(left_out: Mapping[str, list[str]]) -> str:
@@ -162,15 +157,13 @@ def reasons(left_out: Mapping[str, list[str]]) -> str:
 def _parsed(plain: Any, path: Path) -> Baseline:
     """The baseline that ``plain`` is; raises ``ValueError`` with the fault if it is none."""
     match plain:
-        case {"evaluation": str(name), "measured": dict(measured), "totals": totals, "rows": list(rows)} if (
-            plain.get("format") == FORMAT
-        ):
-            pass
+        case {"format": "reward-kit.baseline/1", "evaluation": str(name), "measured": dict(measured)}:
+            rows, totals = plain.get("rows"), plain.get("totals")
         case _:
             raise ValueError(f"is no baseline ({FORMAT})")
     known: dict[str, RowResult] = {}
     contents: dict[str, str] = {}
-    for row in rows:
+    for row in rows if isinstance(rows, list) else ():
         match row:
             case {"id": str(row_id), "content": str(content), "n": int(n), "c": int(c)} if (
                 0 <= c <= n > 0 and row_id not in known
@@ -178,8 +171,8 @@ def _parsed(plain: Any, path: Path) -> Baseline:
                 known[row_id], contents[row_id] = RowResult(row_id, n, (), n, c), content
             case _:
                 raise ValueError(f"expected a row with its own id, content, n > 0 and c <= n, got {row}")
-    if totals != _totals(known.values()):
-        raise ValueError(f"its totals are {totals}, those of its rows {_totals(known.values())}")
+    if totals != (counted := _totals(known.values())):
+        raise ValueError(f"its totals are {totals}, those of its rows {counted}")
     return Baseline(name, measured, known, contents, path.resolve())
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.comparison.baseline import measured_by, reasons
-from reward_kit.agent.reports.rollout_facts import failure_facts
+from reward_kit.agent.reports.console import failed_rollout_facts
 from reward_kit.agent.reports.tables import markdown_table_lines
 from reward_kit.agent.scoring.metrics import average
 from reward_kit.agent.scoring.sequential import ALPHA, chance_of_loss
-from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +51,7 @@ def judge(baseline: Baseline, stored: StoredEvaluation) -> Gate:
     """Judge an evaluation by its own ``--margin``; raises ``UsageError`` if no row can be compared.
 
     A row is certainly worse if its results have a chance of at most 2.5 %, divided by the number of rows and
-    looks, at any success rate. The decision errs in another 2.5 %, so that in all at most 5 % of the changes
-    that change nothing fail.
+    looks, at any success rate; "worse" in the decision has another 2.5 %.
     """
     options = {"margin": 5, "until_decided": False, **stored.configuration}
     decision = baseline.decide(stored, margin=options["margin"], until_decided=options["until_decided"])
@@ -83,38 +80,29 @@ def verdict_lines(gate: Gate) -> Iterator[str]:
 
 def comment_lines(gate: Gate) -> Iterator[str]:
     """A Markdown comment: the verdict, Pass^1 before and after, and the rows that got worse."""
-    titles = {0: "Better or equal", 1: "Worse", 3: "Cannot tell"}
+    title = {0: "Better or equal", 1: "Worse", 3: "Cannot tell"}[gate.exit_code]
     name = gate.stored.eval_id
-    yield f"### {titles[gate.exit_code]}: {_code(name)} against {_code(gate.baseline.name)}\n"
+    yield f"### {title}: {_code(name)} against {_code(gate.baseline.name)}\n"
     if gate.decision.difference is not None:
-        before = average([pair.a.passed / pair.a.judged for pair in gate.pairs])
+        before = average([pair.a.c / pair.a.n for pair in gate.pairs])
         yield f"**Pass^1 {before:.3f} → {before + gate.decision.difference:.3f}**\n"
     yield from (f"- {_code(line)}" for line in verdict_lines(gate))
     worse = [pair for pair in gate.pairs if pair.difference < 0]
     if worse:
         yield f"\n{count(len(worse), 'row')} succeeded less often, flaky ones last:\n"
-        # a row that always succeeded says more
         worse.sort(key=lambda pair: (pair.row_id not in gate.lost, pair.a.c < pair.a.n, pair.difference))
-        headings = ("row", "before", "now", "", "a failed rollout", "database: expected, got")
-        yield from markdown_table_lines([headings, *(_cells(gate, pair) for pair in worse[:SHOWN_ROWS])])
+        cells = (_cells(gate, pair) for pair in worse[:SHOWN_ROWS])
+        yield from markdown_table_lines([("row", "before", "now", "", "a failed rollout"), *cells])
         more = f"and {len(worse) - SHOWN_ROWS} more. " if len(worse) > SHOWN_ROWS else ""
         yield f'\n{more}To read a rollout: `reward-kit show "{name} ROW#N"`'
 
 
 def _cells(gate: Gate, pair: RowPair) -> tuple[str, ...]:
     kind = "certain" if pair.row_id in gate.lost else "flaky" if pair.a.c < pair.a.n else ""
-    cells = _code(pair.row_id), f"{pair.a.c}/{pair.a.n}", f"{pair.b.c}/{pair.b.n}", kind
     failed = pair.failed_rollout()
-    if failed is None:  # counted as a failure without a reward
-        return (*cells, "", "")
-    step = "" if failed.failure_step is None else f" in step {failed.failure_step}"
-    data: list[str] = []
-    with suppress(StorageError):  # shared without its trajectories
-        facts = failure_facts(gate.stored.record(failed).failure or {})
-        data = [_code(text) for name, text in facts if name == "data"]
-    if len(data) > SHOWN_DIFFERENCES:
-        data[SHOWN_DIFFERENCES:] = [f"and {len(data) - SHOWN_DIFFERENCES} more"]
-    return (*cells, _code(f"#{failed.index + 1} {failed.failure}{step}: {failed.trouble}"), "<br>".join(data))
+    facts = failed_rollout_facts(gate.stored, failed, SHOWN_DIFFERENCES) if failed is not None else ()
+    trouble = "<br>".join(_code(f"{fact.strip()}: {text}") for fact, text in facts)
+    return _code(pair.row_id), f"{pair.a.c}/{pair.a.n}", f"{pair.b.c}/{pair.b.n}", kind, trouble
 
 
 def _code(text: str) -> str:

@@ -25,9 +25,11 @@ from reward_kit.agent.runner.open_evaluation import OpenEvaluation
 from reward_kit.agent.runner.options import EvaluationOptions, config_of
 from reward_kit.agent.runner.progress import NoProgress, Progress, Tally, note
 from reward_kit.agent.runner.protocol import planned_tasks
+from reward_kit.agent.runner.rounds import Rounds
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.storage import kept_gold
 from reward_kit.agent.storage.layout import RunsFolder
+from reward_kit.agent.storage.resume import make_run
 from reward_kit.agent.storage.store import Saver
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.explain.explainer import Explainer
     from reward_kit.agent.runner.fork_server import ForkServer
     from reward_kit.agent.runner.protocol import Description, Executor
-    from reward_kit.agent.runner.rounds import Rounds
     from reward_kit.agent.scoring.results import EvaluationResult, Status
     from reward_kit.agent.users import User
 
@@ -161,8 +162,6 @@ class Evaluation:
         # absolute: a tool that changes to another folder does not take the results with it
         root = Path(self.config.output_dir).absolute()
         if self.config.against is not None:
-            from reward_kit.agent.runner.rounds import Rounds
-
             self._rounds = Rounds(self.config, root)
             self.config = replace(self.config, against=self._rounds.against)
         with read_rows(self.config) as rows:
@@ -186,7 +185,8 @@ class Evaluation:
                     )
                 tasks = planned_tasks(rows, description)
                 if self._rounds is not None:
-                    self._rounds.check(self.config, tasks, description, self._warn)
+                    planned = {task.row.id: task.row.n_rollouts for task in tasks}
+                    self._rounds.check(make_run(self.config, tasks, planned, description.code), self._warn)
                 with (
                     OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
                     _debug_log(opened.store.path.with_suffix(".log"), self.config),
@@ -246,7 +246,7 @@ class Evaluation:
         reason: str | None = None
 
         async def work() -> None:
-            if self._rounds is not None:
+            if self._rounds is not None and self.config.until_decided:
                 await self._rounds.run(opened, jobs, tally, partial(note, self._progress))
             else:
                 await jobs.run(opened.jobs)

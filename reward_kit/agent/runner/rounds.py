@@ -7,64 +7,46 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.comparison.baseline import load_baseline, reasons
-from reward_kit.agent.records.evaluation_file import SUFFIX
-from reward_kit.agent.storage.resume import make_run
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from reward_kit.agent.bundles.task import PlannedTask
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.runner.job_runner import JobRunner
     from reward_kit.agent.runner.open_evaluation import OpenEvaluation
     from reward_kit.agent.runner.progress import Tally
-    from reward_kit.agent.runner.protocol import Description
     from reward_kit.agent.scoring.sequential import Decision
+    from reward_kit.agent.storage.resume import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 
 class Rounds:
     """The baseline that ``--against`` names, and the rounds of an evaluation that is compared with it.
 
-    ``against`` is its address, which a resumed evaluation finds again: ``latest`` is another one then.
-    Raises ``UsageError`` if there is no such baseline.
+    ``against`` is its path: a resumed evaluation finds the same, also by ``latest``. Raises ``UsageError`` if
+    there is no such baseline.
     """
 
     def __init__(self, config: EvaluationConfig, root: Path) -> None:
         assert config.against is not None
-        self._margin, self._until_decided = config.margin, config.until_decided
+        self._config = config
         self._baseline = load_baseline(config.against, root)
-        path = self._baseline.path
-        is_here = path.parent == root / "evals" and path.suffix == SUFFIX
-        if is_here and path.stem == config.eval_id:
-            raise UsageError("--against names the evaluation itself", place=f"evaluation {path.stem}")
-        self.against = path.stem if is_here else str(path)
+        self.against = str(self._baseline.path)
+        if self._baseline.path == root / "evals" / f"{config.eval_id}.db":
+            raise UsageError("--against names the evaluation itself", place=f"evaluation {config.eval_id}")
 
-    def check(
-        self,
-        config: EvaluationConfig,
-        tasks: Sequence[PlannedTask],
-        description: Description,
-        warn: Callable[[str], None],
-    ) -> None:
+    def check(self, run: Run, warn: Callable[[str], None]) -> None:
         """Warn of rows that cannot be compared; raises ``UsageError`` if none can be."""
-        planned = {task.row.id: task.row.n_rollouts for task in tasks}
-        rows = make_run(config, tasks, planned, description.code).rows
-        fingerprints = {row.row_id: row.fingerprints for row in rows}
-        left_out = self._baseline.left_out(fingerprints, str(config.eval_id))
-        if left_out:
-            warn(f"--against {self.against} does not count {reasons(left_out)}")
+        fingerprints = {row.row_id: row.fingerprints for row in run.rows}
+        if left_out := self._baseline.left_out(fingerprints, run.eval_id):
+            warn(f"--against {self._config.against} does not count {reasons(left_out)}")
 
     async def run(
         self, opened: OpenEvaluation, jobs: JobRunner, tally: Tally, note: Callable[[str], None]
     ) -> None:
-        """Run the jobs; with ``--until-decided`` round by round, as few rounds as decide."""
-        if not self._until_decided:
-            await jobs.run(opened.jobs)
-            await jobs.judge_again(opened.unjudged)
-            return
+        """Run the jobs round by round, as few rounds as decide."""
         await jobs.judge_again(opened.unjudged)
         decision = self.decide(opened.read())
         over = [job for job in opened.jobs if job.index < decision.round]
@@ -84,4 +66,5 @@ class Rounds:
 
     def decide(self, stored: StoredEvaluation) -> Decision:
         """The decision so far."""
-        return self._baseline.decide(stored, margin=self._margin, until_decided=self._until_decided)
+        config = self._config
+        return self._baseline.decide(stored, margin=config.margin, until_decided=config.until_decided)

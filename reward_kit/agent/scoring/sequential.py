@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -47,11 +47,10 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on a new evaluation after ``round`` of at most ``rounds`` rounds over ``rows`` rows.
+    """The verdict after ``round`` of ``rounds`` rounds, ``played`` of ``planned`` rollouts of these rows.
 
-    ``difference`` is its Pass^1 minus that of ``baseline`` (a name); ``interval`` holds at ``level`` percent,
-    however many looks were taken. Both are None before the first look. ``margin`` is in points. The rounds
-    have ``played`` of the ``planned`` rollouts.
+    ``difference`` is Pass^1 minus that of ``baseline`` (a name), ``interval`` its interval at ``level``
+    percent for any number of looks; None before the first. ``margin`` is in points.
     """
 
     verdict: Verdict
@@ -75,10 +74,8 @@ class Decision:
         """One line: ``worse than main after round 2 of 8: -12.1 points, 95 % interval -20.0 to -4.2 …``."""
         if self.difference is None or self.interval is None:
             return f"not decided against {self.baseline}: no round is complete"
-        words = {
-            "within the margin": f"within {self.margin:g} points of",
-            "not decided": "not decided against",
-        }
+        within = f"within {self.margin:g} points of"
+        words = {"within the margin": within, "not decided": "not decided against"}
         low, high = (f"{100 * one:+.1f}" for one in self.interval)
         return (
             f"{words.get(self.verdict, f'{self.verdict} than')} {self.baseline} after round {self.round} of "
@@ -104,9 +101,8 @@ def decide(rows: Sequence[RowCounts], *, margin: float, until_decided: bool, bas
     shares = tuple(looks.values())
     planned = sum(row.planned for row in rows)
     decision = Decision("not decided", 0, rounds, len(rows), 0, planned, margin, baseline)
-    for look, z, z_margin in zip(
-        looks, critical_values(shares), critical_values(shares, 2 * ALPHA), strict=True
-    ):
+    bounds = critical_values(shares), critical_values(shares, 2 * ALPHA)
+    for look, z, z_margin in zip(looks, *bounds, strict=True):
         if look > complete or decision.is_final:
             break
         if (found := difference_of(rows, look)) is None:
@@ -118,10 +114,9 @@ def decide(rows: Sequence[RowCounts], *, margin: float, until_decided: bool, bas
             verdict = "better" if value > 0 else "worse"
         elif abs(value) + z_margin * error < margin / 100:
             verdict, level, half = "within the margin", 90, z_margin * error
-        interval = Interval(max(-1.0, value - half), min(1.0, value + half))
         played = sum(min(look, row.planned) for row in rows)
-        reached = look, rounds, len(rows), played, planned, margin, baseline
-        decision = Decision(verdict, *reached, value, interval, level)
+        reached = look, rounds, len(rows), played, planned, margin, baseline, value
+        decision = Decision(verdict, *reached, Interval(max(-1, value - half), min(1, value + half)), level)
     return decision
 
 
@@ -151,9 +146,8 @@ def difference_of(rows: Sequence[RowCounts], rounds: int) -> tuple[float, float]
 def looks_of(rows: Sequence[tuple[int, int]]) -> dict[int, float]:
     """The rounds after which to look, with their shares of the information, for rows of (n, planned).
 
-    The information is the inverse of the variance of the difference. It grows less than the rollouts do,
-    since the baseline's own noise stays. The covariance of the differences at two looks is the variance of
-    the later one, so that the theory of group-sequential tests applies.
+    The information is the inverse variance of the difference, to which the baseline's noise belongs. The
+    covariance of the differences at two looks is the variance of the later one, as the theory needs.
     """
     last = max(planned for _, planned in rows)
     noise = [sum(1 / min(number, planned) + 1 / n for n, planned in rows) for number in range(1, last + 1)]
@@ -180,28 +174,23 @@ def critical_values(shares: tuple[float, ...], alpha: float = ALPHA) -> list[flo
     for share in shares:
         gain, scale = NormalDist(0, math.sqrt(share - before)), math.sqrt(share)
         target = alpha * share**POWER - spent
-
-        def kept(
-            z: int,
-            density: list[tuple[float, float]] = density,
-            gain: NormalDist = gain,
-            scale: float = scale,
-        ) -> float:
-            bound = z * scale / 1000
-            return -sum(weight * (gain.cdf(-bound - at) + gain.cdf(at - bound)) for at, weight in density)
-
+        kept = partial(_kept, density, gain, scale)
         values.append(bisect_left(range(8000), -target, key=kept) / 1000)
         bound = values[-1] * scale
         steps = math.ceil(2 * bound / _STEP)
         step = 2 * bound / steps
         ats = [-bound + number * step for number in range(steps + 1)]
-        density = [
-            (at, step * sum(weight * gain.pdf(at - origin) for origin, weight in density)) for at in ats
-        ]
-        for end in (0, -1):  # the trapezoidal rule
-            density[end] = density[end][0], density[end][1] / 2
+        weights = [step * sum(weight * gain.pdf(at - origin) for origin, weight in density) for at in ats]
+        weights[0], weights[-1] = weights[0] / 2, weights[-1] / 2  # the trapezoidal rule
+        density = [*zip(ats, weights, strict=True)]
         before, spent = share, spent + target
     return values
+
+
+def _kept(density: Sequence[tuple[float, float]], gain: NormalDist, scale: float, z: int) -> float:
+    """Minus the chance that the next score is beyond a bound, which is given in thousandths of ``scale``."""
+    bound = z * scale / 1000
+    return -sum(weight * (gain.cdf(-bound - at) + gain.cdf(at - bound)) for at, weight in density)
 
 
 def chance_of_loss(n: int, m: int, x: int) -> float:
