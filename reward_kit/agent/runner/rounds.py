@@ -41,7 +41,7 @@ class Rounds:
         """Warn of rows that cannot be compared; raises ``UsageError`` if none can be."""
         fingerprints = {row.row_id: row.fingerprints for row in run.rows}
         if left_out := self._baseline.left_out(fingerprints, run.eval_id):
-            warn(f"--against {self._config.against} does not count {reasons(left_out)}")
+            warn(f"--against {self._baseline.name}: not compared: {reasons(left_out)}")
 
     async def run(
         self, opened: OpenEvaluation, jobs: JobRunner, tally: Tally, note: Callable[[str], None]
