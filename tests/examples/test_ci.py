@@ -52,7 +52,7 @@ def test_its_steps_pass_or_fail_and_comment(
             output += done.stdout + done.stderr
     assert [name for name, code in ended.items() if code] == [failed] * bool(failed), output
     assert (tmp_path / "called").read_text().splitlines() == [
-        "pip install reward-kit",
+        "pip install reward-kit>=0.5",
         *[COMMENT] * bool(said),
     ]
     if said is not None:
