@@ -40,6 +40,7 @@ _COMMANDS = {
     "show": "List evaluations; print the report of one again, or a rollout to read.",
     "view": "Read evaluations and their rollouts in a browser.",
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
+    "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
     "pack": "Pack a bundle into one file, to share it.",
     "list": "List the installed bundles.",

@@ -265,6 +265,20 @@ class EvaluationConfig:
         help="Time to wait for a provider that is down or refuses every call, before the run stops.",
     )
 
+    against: str | None = _limit(
+        None, "--against", metavar="EVAL",
+        help="Compare Pass^1 with this evaluation's, or with that in a baseline file of reward-kit gate.",
+    )
+    until_decided: bool = _limit(
+        False, "--until-decided/--no-until-decided", kind=bool,
+        help="Play a rollout of every row, then another of every row, and stop once the comparison with "
+        "--against is decided, or with the last planned rollout.",
+    )
+    margin: float = _limit(
+        5, "--margin", kind=float, minimum=0, maximum=100, metavar="POINTS",
+        help="Also decided: the difference from --against is within this many percentage points.",
+    )
+
     # -- Results
     output_dir: str = _result(
         "runs", "-o", "--output-dir", "--log-dir", metavar="DIR",
@@ -352,6 +366,8 @@ class EvaluationConfig:
             raise UsageError("--task-ids names no row", remedy="Give ids or positions from 0, or omit it.")
         if self.task_ids is not None and (self.start_index is not None or self.end_index is not None):
             raise UsageError("--task-ids cannot be combined with --start-index and --end-index")
+        if self.until_decided and self.against is None:
+            raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
         if self.from_tau_bench is not None and self.agent != f"tau-bench:{self.from_tau_bench}":
             given = [name for name in _OF_PLAYERS if getattr(self, name) is not None]
             if given:

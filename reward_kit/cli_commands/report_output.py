@@ -26,9 +26,10 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     from reward_kit.agent.reports.facts import scores_line
 
     to_stderr = config.json == TO_OUTPUT
+    quiet = [scores_line(result), *([str(result.decision)] if result.decision is not None else [])]
     width = shutil.get_terminal_size().columns
     try:
-        print_lines([scores_line(result)] if config.quiet else report_lines(result, width), err=to_stderr)
+        print_lines(quiet if config.quiet else report_lines(result, width), err=to_stderr)
         (sys.stderr if to_stderr else sys.stdout).flush()
     except BrokenPipeError:
         raise

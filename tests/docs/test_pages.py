@@ -94,6 +94,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "export": (readme_bundle, {}),
     "failures": (FLIGHT, {"gpt-4o": [json.dumps(JUDGED)]}),
     "from-json": (None, {}),
+    "gate": (RETAIL, {}),
     "http-agent": (FLIGHT, {}),
     "mcp": (FLIGHT, {}),
     "observability": (FLIGHT, {}),

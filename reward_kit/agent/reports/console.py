@@ -61,7 +61,7 @@ def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     yield ""
     chosen = _chosen_failures(result, FEW_FAILURES if long else SOME_FAILURES)
     for outcome in chosen:
-        yield from fact_lines(_failure_facts(result, outcome), width)
+        yield from fact_lines(failed_rollout_facts(result, outcome), width)
         yield f"  file        {from_here(result.folder / outcome.file)}"
     if chosen:
         yield ""
@@ -122,8 +122,8 @@ def _chosen_failures(result: EvaluationResult, most: int) -> list[RolloutOutcome
     return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:most]]
 
 
-def _failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterator[Fact]:
-    """One failed rollout: class and step, the expected and the made call, a differing row, a judgement."""
+def failed_rollout_facts(result: EvaluationResult, outcome: RolloutOutcome, most: int = 1) -> Iterator[Fact]:
+    """A failed rollout: class and step, expected and made call, at most ``most`` differences, a judgement."""
     where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
     trouble = one_line(outcome.trouble, LONGEST_LINE)
     yield "failed", f"{outcome.row_id} #{outcome.index + 1}: {outcome.failure}{where}: {trouble}"
@@ -133,9 +133,9 @@ def _failure_facts(result: EvaluationResult, outcome: RolloutOutcome) -> Iterato
     facts = list(failure_facts(failure))
     data = [text for name, text in facts if name == "data"]
     yield from ((f"  {name}", one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
-    if data:
-        more = f" (and {len(data) - 1} more)" if len(data) > 1 else ""
-        yield "  data", one_line(data[0], LONGEST_LINE) + more
+    for number, text in enumerate(data[:most], start=1):
+        more = f" (and {len(data) - most} more)" if number == most < len(data) else ""
+        yield "  data", one_line(text, LONGEST_LINE) + more
     for one in result.explanations.usable if result.explanations is not None else ():
         if one.rollout == outcome.id:
             yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

@@ -128,7 +128,9 @@ def left_out_lines(result: EvaluationResult) -> Iterator[str]:
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:
-    """Averages, spending, failures, faults of the simulated user, explanations."""
+    """The decision, averages, spending, failures, faults of the simulated user, explanations."""
+    if result.decision is not None:
+        yield "decision", str(result.decision)
     if result.outcomes:
         yield from _averages(result)
     yield from _spending(result)

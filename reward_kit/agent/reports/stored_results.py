@@ -31,6 +31,10 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
             from reward_kit.agent.comparison.replay import ReplayComparison
 
             parts["compared_with"] = TypeAdapter(ReplayComparison).validate_python(found["compared_with"])
+        if "decision" in found:
+            from reward_kit.agent.scoring.sequential import Decision
+
+            parts["decision"] = TypeAdapter(Decision).validate_python(found["decision"])
         if "explanations" in found:
             parts["explanations"] = _explanations(stored)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -8,6 +8,7 @@ import secrets
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from reward_kit.agent.runner.open_evaluation import OpenEvaluation
 from reward_kit.agent.runner.options import EvaluationOptions, config_of
 from reward_kit.agent.runner.progress import NoProgress, Progress, Tally, note
 from reward_kit.agent.runner.protocol import planned_tasks
+from reward_kit.agent.runner.rounds import Rounds
 from reward_kit.agent.runner.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.storage import kept_gold
 from reward_kit.agent.storage.layout import RunsFolder
+from reward_kit.agent.storage.resume import make_run
 from reward_kit.agent.storage.store import Saver
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_COUNTED = {"agreement", "explanations", "compared_with"}
+_NOT_COUNTED = {"agreement", "explanations", "compared_with", "decision"}
 """Results that do not follow from the stored rollouts."""
 
 
@@ -148,6 +151,7 @@ class Evaluation:
         self._warn = warn
         self._server = server
         self._unpriced: set[str] = set()
+        self._rounds: Rounds | None = None
 
     async def run(self, *, last_words: Callable[[], str] | None = None) -> EvaluationResult:
         """Run to the end and write the results.
@@ -157,6 +161,9 @@ class Evaluation:
         """
         # absolute: a tool that changes to another folder does not take the results with it
         root = Path(self.config.output_dir).absolute()
+        if self.config.against is not None:
+            self._rounds = Rounds(self.config, root)
+            self.config = replace(self.config, against=self._rounds.against)
         with read_rows(self.config) as rows:
             for warning in rows.warnings:
                 self._warn(warning)
@@ -177,6 +184,9 @@ class Evaluation:
                         "a person at the terminal cannot play in another process", remedy="Omit --workers."
                     )
                 tasks = planned_tasks(rows, description)
+                if self._rounds is not None:
+                    planned = {task.row.id: task.row.n_rollouts for task in tasks}
+                    self._rounds.check(make_run(self.config, tasks, planned, description.code), self._warn)
                 with (
                     OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
                     _debug_log(opened.store.path.with_suffix(".log"), self.config),
@@ -236,8 +246,11 @@ class Evaluation:
         reason: str | None = None
 
         async def work() -> None:
-            await jobs.run(opened.jobs)
-            await jobs.judge_again(opened.unjudged)
+            if self._rounds is not None and self.config.until_decided:
+                await self._rounds.run(opened, jobs, tally, partial(note, self._progress))
+            else:
+                await jobs.run(opened.jobs)
+                await jobs.judge_again(opened.unjudged)
             if explainer is not None:
                 await explainer.explain(opened.read().outcomes, opened.store, spent=tally.spending.spent)
 
@@ -287,6 +300,7 @@ class Evaluation:
             compared = compare_replay(outcomes, opened.folder.root, recordings)
         return replace(
             stored,
+            decision=self._rounds.decide(stored) if self._rounds is not None else None,
             agreement=recorded.agreement(outcomes, opened.folder.root) if recorded is not None else None,
             explanations=explainer.result if explainer is not None else None,
             compared_with=compared,

@@ -55,6 +55,9 @@ class EvaluationOptions(TypedDict, total=False):
     rpm: int | None
     tpm: int | None
     patience: float
+    against: str | os.PathLike[str] | None
+    until_decided: bool
+    margin: float
     output_dir: str | os.PathLike[str]
     eval_id: str | None
     resume: str | EvaluationResult | None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.groups import Group
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.rows import Averages, RowResult
+    from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.tau_bench.replay import Agreement
 
 FORMAT = "reward-kit.evaluation/1"
@@ -45,7 +46,8 @@ class EvaluationResult(Counted):
     attempts that were aborted because the run was interrupted or failed. ``spent`` is all of it. ``seconds``
     is the time of all runs. ``explanations`` are a model's judgements of the failures (``--explain``), whose
     cost is not in ``usage``. ``agreement`` compares with the tau-bench results that were read
-    (``--from-tau-bench``), ``compared_with`` with the recording that was replayed.
+    (``--from-tau-bench``), ``compared_with`` with the recording that was replayed, ``decision`` with another
+    evaluation (``--against``).
     """
 
     eval_id: str
@@ -61,6 +63,7 @@ class EvaluationResult(Counted):
     agreement: Agreement | None = None
     explanations: Explanations | None = None
     compared_with: ReplayComparison | None = None
+    decision: Decision | None = None
 
     def __repr__(self) -> str:
         """One line, also for thousands of rollouts."""
@@ -202,6 +205,7 @@ class EvaluationResult(Counted):
             "broken_off": self.broken_off if self.broken_off.rollouts else None,
             "agreement": self.agreement,
             "compared_with": self.compared_with,
+            "decision": self.decision,
         }
         return {
             "format": FORMAT,

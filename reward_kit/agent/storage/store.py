@@ -128,6 +128,14 @@ class Store:
                 ),
             )
 
+    def plan_as_played(self) -> None:
+        """Plan no more rollouts of a row than have been played."""
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE rows SET n_rollouts = (SELECT count(DISTINCT idx) FROM rollouts"
+                " WHERE rollouts.row_id = rows.row_id AND final) WHERE n_rollouts"
+            )
+
     def end_run(
         self, status: str, reason: str | None, seconds: float, results: Mapping[str, Any] | None = None
     ) -> None:

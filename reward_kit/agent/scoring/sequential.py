@@ -1,0 +1,204 @@
+"""Decide between a baseline and a new evaluation while its rollouts come in, round by round.
+
+A round is one rollout of every row. After each, a group-sequential test compares Pass^1 on *these tasks*, of
+which only the rollouts are random, so that all looks together err in at most 5 %::
+
+    decision = decide(rows, margin=5, until_decided=True)
+    decision.verdict, decision.round  # "worse", 3
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.text import count
+from reward_kit.agent.scoring.metrics import Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Verdict = Literal["better", "worse", "within the margin", "not decided"]
+ALPHA = 0.05
+"""The chance that equal evaluations are called better or worse, over all looks together."""
+POWER = 1.5
+"""Exponent of the spending function: 1 gives about the bounds of Pocock, 3 about O'Brien and Fleming's."""
+LEAST_GAIN = 0.02
+"""The least information between two looks, as a share of all: closer looks cost power and decide little."""
+_STEP = 0.05
+
+
+class RowCounts(NamedTuple):
+    """A row in both evaluations: ``c`` of the baseline's ``n`` judged rollouts succeeded.
+
+    ``results`` are the new ones in order, at most ``planned``; None: not judged.
+    """
+
+    n: int
+    c: int
+    results: Sequence[bool | None]
+    planned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict after ``round`` of ``rounds`` rounds, ``played`` of ``planned`` rollouts of these rows.
+
+    ``difference`` is Pass^1 minus that of ``baseline`` (a name), ``interval`` its interval at ``level``
+    percent for any number of looks; None before the first. ``margin`` is in points.
+    """
+
+    verdict: Verdict
+    round: int
+    rounds: int
+    rows: int
+    played: int
+    planned: int
+    margin: float
+    baseline: str
+    difference: float | None = None
+    interval: Interval | None = None
+    level: int = 95
+
+    @property
+    def is_final(self) -> bool:
+        """True if no further round is needed."""
+        return self.verdict != "not decided"
+
+    def __str__(self) -> str:
+        """One line: ``worse than main after round 2 of 8: -12.1 points, 95 % interval -20.0 to -4.2 …``."""
+        if self.difference is None or self.interval is None:
+            return f"not decided against {self.baseline}: no round is complete"
+        within = f"within {self.margin:g} points of"
+        words = {"within the margin": within, "not decided": "not decided against"}
+        low, high = (f"{100 * one:+.1f}" for one in self.interval)
+        return (
+            f"{words.get(self.verdict, f'{self.verdict} than')} {self.baseline} after round {self.round} of "
+            f"{self.rounds}: {100 * self.difference:+.1f} points, {self.level} % interval {low} to {high} "
+            f"(these tasks: {count(self.rows, 'row')}, {self.played} of {count(self.planned, 'rollout')})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**as_json(self), "interval": self.interval and self.interval._asdict()}
+
+
+def decide(rows: Sequence[RowCounts], *, margin: float, until_decided: bool, baseline: str) -> Decision:
+    """The verdict at the first look that decides, else at the last.
+
+    With ``until_decided`` there is a look after each complete round, else one after all of them. *Better* or
+    *worse*: the 95 % interval of the difference excludes zero. *Within the margin* (points): the 90 %
+    interval lies inside of ± ``margin``, which is two one-sided tests at 5 %.
+    """
+    rounds = max(row.planned for row in rows)
+    complete = min(rounds if len(row.results) >= row.planned else len(row.results) for row in rows)
+    looks = looks_of([(row.n, row.planned) for row in rows]) if until_decided else {rounds: 1.0}
+    shares = tuple(looks.values())
+    planned = sum(row.planned for row in rows)
+    decision = Decision("not decided", 0, rounds, len(rows), 0, planned, margin, baseline)
+    bounds = critical_values(shares), critical_values(shares, 2 * ALPHA)
+    for look, z, z_margin in zip(looks, *bounds, strict=True):
+        if look > complete or decision.is_final:
+            break
+        if (found := difference_of(rows, look)) is None:
+            continue
+        value, error = found
+        verdict: Verdict = "not decided"
+        level, half = 95, z * error
+        if abs(value) > half:
+            verdict = "better" if value > 0 else "worse"
+        elif abs(value) + z_margin * error < margin / 100:
+            verdict, level, half = "within the margin", 90, z_margin * error
+        played = sum(min(look, row.planned) for row in rows)
+        reached = look, rounds, len(rows), played, planned, margin, baseline, value
+        decision = Decision(verdict, *reached, Interval(max(-1, value - half), min(1, value + half)), level)
+    return decision
+
+
+def difference_of(rows: Sequence[RowCounts], rounds: int) -> tuple[float, float] | None:
+    """The mean difference of the rows' success rates after ``rounds`` rounds, and its standard error.
+
+    The variance p(1 - p) of a row is estimated from both evaluations together, which overstates it if they
+    differ: unbiased, x (N - x) / (N (N - 1)) of N rollouts with x successes (with a single rollout each, the
+    sum over rows is McNemar's), or by Jeffreys' prior, (x + ½)(N - x + ½) / ((N + 1)(N + 2)). The larger of
+    the two sums counts, so that rows that always succeed leave some doubt. None if no rollout is judged.
+    """
+    differences, unbiased, jeffreys = [], 0.0, 0.0
+    for row in rows:
+        judged = [result for result in row.results[:rounds] if result is not None]
+        if judged:
+            m, x = len(judged), sum(judged)
+            differences.append(x / m - row.c / row.n)
+            total, passed, weight = m + row.n, x + row.c, 1 / m + 1 / row.n
+            unbiased += weight * passed * (total - passed) / (total * (total - 1))
+            jeffreys += weight * (passed + 0.5) * (total - passed + 0.5) / ((total + 1) * (total + 2))
+    if not differences:
+        return None
+    number = len(differences)
+    return math.fsum(differences) / number, math.sqrt(max(unbiased, jeffreys)) / number
+
+
+def looks_of(rows: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """The rounds after which to look, with their shares of the information, for rows of (n, planned).
+
+    The information is the inverse variance of the difference, to which the baseline's noise belongs. The
+    covariance of the differences at two looks is the variance of the later one, as the theory needs.
+    """
+    last = max(planned for _, planned in rows)
+    noise = [sum(1 / min(number, planned) + 1 / n for n, planned in rows) for number in range(1, last + 1)]
+    looks: dict[int, float] = {}
+    reached = 0.0
+    for number, one in enumerate(noise, start=1):
+        share = noise[-1] / one
+        if number == last or (share - reached >= LEAST_GAIN and 1 - share >= LEAST_GAIN):
+            looks[number] = reached = share
+    return looks
+
+
+@lru_cache(maxsize=16)
+def critical_values(shares: tuple[float, ...], alpha: float = ALPHA) -> list[float]:
+    """The bound on |z| at each look, for looks at these ``shares`` of the information, the last 1.
+
+    If nothing differs, the looks up to share t exceed their bounds with probability alpha · t^1.5 (a spending
+    function of Kim and DeMets 1987, Biometrika 74; Lan and DeMets 1983, Biometrika 70). Numerical integration
+    as by Armitage, McPherson and Rowe (1969, JRSS A 132), of the score z · √t.
+    """
+    values: list[float] = []
+    density = [(0.0, 1.0)]  # points and weights of the scores that have exceeded no bound so far
+    before, spent = 0.0, 0.0
+    for share in shares:
+        gain, scale = NormalDist(0, math.sqrt(share - before)), math.sqrt(share)
+        target = alpha * share**POWER - spent
+        kept = partial(_kept, density, gain, scale)
+        values.append(bisect_left(range(8000), -target, key=kept) / 1000)
+        bound = values[-1] * scale
+        steps = math.ceil(2 * bound / _STEP)
+        step = 2 * bound / steps
+        ats = [-bound + number * step for number in range(steps + 1)]
+        weights = [step * sum(weight * gain.pdf(at - origin) for origin, weight in density) for at in ats]
+        weights[0], weights[-1] = weights[0] / 2, weights[-1] / 2  # the trapezoidal rule
+        density = [*zip(ats, weights, strict=True)]
+        before, spent = share, spent + target
+    return values
+
+
+def _kept(density: Sequence[tuple[float, float]], gain: NormalDist, scale: float, z: int) -> float:
+    """Minus the chance that the next score is beyond a bound, which is given in thousandths of ``scale``."""
+    bound = z * scale / 1000
+    return -sum(weight * (gain.cdf(-bound - at) + gain.cdf(at - bound)) for at, weight in density)
+
+
+def chance_of_loss(n: int, m: int, x: int) -> float:
+    """The largest chance, over all success rates p, of n successes in n rollouts and then at most x in m.
+
+    It bounds the error of calling a row worse that always succeeded in the baseline.
+    """
+    ways = [math.comb(m, k) for k in range(x + 1)]
+    rates = [number / 1000 for number in range(1, 1000)]
+    chances = [p**n * math.fsum(way * p**k * (1 - p) ** (m - k) for k, way in enumerate(ways)) for p in rates]
+    return float(max(chances))
