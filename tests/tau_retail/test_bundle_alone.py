@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -31,24 +30,22 @@ def test_modules_import_nothing_but_reward_kit_its_dependency_pydantic_and_pytho
             assert top in sys.stdlib_module_names | {"reward_kit", "pydantic"}, name
 
 
-def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere" / "tau_retail_task"
-    shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
-    row = {
-        "id": "retail.cancel",
-        "toolset": "tau_retail_task.tools",
-        "system_prompt": "file:policy.md",
-        "initial_messages": [{"role": "user", "content": "Cancel my order, please."}],
-        "actions": [
-            {
-                "name": "cancel_pending_order",
-                "arguments": {"order_id": "#W1080318", "reason": "no longer needed"},
-            }
-        ],
-        "outputs": ["53.43"],
-    }
-    (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    options = ["--agent", "gold", "--output-dir", str(tmp_path / "runs"), "--keep-db", "full"]
-    done = run_command("agent-eval", "--dataset", str(copy), "--fail-under", "1", *options, cwd=tmp_path)
+def test_a_renamed_copy_of_the_folder_runs_from_anywhere_with_its_own_tools(tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "my_shop"
+    shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    options = [
+        "--agent",
+        "gold",
+        "--max-tasks",
+        "2",
+        "--output-dir",
+        str(tmp_path / "runs"),
+        "--fail-under",
+        "1",
+    ]
+    done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
-    assert list(tmp_path.glob("runs/retail.cancel/roll_*.db"))
+    (copy / "tools" / "__init__.py").write_text("raise RuntimeError('tools of the copy')\n", encoding="utf-8")
+    done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
+    assert done.code == 2
+    assert "tools of the copy" in done.err
