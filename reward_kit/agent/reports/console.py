@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.facts import (
-    INTERVALS,
     LEADERBOARD,
     MEANS,
     Fact,
     facts_of,
+    interval_lines,
     leaderboard_row,
     left_out_lines,
     means_line,
@@ -101,8 +101,7 @@ def _score_lines(result: EvaluationResult) -> Iterator[str]:
     ks = shown_ks(max(powers, default=0))
     lines = [(str(k), estimate(powers[k]), estimate(result.pass_at[k])) for k in ks]
     yield from table_lines([("k", "Pass^k", "Pass@k"), *lines, ("score", score(result.score), "")])
-    if any(one.interval for one in powers.values()):
-        yield INTERVALS
+    yield from interval_lines(result)
     last = max((k for k in powers if k in LEADERBOARD_KS), default=1)
     if last > 1:
         yield f"score: the mean of Pass^1 to Pass^{last}"
