@@ -202,7 +202,7 @@ def test_one_alone_is_too_few(bundle: Bundle, command: Command, arguments: list[
     assert "Name the evaluations to compare: two or more." in ran.error
 
 
-@pytest.mark.parametrize("name", ["compare", "rescore", "show"])
+@pytest.mark.parametrize("name", ["compare", "plan", "rescore", "show"])
 def test_the_documentation_lists_every_option(name: str) -> None:
     import importlib
 

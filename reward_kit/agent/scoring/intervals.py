@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 TAIL = 0.025
 _NEUTRAL = 1 / 3
 """Pseudo-counts of a limit: midway between Jeffreys' interval (1/2) and that of Clopper and Pearson (0)."""
-_NORMAL = 1.959963984540054
-_FEW = {1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 4: 2.776445105}
 
 
 class Interval(NamedTuple):
@@ -73,7 +71,7 @@ class RowCounts:
         values = self.values(k)
         if not values:
             return NO_INTERVALS
-        these = self._these_tasks(k, values)
+        these = self.these_tasks(k)
         return Intervals(these, _hull(these, _tasks_like_these(values)) if values.total() > 1 else None)
 
     def values(self, k: int) -> Counter[float]:
@@ -84,14 +82,15 @@ class RowCounts:
                 values[_unbiased(n, c, k)] += number
         return values
 
-    def _these_tasks(self, k: int, values: Counter[float]) -> Interval:
-        """V is the mean variance of the rows' values, divided by the number of rows.
+    def these_tasks(self, k: int) -> Interval:
+        """The interval of Pass^k on these tasks; there has to be a row with k rollouts.
 
-        The variance of C(c, k) / C(n, k) at success rate p is the sum over j of P(j) p^(2k - j), less
-        p^(2k), with the chance P(j) that two choices of k from n rollouts share j (Hoeffding 1948). The
-        moments of p are those of a beta posterior of each row; its prior is fitted to all rows, and affects
-        V alone.
+        V is the mean variance of the rows' values, divided by the number of rows. The variance of C(c, k) /
+        C(n, k) at success rate p is the sum over j of P(j) p^(2k - j), less p^(2k), with the chance P(j) that
+        two choices of k from n rollouts share j (Hoeffding 1948). The moments of p are those of a beta
+        posterior of each row; its prior is fitted to all rows, and affects V alone.
         """
+        values = self.values(k)
         rows, expected, variance = values.total(), 0.0, 0.0
         for n, moments in self._moments.items():
             if n >= k:
@@ -110,7 +109,7 @@ class RowCounts:
     @cached_property
     def _moments(self) -> Mapping[int, Sequence[float]]:
         """By n the sums of the posterior E[p^r], r = 0 to 2n, over the rows with n rollouts."""
-        a, b = self._prior
+        a, b = self.prior
         sums: dict[int, list[float]] = {}
         for (n, c), number in self._rows.items():
             found = sums.setdefault(n, [0.0] * (2 * n + 1))
@@ -121,7 +120,7 @@ class RowCounts:
         return sums
 
     @property
-    def _prior(self) -> tuple[float, float]:
+    def prior(self) -> tuple[float, float]:
         """The parameters a, b of a beta distribution of success rates, fitted by moments.
 
         The correlation of a row's rollouts, 1 / (a + b + 1), is shrunk as if two more rows had none, which
@@ -167,8 +166,8 @@ def difference_intervals(pairs: Iterable[tuple[Count, Count]], k: int = 1) -> In
         return NO_INTERVALS
     a, b = (RowCounts(counts) for counts in zip(*kept, strict=True))
     means = _mean(a.values(k)), _mean(b.values(k))
-    (these_a, like_a), (these_b, like_b) = a.intervals(k), b.intervals(k)
-    these = _newcombe(means, these_a, these_b, 0.0)
+    like_a, like_b = (side.intervals(k).tasks_like_these for side in (a, b))
+    these = _newcombe(means, a.these_tasks(k), b.these_tasks(k), 0.0)
     if like_a is None or like_b is None:
         return Intervals(these, None)
     (center_a, spread_a), (center_b, spread_b) = (_with_one_more_row(side.values(k)) for side in (a, b))
@@ -180,11 +179,7 @@ def difference_intervals(pairs: Iterable[tuple[Count, Count]], k: int = 1) -> In
     return Intervals(these, _hull(these, _newcombe(means, like_a, like_b, correlation)))
 
 
-def _newcombe(
-    means: tuple[float, float], a: Interval | None, b: Interval | None, correlation: float
-) -> Interval:
-    assert a is not None, "there are rows"
-    assert b is not None, "there are rows"
+def _newcombe(means: tuple[float, float], a: Interval, b: Interval, correlation: float) -> Interval:
     value = means[1] - means[0]
 
     def distance(x: float, y: float) -> float:
@@ -215,15 +210,14 @@ def mean_intervals(
     for side, averages in zip(sides, means, strict=True):
         repeated = sum(len(row) - 1 for row in side)
         squares = math.fsum((x - mean) ** 2 for row, mean in zip(side, averages, strict=True) for x in row)
-        if repeated == 0:
-            within = 0.0
-            break
-        within += squares / repeated * math.fsum(1 / len(row) for row in side) / len(side) ** 2
+        within += squares / max(repeated, 1) * math.fsum(1 / len(row) for row in side) / len(side) ** 2
         freedom += repeated
-    between = 0.0 if len(set(values)) == 1 else math.fsum((value - center) ** 2 for value in values)
-    clustered = between / (len(values) - 1) / len(values) if between else 0.0
+        if repeated == 0:
+            within = -math.inf
+    between = math.fsum((value - center) ** 2 for value in values) if len(set(values)) > 1 else 0.0
     these = _t_interval(center, within, freedom)
-    return Intervals(these, _hull(these, _t_interval(center, clustered, len(values) - 1)))
+    clustered = _t_interval(center, between / max(len(values) - 1, 1) / len(values), len(values) - 1)
+    return Intervals(these, _hull(these, clustered))
 
 
 def _t_interval(center: float, variance: float, freedom: int) -> Interval | None:
@@ -311,17 +305,6 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 
 def student_t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t with ``freedom`` >= 1 degrees of freedom, to three decimals.
-
-    From five on by the expansion of Fisher and Cornish (Abramowitz and Stegun 1964, 26.7.5).
-    """
-    if freedom in _FEW:
-        return _FEW[freedom]
-    z = _NORMAL
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum([z, *(term / float(freedom) ** power for power, term in enumerate(terms, start=1))])
+    """The 97.5 % quantile of Student's t: t^2 / (t^2 + freedom) is a Beta(1/2, freedom / 2) variable."""
+    x = beta_quantile(1 - 2 * TAIL, 0.5, freedom / 2)
+    return math.sqrt(freedom * x / (1 - x))
