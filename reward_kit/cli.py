@@ -36,7 +36,7 @@ _COMMANDS = {
     "show": "List evaluations; print the report of one again, or a rollout to read.",
     "view": "Read evaluations and their rollouts in a browser.",
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
-    "plan": "Print the smallest difference that numbers of rows and rollouts can show.",
+    "plan": "Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
     "db": "Open, export and compare databases of rollouts.",
     "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
