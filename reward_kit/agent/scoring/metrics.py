@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.scoring.intervals import Interval, Intervals, RowCounts, mean_intervals
+from reward_kit.agent.scoring.intervals import NO_INTERVALS, Interval, Intervals, RowCounts, mean_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,10 +111,16 @@ def reward_of(rows: Sequence[RowResult]) -> Estimate | None:
 
 
 def intervals_of_means(rows: Sequence[Sequence[float]]) -> Intervals:
-    """The intervals of the mean over rows of the rows' means: those of Pass^1 if all values are 0 or 1."""
+    """The intervals of the mean over rows of the rows' means: those of Pass^1 if all values are 0 or 1.
+
+    None for numbers that overflow.
+    """
     if set().union(*rows) <= {0, 1}:
         return RowCounts((len(row), round(sum(row))) for row in rows).intervals()
-    found = mean_intervals(rows)
+    try:
+        found = mean_intervals(rows)
+    except OverflowError:
+        return NO_INTERVALS
     if any(not 0 <= value <= 1 for row in rows for value in row):
         return found
     return Intervals(*(one and Interval(max(one.low, 0.0), min(one.high, 1.0)) for one in found))

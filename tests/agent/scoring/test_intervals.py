@@ -169,6 +169,7 @@ def test_means_of_numbers_have_student_intervals_and_without_spread_none() -> No
 def test_rewards_of_0_and_1_have_the_intervals_of_pass_1_and_others_stay_in_0_to_1() -> None:
     assert intervals_of_means([[1.0, 0.0], [1.0, 1.0]]) == RowCounts([(2, 1), (2, 2)]).intervals()
     assert intervals_of_means([[0.9], [0.5]]).tasks_like_these == (0.0, 1.0)
+    assert intervals_of_means([[1e200, -1e200], [1e308]]) == (None, None)
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.floats(0.01, 0.99))
