@@ -100,7 +100,10 @@ class RowCounts:
                 )
                 variance += shared / rows**2
         trials = expected * (1 - expected) / variance if variance > 0 else float(rows)
-        return _beta_interval(_mean(values), trials)
+        low, high = _beta_interval(_mean(values), trials)
+        if k > 1 and rows == self._rows.total():  # Pass^k is at most Pass^1
+            high = min(high, self.these_tasks(1).high)
+        return Interval(low, high)
 
     @cached_property
     def _failures(self) -> RowCounts:

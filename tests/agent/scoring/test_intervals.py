@@ -57,6 +57,9 @@ def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(
             assert 0 <= one.low <= value + 1e-12
             assert value - 1e-12 <= one.high <= 1
             assert one.high - one.low > 0.001
+    first = RowCounts(counts).intervals(1, at=at).these_tasks
+    if these is not None and first is not None and len(kept) == len(counts):
+        assert these.low >= first.low if at else these.high <= first.high
     if these is not None and like is not None:
         assert like.low <= these.low < these.high <= like.high
 
