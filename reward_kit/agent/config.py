@@ -123,7 +123,7 @@ class EvaluationConfig:
     )
     seed: int = _task(
         10, "--seed", kind=int, fixed=True,
-        help="The seed of all rollouts, of --shuffle and of the intervals.",
+        help="The seed of all rollouts and of --shuffle.",
     )
 
     # -- Agent

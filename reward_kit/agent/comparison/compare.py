@@ -64,7 +64,7 @@ class EvaluationComparison:
 
     @property
     def success(self) -> PairedDifference:
-        """Difference of Pass^1, which decides the verdict."""
+        """Difference of Pass^1, which decides the verdicts."""
         difference = self.measures[0].difference
         assert difference is not None, "every compared row has judged rollouts"
         return difference
@@ -94,7 +94,7 @@ class EvaluationComparison:
             "format": FORMAT,
             "a": _named(self.a),
             "b": _named(self.b),
-            "verdict": self.success.verdict,
+            "verdicts": self.success.verdicts._asdict(),
             "settings": [setting._asdict() for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],

@@ -75,12 +75,12 @@ class EvaluationResult(Counted):
     @cached_property
     def passes(self) -> PassTable:
         """Pass^k and Pass@k with intervals."""
-        return passes_of(self.rows, seed=self.configuration.get("seed", 0))
+        return passes_of(self.rows)
 
     @cached_property
     def averages(self) -> Averages:
         """Means over rollouts."""
-        return averages_of(self.rows, seed=self.configuration.get("seed", 0))
+        return averages_of(self.rows)
 
     @property
     def score(self) -> float | None:
@@ -180,7 +180,7 @@ class EvaluationResult(Counted):
 
     def by(self, field: str) -> list[Group]:
         """The rows grouped by a field (``metadata.domain``); see ``groups_of`` for rules and errors."""
-        return groups_of(self.row_fields(), field, seed=self.configuration.get("seed", 0))
+        return groups_of(self.row_fields(), field)
 
     def to_table(self) -> list[dict[str, Any]]:
         """A flat dict for each finished rollout, all with the same keys: for pandas or CSV files.

@@ -96,7 +96,8 @@ def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Pat
     for words in (
         "planned_agent:Planned: 4 of 6 judged rollouts passed",
         "reward, steps, time, cost: means of a row's rollouts",
-        "in brackets: 95 % interval",
+        "[95 % interval for tasks like these]",
+        "on these tasks alone: Pass^1 [",
         "k=2: 2 rows with fewer judged rollouts left out",
         failed.trouble,
     ):

@@ -80,7 +80,7 @@ def test_the_table_of_groups_has_a_line_for_all_rows(result: EvaluationResult) -
         ["(none)", "3", "9/9", "0.667"],
         ["all", "5", "15/15", "0.533"],
     ]
-    assert interval == "[95 % interval by bootstrap over rows]"
+    assert interval == "[95 % interval for tasks like these]"
     assert several == "Rows with several values count in each of their groups."
 
 
