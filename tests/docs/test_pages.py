@@ -87,6 +87,13 @@ def books(request: dict[str, Any], place: int) -> Any:
     return "It is booked and paid: you leave at 06:30."
 
 
+def finds(request: dict[str, Any], _place: int) -> str:
+    """A judge that finds every criterion met but the wish."""
+    listed = request["messages"][1]["content"].partition("</criteria>")[0].splitlines()[1:]
+    verdicts = [{"reason": "It does not.", "met": "wishes" not in line} for line in listed if line]
+    return json.dumps({"verdicts": verdicts})
+
+
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "compare": (RETAIL, {}),
@@ -101,6 +108,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "python": (readme_bundle, {"gpt-4o-mini": seat_model}),
     "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
+    "rewards": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
     "tutorial": (
         None,
