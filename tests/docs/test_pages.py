@@ -237,10 +237,21 @@ def alice(request: dict[str, Any], _place: int) -> str:
     return f"Thought:\nI begin with the seat.\nUser Response:\n{line}" if "User Response" in system else line
 
 
+def hasty(request: dict[str, Any], _place: int) -> str:
+    """Confirms and leaves at once, unless it was sent back."""
+    heard = request["messages"][-1]["content"]
+    if "was not sent" in heard:
+        return "Yes, I confirm."
+    return (
+        "Yes, please. ###STOP###" if "confirm" in heard else "Seat 2!" if "Hello" in heard else "###STOP###"
+    )
+
+
 @pytest.mark.timeout(300)
 def test_the_page_about_users(tmp_path: Path, environment: Environment, stub_llm: StubServer) -> None:
     stub_llm.script("gpt-4o-mini", ["Who is it for?", call("take_seat", **TAKE_SEAT), "It is yours."])
     stub_llm.script("gpt-4o", alice)
+    stub_llm.script("gpt-4o-hasty", hasty)
     readme_bundle(tmp_path)
     (tmp_path / "seat_task" / "prompts").mkdir()
     follow(DOCS / "users.md", tmp_path, environment)

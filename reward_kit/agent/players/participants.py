@@ -11,7 +11,7 @@ from reward_kit.agent.models.choice import find_models
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.models.limiter import Limiters
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
-from reward_kit.agent.players.names import NO_USER, agent_spec, is_own, user_of, uses_model
+from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, agent_spec, is_own, user_of, uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
@@ -114,6 +114,10 @@ def find_participants(
     config.agent = spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
+    if config.guard_user and not FROM_PROMPT.intersection(user_specs.values()) and "user" not in players:
+        raise UsageError(
+            "--guard-user has no effect: no model plays a simulated user", remedy="Leave --guard-user out."
+        )
     user_asks = any(map(uses_model, user_specs.values()))
     config.from_environment(model=uses_model(spec), sim_model=user_asks)
     participants = Participants(

@@ -93,6 +93,8 @@ class EpisodeState:
         """The one who acts just now, and is at fault for an exception."""
         self.stop_reason: StopReason | None = None
         self.stop_detail: str | None = None
+        self.sent_back: dict[int, str] = {}
+        """Lines of the user's model that were not said, by the turn that they answered."""
         self.refused: ModelSetupError | None = None
         """Set if a model refused this configuration (key, name): every other rollout would meet the same."""
         self.pending_log = PendingLog()

@@ -64,6 +64,7 @@ def record_of(
         base=rollout.task.seed.key,
         database=database,
         gold_database=gold_database,
+        sent_back=rollout.sent_back,
         offered_tools=rollout.offered_tools,
     )
 

@@ -140,6 +140,7 @@ def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -
         tool_calls=record.tool_calls,
         stop_reason=record.stop_reason,
         missing=missing,
+        sent_back=record.sent_back,
         given=len(History(record.fields.get("initial_messages") or ()).lines),
     )
 
