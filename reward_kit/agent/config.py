@@ -192,6 +192,11 @@ class EvaluationConfig:
         None, "--user-model-arg", kind=dict, metavar="KEY=VALUE", fixed=True,
         help="Like --model-arg, for the simulated user's model.",
     )
+    guard_user: bool = _user(
+        False, "--guard-user", kind=bool, fixed=True,
+        help="Send back, once, a line of the simulated user's model that confirms what the agent asks and "
+        "ends the conversation, so that the agent could not do it. Changes the scores.",
+    )
     retry_user_errors: int = _user(
         0, "--retry-user-errors", kind=int, minimum=0, metavar="N", fixed=True,
         help="Run a rollout again, up to N times, if its simulated user misbehaved.",

@@ -183,6 +183,7 @@ def test_a_function_is_a_model(bundle: Bundle, function: Any, calls: int, tokens
     assert len(record.tool_calls) == calls
     assert record.usage["agent"].input_tokens == tokens
     assert record.usage["agent"].calls == 1 + calls
+    assert record.usage["agent"].unpriced_calls == (0 if tokens else 1 + calls)  # unknown is not free
 
 
 @pytest.mark.parametrize(

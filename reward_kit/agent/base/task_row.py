@@ -80,6 +80,18 @@ def _references(actions: list[Action]) -> Iterator[Fault]:
             yield (position, "arguments", *way), fault
 
 
+def call_name(call: Any) -> Any:
+    """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
+    return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments"} else call
+
+
+def _call_faults(calls: list[Any]) -> Iterator[Fault]:
+    for position, call in enumerate(calls):
+        name, arguments = call_name(call), call.get("arguments", {}) if isinstance(call, dict) else {}
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            yield (position,), f"got {show(call)}, expected the name of a tool or {_EXPECTED['actions[]']}"
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``)."""
@@ -116,6 +128,10 @@ class TaskRow:
     n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
+    required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
+    forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
+    criteria: list[Annotated[str, _if(str.strip)]] | None = None
+    judge_model: Annotated[str, _if(str.strip)] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
     now: Annotated[str, _if(_is_time)] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -152,7 +168,15 @@ class TaskRow:
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
         actions = self.actions and [Action(one.name, copied(one.arguments)) for one in self.actions]
-        changeable = ("initial_messages", "outputs", "metadata", "more")
+        changeable = (
+            "initial_messages",
+            "outputs",
+            "required_calls",
+            "forbidden_calls",
+            "criteria",
+            "metadata",
+            "more",
+        )
         return replace(self, actions=actions, **{name: copied(getattr(self, name)) for name in changeable})
 
     def clock(self) -> datetime | None:
@@ -265,6 +289,11 @@ _EXPECTED = {
     "actions[].arguments": "an object with the tool's arguments",
     "outputs": "a list of strings",
     "outputs[]": "a string",
+    "required_calls": "a list of tool calls",
+    "forbidden_calls": "a list of tool calls",
+    "criteria": "a list of sentences",
+    "criteria[]": "a sentence",
+    "judge_model": "the name of a model, such as openai/gpt-4o",
     "max_steps": "a whole number >= 1",
     "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
     "metadata": "an object",

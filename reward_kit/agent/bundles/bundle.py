@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.task_row import RowFaults
+from reward_kit.agent.base.task_row import RowFaults, call_name
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_user_prompts
@@ -202,7 +202,7 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     )
     faults = RowFaults()
     for row, reward in zip(rows, rewards, strict=True):
-        if reward.required:
+        if reward.required and not reward.instead & row.given_fields():
             for name in sorted(reward.required - row.given_fields()):
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
@@ -213,12 +213,19 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
 
 
 def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
-    """Gold actions whose tool does not exist; they are skipped, as tau-bench does, and rarely meant so."""
+    """Calls in rows whose tool does not exist; gold actions are then skipped, as tau-bench does."""
     faults = RowFaults()
     for task in tasks:
         known = task.registry.tools
-        for name in dict.fromkeys(action.name for action in task.row.actions or ()):
-            if name not in known:
-                hint = did_you_mean(name, list(known))
-                faults.add(task.row, "actions", f"there is no tool {name!r}{hint}; the call is skipped")
+        calls = {
+            "actions": [action.name for action in task.row.actions or ()],
+            "required_calls": [call_name(call) for call in task.row.required_calls or ()],
+            "forbidden_calls": [call_name(call) for call in task.row.forbidden_calls or ()],
+        }
+        for field, names in calls.items():
+            for name in dict.fromkeys(names):
+                if name not in known:
+                    effect = "the call is skipped" if field == "actions" else "nothing can call it"
+                    hint = did_you_mean(name, list(known))
+                    faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
     return faults.lines()

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Reward = Callable[..., Any]
 
+DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
+"""The reward of rows that have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -37,6 +40,12 @@ class Task:
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""
         return replace(self, row=self.row.copied())
+
+    @property
+    def has_default_reward(self) -> bool:
+        """True if the fields of the row decide."""
+        reward = self.reward
+        return f"{getattr(reward, '__module__', '')}:{getattr(reward, '__name__', '')}" == DEFAULT_REWARD
 
     @property
     def system_prompt(self) -> str | None:

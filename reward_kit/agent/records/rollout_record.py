@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -38,7 +38,8 @@ class RolloutRecord(Attempt):
     ``database`` says how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
     seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
-    one. ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
+    one. ``sent_back`` are lines of its model that ``--guard-user`` did not let it say, by turn.
+    ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
     of the bundle. ``source`` is the file or the place in an evaluation that it was read from; only the latter
     has its databases.
     """
@@ -58,6 +59,7 @@ class RolloutRecord(Attempt):
     tool_calls: list[ToolCall]
     model_calls: list[ModelCall]
     user_faults: list[dict[str, Any]] | None = None
+    sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None
     format: Literal["reward-kit.rollout/1"] = FORMAT
 

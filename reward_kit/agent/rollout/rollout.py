@@ -222,6 +222,17 @@ class UserRollout(Rollout):
         own = task.sim_user_template if name == "user" else None
         return own or task.user_prompts.get(name)
 
+    def send_back(self, line: str) -> bool:
+        """Note that ``line`` ends too early and is not said; False if ``--guard-user`` does not allow that.
+
+        It allows one line for each turn.
+        """
+        episode = episode_of(self)
+        if not episode.limits.guard_user or episode.turns in episode.sent_back:
+            return False
+        episode.sent_back[episode.turns] = encodable(line)
+        return True
+
 
 class TaskView:
     """A task as an agent or user may know it before any rollout; the argument of their ``check``.

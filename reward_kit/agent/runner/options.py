@@ -39,6 +39,7 @@ class EvaluationOptions(TypedDict, total=False):
     sim_model: str | None
     user_provider: str | None
     user_model_args: Mapping[str, Any]
+    guard_user: bool
     retry_user_errors: int
     max_concurrency: int
     workers: int | Literal["auto"] | None

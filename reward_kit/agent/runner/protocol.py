@@ -35,7 +35,7 @@ class Description:
     ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
     that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
     ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
-    ``default_reward`` holds the ids of rows judged by ``end_goal_sql``, ``code`` the fingerprints of the
+    ``default_reward`` holds the ids of rows judged by the default reward, ``code`` the fingerprints of the
     modules that results depend on, ``reward_files`` the rewards among these.
     """
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
-from reward_kit.agent.bundles.toolset import end_goal_reward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +73,7 @@ def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
             folder=task.folder,
             user_prompts=task.user_prompts,
             toolset=toolsets[task.row.toolset],
-            has_default_reward=task.reward is end_goal_reward,
+            has_default_reward=task.has_default_reward,
         )
         for task in tasks
     ]

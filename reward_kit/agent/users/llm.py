@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.text import excerpt, text_of
 from reward_kit.agent.models.answer_parts import split_thoughts, text_in
+from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 GREETING = "Hello! What can I do for you today?"
 """The line that the model answers if the user speaks first; it is not in the rollout's messages."""
 
+TOO_EARLY = """\
+The agent has asked you to confirm this and acts only after your answer. If you end the conversation with it,
+nothing is done. Answer without ###STOP###; end the conversation once the agent says that it is done.
+"""
 EMPTY_ANSWERS = 3
 LONGEST_REFUSAL = 200
 
@@ -52,10 +57,18 @@ class LLMUser:
 
 
 async def draft_line(rollout: UserRollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
-    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there."""
+    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there.
+
+    With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
+    """
     for _ in range(EMPTY_ANSWERS):
         completion = await rollout.complete(messages, role="user")
         draft = read(text_of(completion.message.get("content")))
+        heard = rollout.lines[-1].text if rollout.lines else ""
+        if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
+            noted = [*messages]
+            add_note(noted, prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY))
+            return await draft_line(rollout, noted, read)
         if draft.line:
             return draft
     refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
@@ -88,6 +101,11 @@ def swap_roles(lines: Sequence[Line], instead: Mapping[int, str] | None = None) 
         else:
             messages.append({"role": role, "content": text})
     return messages
+
+
+def add_note(messages: list[Message], note: str) -> None:
+    """Add a note to the last message; a message of its own would break the alternation of roles."""
+    messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}
 
 
 def prompt(rollout: UserRollout, name: str, **parts: str) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.models.answer_parts import split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, draft_line, prompt, spoken
+from reward_kit.agent.users.llm import Draft, LLMUser, add_note, draft_line, prompt, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import UserRollout
 
 _GOOD = frozenset({"true", "yes", "good", "correct"})
@@ -89,8 +88,3 @@ def transcript(lines: Sequence[Line]) -> str:
     if not lines:
         return "(Nothing yet: the customer speaks first.)"
     return "\n\n".join(f"{'Customer' if line.speaker == 'user' else 'Agent'}: {line.text}" for line in lines)
-
-
-def add_note(messages: list[Message], note: str) -> None:
-    """Add a note to the last message; a message of its own would break the alternation of roles."""
-    messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}

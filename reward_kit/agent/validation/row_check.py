@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold_calls
@@ -34,6 +35,11 @@ _IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
 
 async def row_verdicts(task: Task, base: Database, untouched: Database) -> list[Verdict]:
     """The findings about a row. ``untouched`` is a fork of ``base`` that rewards only read."""
+    if task.has_default_reward and task.row.criteria:
+        task = replace(task, row=replace(task.row, criteria=None))
+        found: list[Verdict] = [("ok", "its criteria need a conversation: no model is asked here")]
+        others = task.row.given_fields().intersection(JUDGED_BY)
+        return [*found, *(await row_verdicts(task, base, untouched) if others else ())]
     fault = _goal_fault(task, untouched)
     if fault is not None:
         return [("error", fault)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.bundles.toolset import end_goal_reward
+from reward_kit.agent.rewards import evaluate
 from reward_kit.errors import BundleError
 
 TOOLS = """\
@@ -77,7 +77,7 @@ def test_a_bundle_holds_its_tasks_with_tools_reward_and_seed(folder: Path) -> No
 def test_without_reward_py_the_end_goal_decides(folder: Path) -> None:
     write(folder, row(end_goal_sql=GOAL), reward="")
     with TaskBundle.load(folder) as bundle:
-        assert bundle.tasks[0].reward is end_goal_reward
+        assert bundle.tasks[0].reward is evaluate
 
 
 def test_seed_sql_of_a_row_goes_before_the_seed_of_the_folder(folder: Path) -> None:

@@ -11,16 +11,13 @@ from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.bundles.task import select_tasks
-from reward_kit.agent.bundles.toolset import end_goal_reward
+from reward_kit.agent.rewards import evaluate
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
 
 IDS = ["a", "b", "1", "d"]
 REGISTRY = ToolRegistry("none")
-TASKS = [
-    Task(TaskRow(id=row_id, toolset="x.tools"), REGISTRY, end_goal_reward, Seed("0"), Path())
-    for row_id in IDS
-]
+TASKS = [Task(TaskRow(id=row_id, toolset="x.tools"), REGISTRY, evaluate, Seed("0"), Path()) for row_id in IDS]
 
 
 def chosen(**options: Any) -> list[str]:

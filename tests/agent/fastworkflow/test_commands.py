@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,3 +185,32 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bun
     assert evaluation.returncode == 130, error
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+def test_remaking_the_environment_keeps_what_was_trained_in_it(setup: list[str], tmp_path: Path) -> None:
+    examples = tmp_path / "examples"
+    for name, text in EXAMPLE.items():
+        file = examples / "seats" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    again = [*setup, "--workflow", "seats", "--", "--examples", str(examples)]
+    assert main(again) == 0
+    packages = next((tmp_path / "home").rglob("site-packages"))
+    internal = packages / "fastworkflow" / "_workflows" / "cme"
+    trained = internal / "___command_info" / "IntentDetection" / "threshold.json"
+    for file in (internal / "_commands" / "abort.py", trained):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    shutil.copytree(internal / "_commands", tmp_path / "commands")
+    (packages / "fastworkflow-2.30.7.dist-info").rename(packages / "fastworkflow-2.29.0.dist-info")
+    shutil.rmtree(packages / "fastworkflow" / "examples")
+    assert main([*setup, "--", "--fail"]) == 2, "as without a network"
+    kept = tmp_path / "home" / "kept_training"
+    assert (kept / "cme" / "IntentDetection" / "threshold.json").exists()
+    shutil.rmtree(tmp_path / "home" / "venv")
+    shutil.copytree(tmp_path / "commands", internal / "_commands")  # a new release brings it again
+    (packages / "fastworkflow-2.30.8.dist-info").mkdir()
+    shutil.copytree(examples, packages / "fastworkflow" / "examples")
+    assert main([*setup, "--workflow", "seats"]) == 0
+    assert trained.exists()
+    assert not kept.exists()

@@ -13,6 +13,7 @@ from small_task import BOOKED, small_task
 
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
 from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.agents.fastworkflow.preflight import ARTIFACTS, training_of
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.errors import ModelSetupError
 
@@ -94,3 +95,24 @@ def test_it_lives_where_the_environment_says_or_in_the_users_cache(monkeypatch: 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/ann")
     assert FastWorkflowHome.find().folder == Path("/home/ann/.cache/reward-kit/fastworkflow")
+
+
+def test_every_trained_part_is_looked_at(tmp_path: Path) -> None:
+    home = FastWorkflowHome(make_home(tmp_path / "home"))
+    internal = tmp_path / "home/venv/lib/python3.12/site-packages/fastworkflow/_workflows/cme"
+    (internal / "_commands").mkdir(parents=True)
+    assert training_of(home) == (
+        [],
+        ["FastWorkflow's internal workflow cme is not trained: run `reward-kit fastworkflow train`"],
+    )
+    for workflow, context in ((internal, "global"), (home.workflow(), "global")):
+        for name in ARTIFACTS:
+            file = workflow / "___command_info" / context / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    assert training_of(home) == ([], [])
+    for workflow in (internal, home.workflow()):
+        (workflow / "___command_info" / "global" / "largemodel.pth").unlink()
+    (fault,), (warning,) = training_of(home)
+    assert fault.startswith("the training of airline is not complete (global: largemodel.pth): run")
+    assert "cme is not trained (global: largemodel.pth)" in warning

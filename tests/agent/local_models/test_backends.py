@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from model_files import model_folder
+from model_files import PLAIN_TEMPLATE, TEMPLATE, model_folder
 
-from reward_kit.agent.models.local.backends import find_backend, tool_call_parser
+from reward_kit.agent.models.local.backends import BACKENDS, check_tools, find_backend, tool_call_parser
 from reward_kit.agent.models.local.recognise import LocalFile
 from reward_kit.errors import ModelSetupError
 
@@ -114,3 +115,34 @@ def test_a_model_that_cannot_converse_is_refused(
     assert "there is no chat template in the folder" in fault_of(folder)
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--chat-template chatml.jinja")
     assert command(folder)[-2:] == ["--chat-template", "chatml.jinja"]
+
+
+GGUF = b"GGUF" + b"\0" * 20 + b"tokenizer.chat_template" + (8).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "template", "refused"),
+    [
+        ("transformers", "folder", PLAIN_TEMPLATE, True),
+        ("vllm", "folder", PLAIN_TEMPLATE, True),
+        ("transformers", "folder", TEMPLATE, False),
+        ("llama-server", "gguf", PLAIN_TEMPLATE, False),  # it writes the tools into the prompt itself
+        ("llama-cpp-python", "gguf", PLAIN_TEMPLATE, True),
+        ("llama-cpp-python", "gguf", TEMPLATE, False),
+        ("llama-cpp-python", "gguf", None, False),
+    ],
+)
+def test_a_model_that_is_never_shown_the_tools_is_refused_for_tool_calling(
+    tmp_path: Path, program: str, kind: str, template: str | None, refused: bool
+) -> None:
+    if kind == "folder":
+        path = model_folder(tmp_path / "model", template=template)
+    else:
+        path = tmp_path / "model.gguf"
+        written = GGUF + len(template).to_bytes(8, "little") + template.encode() if template else b"GGUF"
+        path.write_bytes(written + b"tools")
+    backend = next(one for one in BACKENDS if one.name == program)
+    with (
+        pytest.raises(ModelSetupError, match=r"Use an agent .*: --agent react") if refused else nullcontext()
+    ):
+        check_tools(LocalFile.find(str(path)), backend)

@@ -123,7 +123,7 @@ def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
     text = reward.read_text()
     reward.unlink()
     assert refused(bundle) == [
-        "row a: its reward.py is gone, so that its end_goal_sql would decide now (also in 2 more rows)"
+        "row a: its reward.py is gone, so that its fields would decide now (also in 2 more rows)"
     ]
     agent_eval(bundle.dataset, agent="gold", eval_id="other")
     reward.write_text(text)
