@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from difflib import get_close_matches
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Sequence
 
 FILE = "file:"
 """Begins a text that is the name of a file beside the dataset."""
@@ -122,3 +123,16 @@ def from_here(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except (ValueError, FileNotFoundError):
         return path
+
+
+def html_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table for notebooks; None is an empty cell, a float has three decimals."""
+
+    def cell(value: object) -> str:
+        return "" if value is None else f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+    def line(tag: str, values: Iterable[object]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{cell(value)}</{tag}>' for value in values)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<table><caption>{escape(caption)}</caption>{line('th', headings)}{body}</table>"

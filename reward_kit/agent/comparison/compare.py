@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.text import html_table
 from reward_kit.agent.comparison.measures import Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.scoring.rows import row_result
@@ -88,6 +89,14 @@ class EvaluationComparison:
             for stored in (self.a, self.b)
         )
         return a, b
+
+    def _repr_html_(self) -> str:
+        """The measures, for notebooks."""
+        rows = [(one.name, one.a, one.b, one.difference and one.difference.value) for one in self.measures]
+        these, like = self.success.verdicts
+        verdicts = f"{these} on these tasks, {like} on tasks like these"
+        caption = f"A {self.a.eval_id}, B {self.b.eval_id}: {verdicts}"
+        return html_table(caption, ("", "A", "B", "B - A"), rows)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
-from reward_kit.agent.base.strict_json import as_json, json_bytes
+from reward_kit.agent.base.strict_json import as_json, json_bytes, json_text
+from reward_kit.agent.base.text import html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
 from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
@@ -66,6 +67,14 @@ class RolloutRecord(Attempt):
     def __post_init__(self) -> None:
         self.source: Path | StoredRollout | None = None
         self._opened = ExitStack()
+
+    def _repr_html_(self) -> str:
+        """The conversation, for notebooks."""
+        rows = [
+            (line["role"], text_of(line.get("content")) or json_text(line.get("tool_calls", "")))
+            for line in self.messages
+        ]
+        return html_table(f"{self.row_id} #{self.index + 1}: reward {self.reward}", ("", "message"), rows)
 
     @property
     def stored(self) -> StoredRollout | None:

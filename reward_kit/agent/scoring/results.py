@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.text import html_table
 from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
@@ -34,6 +35,8 @@ Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
 StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
+SHOWN_ROWS = 50
+"""Rows of the table in a notebook."""
 _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
 
@@ -71,6 +74,17 @@ class EvaluationResult(Counted):
         finished = f"{len(self.outcomes)} of {self.planned} rollouts"
         passed = "" if first is None else f", Pass^1 {first.value:.3f}"
         return f"<EvaluationResult {self.eval_id} {self.status}: {finished}{passed}>"
+
+    def _repr_html_(self) -> str:
+        """Pass^k and the rows, for notebooks."""
+        powers = [
+            (k, one.value, *(found and f"{found.low:.3f} to {found.high:.3f}" for found in one.intervals))
+            for k, one in self.pass_power.items()
+        ]
+        rows = [(row.row_id, row.passed, row.judged, row.reward) for row in self.rows[:SHOWN_ROWS]]
+        more = f" ({len(rows)} of {len(self.rows)} rows)" if len(rows) < len(self.rows) else ""
+        shares = html_table(repr(self), ("k", "Pass^k", "these tasks", "tasks like these"), powers)
+        return shares + html_table(f"Rows{more}", ("row", "passed", "judged", "reward"), rows)
 
     @cached_property
     def passes(self) -> PassTable:
