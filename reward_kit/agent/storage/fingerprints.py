@@ -74,7 +74,7 @@ def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
             row=task.row,
             seed=task.seed,
             folder=task.folder,
-            user_prompts=task.user_prompts,
+            prompts=task.prompts,
             toolset=toolsets[task.row.toolset],
             has_default_reward=task.reward is end_goal_reward,
         )
