@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from command import run_command
 from places import BUNDLE
+from small_sources import write_tau_bench
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODULES = sorted([*BUNDLE.glob("*.py"), *BUNDLE.glob("tools/*.py")])
+MODULES = sorted([*BUNDLE.glob("*.py"), *BUNDLE.glob("tools/*.py"), *BUNDLE.glob("port/**/*.py")])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(BUNDLE)))
@@ -52,3 +54,27 @@ def test_a_copy_of_the_folder_runs_from_anywhere(tmp_path: Path) -> None:
     done = run_command("agent-eval", "--dataset", str(copy), "--fail-under", "1", *options, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert list(tmp_path.glob("runs/retail.cancel/roll_*.db"))
+
+
+def test_a_renamed_copy_uses_its_own_code(tmp_path: Path) -> None:
+    copy = tmp_path / "my_shop"
+    shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
+    checkout = write_tau_bench(tmp_path / "tau-bench")
+    command = [
+        sys.executable,
+        "-m",
+        "my_shop.port",
+        "--from",
+        str(checkout),
+        "--out",
+        str(tmp_path / "written"),
+    ]
+    # the original cannot be imported, even if it is installed
+    (tmp_path / "tau_retail_task.py").write_text("raise ImportError('not the copy')\n", encoding="utf-8")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    row = {"id": "a", "toolset": ".tools", "initial_messages": [], "end_goal_sql": "SELECT 1", "actions": []}
+    (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    options = ["--validate-only", "--output-dir", str(tmp_path / "runs")]
+    done = run_command("agent-eval", "--dataset", "my_shop", *options, cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
