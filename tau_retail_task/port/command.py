@@ -62,7 +62,11 @@ def port(
     warnings = found.warnings
     if offer.left_out:
         warnings += (f"There is no code for these tools, which are left out: {', '.join(offer.left_out)}.",)
-    tools = {"tools": offer.tools, "terminal": list(found.terminal)}
+    tools = {
+        "tools": offer.tools,
+        "terminal": list(found.terminal),
+        "parallel_tool_calls": found.parallel_tool_calls,
+    }
     texts = {
         "__init__.py": f'"""The retail tasks of {found.title}."""\n',
         "descriptions.json": json.dumps(tools, indent=2, ensure_ascii=False) + "\n",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from command import run_command
 from places import BUNDLE
+from small_sources import write_tau_bench
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODULES = sorted([*BUNDLE.glob("*.py"), *BUNDLE.glob("tools/*.py")])
+MODULES = sorted([*BUNDLE.glob("*.py"), *BUNDLE.glob("tools/*.py"), *BUNDLE.glob("port/**/*.py")])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(BUNDLE)))
@@ -49,3 +52,27 @@ def test_a_renamed_copy_of_the_folder_runs_from_anywhere_with_its_own_tools(tmp_
     done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
     assert done.code == 2
     assert "tools of the copy" in done.err
+
+
+def test_a_renamed_copy_uses_its_own_code(tmp_path: Path) -> None:
+    copy = tmp_path / "my_shop"
+    shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
+    checkout = write_tau_bench(tmp_path / "tau-bench")
+    command = [
+        sys.executable,
+        "-m",
+        "my_shop.port",
+        "--from",
+        str(checkout),
+        "--out",
+        str(tmp_path / "written"),
+    ]
+    # the original cannot be imported, even if it is installed
+    (tmp_path / "tau_retail_task.py").write_text("raise ImportError('not the copy')\n", encoding="utf-8")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    row = {"id": "a", "toolset": ".tools", "initial_messages": [], "end_goal_sql": "SELECT 1", "actions": []}
+    (copy / "task.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    options = ["--validate-only", "--output-dir", str(tmp_path / "runs")]
+    done = run_command("agent-eval", "--dataset", "my_shop", *options, cwd=tmp_path)
+    assert done.code == 0, done.out + done.err

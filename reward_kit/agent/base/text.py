@@ -35,6 +35,11 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def filled(text: str, **parts: str) -> str:
+    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
+    return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text)
+
+
 def excerpt(text: str, length: int) -> str:
     """At most ``length`` characters of ``text``, in one line."""
     return cut(" ".join(text.split()), length)

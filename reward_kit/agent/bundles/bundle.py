@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reward_kit.agent.base.task_row import RowFaults, call_name
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
-from reward_kit.agent.bundles.files import BundleFiles, check_template, read_user_prompts
+from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
@@ -51,7 +51,7 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         )
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
-        self.user_prompts = read_user_prompts(source.folder)
+        self.prompts = read_prompts(source.folder)
         self._source = source
 
     def open(self) -> TaskBundle:
@@ -207,7 +207,7 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, reward.function, seed, read.folder, read.user_prompts)
+        Task(row, registry, reward.function, seed, read.folder, read.prompts)
         for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
     ]
 

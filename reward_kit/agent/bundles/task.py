@@ -27,7 +27,7 @@ DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
-    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``prompts/user*.txt``).
+    ``prompts`` are the bundle's own prompts, by name (``prompts/*.txt``).
     """
 
     row: TaskRow
@@ -35,7 +35,7 @@ class Task:
     reward: Reward
     seed: Seed
     folder: Path
-    user_prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""
@@ -140,6 +140,6 @@ class PlannedTask:
     row: TaskRow
     seed: Seed
     folder: Path
-    user_prompts: Mapping[str, str]
+    prompts: Mapping[str, str]
     toolset: Toolset
     has_default_reward: bool

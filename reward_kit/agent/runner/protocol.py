@@ -67,7 +67,7 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
             row=row if row.n_rollouts == rollouts else replace(row, n_rollouts=rollouts),
             seed=seed,
             folder=rows.folder,
-            user_prompts=rows.user_prompts,
+            prompts=rows.prompts,
             toolset=description.toolsets[row.toolset],
             has_default_reward=row_id in default_reward,
         )

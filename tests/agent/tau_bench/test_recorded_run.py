@@ -181,6 +181,8 @@ def test_the_chosen_rows_are_judged_and_resumed_by_name(
     assert result.configuration["agent"] == f"tau-bench:{tmp_path / 'results.json'}"
     with pytest.raises(BundleError, match="has no result of the chosen rows"):
         judge(entries, task_ids="7")
+    with pytest.raises(UsageError, match=r"results would be mixed:\s+results\.json has changed"):
+        judge([{**each, "reward": 0.0} for each in entries], task_ids="5,7", eval_id="again")
 
 
 def test_options_that_would_run_something_are_refused(judge: Judge) -> None:

@@ -119,15 +119,19 @@ async def test_what_is_no_json_object_is_refused_before_the_tool_runs(arguments:
     assert not ran
 
 
-async def test_a_terminal_tool_ends_the_rollout_only_when_it_ran() -> None:
+@pytest.mark.parametrize("terminal", [True, "always"])
+async def test_a_terminal_tool_ends_the_rollout_when_it_ran_or_always(terminal: Any) -> None:
     async def transfer(summary: str):
         if not summary:
             raise ToolError("say why")
         return "done"
 
-    assert (await call(transfer, {"summary": "angry"}, terminal=True)).terminal
-    assert not (await call(transfer, {"summary": ""}, terminal=True)).terminal
-    assert not (await call(transfer, {}, terminal=True)).terminal
+    results = [
+        await call(transfer, arguments, terminal=terminal)
+        for arguments in ({"summary": "x"}, {"summary": ""}, {})
+    ]
+    assert [result.status for result in results] == ["ok", "refused", "invalid_arguments"]
+    assert [result.terminal for result in results] == [True, terminal == "always", terminal == "always"]
 
 
 async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None:
