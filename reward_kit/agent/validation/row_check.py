@@ -77,11 +77,14 @@ async def row_verdicts(
 
 def table_names(database: Database) -> frozenset[str]:
     """The names that ``ignore`` may have: ``table``, ``table.column`` and ``*.column``, casefolded."""
-    tables = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
+    sql = (
+        "SELECT m.name AS of, c.name AS own FROM sqlite_schema m, pragma_table_xinfo(m.name) c"
+        " WHERE m.type = 'table'"
+    )
     names = set()
-    for row in database.read_only().execute(tables).all():
-        table, column = row[0], row[1]
-        names |= {table.casefold(), f"{table}.{column}".casefold(), f"*.{column}".casefold()}
+    for row in database.read_only().execute(sql).mappings():
+        table, column = str(row["of"]).casefold(), str(row["own"]).casefold()
+        names |= {table, f"{table}.{column}", f"*.{column}"}
     return frozenset(names)
 
 
