@@ -108,18 +108,18 @@ class _Auditor:
             elif idle.reached and not gold.changes and task.row.actions and not task.row.outputs:
                 text = f"doing nothing gives {idle.reward:g}: gold only reads, and nothing is to be said"
                 self.report.add("no-op", self._place(task), [task.row.id], text, grade="note")
+            reader = self.readers.setdefault(id(base), Reader(base, self.writing))
+            reach = await reach_of(task, gold, reader)
             trials = Trials(task, base, gold_database, gold, self.writing, row)
             for kind, text in await dropped(trials):
                 self._add(task, kind, [text])
             self._add(task, "order-dependence", await moved(trials))
-            self._add(task, "lenient-reward", await changed(trials, self.pool))
+            self._add(task, "lenient-reward", await changed(trials, self.pool, reach))
             others = [action for owner, action in self.more.values() if owner != task.row.id]
             own = (
                 [task.row.actions[number] for number in trials.calls_that_write()] if task.row.actions else []
             )
             self._add(task, "lenient-reward", await added(trials, [*others[:40], *own]))
-            reader = self.readers.setdefault(id(base), Reader(base, self.writing))
-            reach = await reach_of(task, gold, reader)
             self._add(task, "unknown-literal", unknown_literals(task, gold, reach))
             self._add(task, "unknown-output", unknown_outputs(task, gold, reach))
             self._add(task, "unstated-fact", unstated_facts(reach))

@@ -47,7 +47,7 @@ def add_duplicates(
                 raise
             continue  # a file beside the dataset that is none
         pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, same=False)}
-        if 2 * len(pairs) > min(len(rows), len(theirs)) and len(pairs) > 1:
+        if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
             report.add("near-duplicate", name, (), text, grade="note")
             continue

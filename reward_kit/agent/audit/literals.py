@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.audit.reach import Answer, Reach, holds, instruction, keyed_scalars, scalars, words
+from reward_kit.agent.audit.reach import Answer, Reach, holds, keyed_scalars, scalars, spoken, words
 from reward_kit.agent.base.gold_reference import is_reference
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ MOST_NUMBERS, MOST_SUMMED = 400, 16
 _SAYS_NOTHING = frozenset({"[]", "{}", "null", "true", "false", ""})
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.+Z-]+)?|\d{1,2}:\d\d(:\d\d)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PRICE = re.compile(r"\d+\.\d+")
 _NUMBERED = ("id", "ids", "number", "no", "code")
 
 
 async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
     """The values that can be known in a row.
 
-    Tools are called with what the instruction says; if no tool answers to that, with the values of gold.
+    Tools are called with what the instruction says; if that does not lead to all values of gold, with those too, and of
+    the answers those count that have to do with something that the instruction says.
     """
-    reach = Reach(instruction(task))
+    reach = Reach(spoken(task).casefold())
     known = {
         (key, value)
         for action in task.row.actions or ()
@@ -42,9 +44,10 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
         for key, value in sorted(some, key=str):
             reach.learn(key, value)
         await reach.explore(task, reader)
-        values = {value for _, value in some}
-        if any(values & set(scalars(answer.arguments)) for answer in reach.answers):
+        if some is told and all(reach.tells(value) for _, value in known - told):
             break
+    else:
+        reach.keep_anchored(task)
     for number, call in gold.calls.items():  # what a writing call answers is known as well
         if call.status == "ok" and call.name in reader.writing:
             action = (task.row.actions or ())[number]
@@ -74,7 +77,8 @@ def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
             if any(holds(text, shown.casefold()) for text in earlier) or _is_told_in_words(reach, shown):
                 continue
             told.add(shown)
-            yield f"gold action {number} ({action.name}): neither the instruction nor a tool gives {key} {shown!r}"
+            text = f"neither the instruction nor a tool gives {key} {shown!r}"
+            yield f"gold action {number} ({action.name}): {text}"
         if number in gold.calls and not any(map(is_reference, action.arguments.values())):
             known = all(reach.tells(value) for value in scalars(action.arguments))
             earlier += [gold.calls[number].content.casefold()] * known
@@ -88,7 +92,7 @@ def _is_checked(key: str, value: Any) -> bool:
         return key.casefold().rpartition("_")[2] in _NUMBERED
     if _TIME.fullmatch(value) or len(value) > 60 or len(value.split()) > 3:
         return False
-    if any(character.isdigit() for character in value):
+    if any(character.isdigit() or character in "@#" for character in value):
         return len(value) > 1 and " " not in value
     return len(value) > 3 and value[0].isupper() and not value.isupper() and value.replace(" ", "").isalpha()
 
@@ -115,7 +119,8 @@ def unknown_outputs(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
         if _NUMBER.fullmatch(figure):
             if numbers is None:
                 numbers = _derived(texts)
-            if round(float(figure), 2) in numbers:
+            many = len({price for text in own for price in _PRICE.findall(text)}) > MOST_SUMMED
+            if round(float(figure), 2) in numbers or (many and "." in figure):
                 continue
         yield f"no tool gives {output!r}"
 

@@ -97,11 +97,11 @@ async def dropped(trials: Trials) -> list[tuple[str, str]]:
                 found.append(("redundant-gold", f"{name}: the end state is the same without it"))
             elif await trials.is_paid(rest):
                 found.append(("unrewarded-gold", f"{name}: without it the reward is 1 too"))
-        elif key in seen:
-            found.append(("repeated-gold", f"{name} is made twice with the same arguments"))
         elif action.name in trials.writing:
             why = "is refused" if call.status == "refused" else "changes nothing"
             found.append(("redundant-gold", f"{name} {why}: the end state is the same without it"))
+        elif key in seen:
+            found.append(("repeated-gold", f"{name} is made twice with the same arguments"))
         seen.add(key)
     return found
 
@@ -121,13 +121,13 @@ async def moved(trials: Trials) -> list[str]:
     return found
 
 
-async def changed(trials: Trials, pool: Pool) -> list[str]:
+async def changed(trials: Trials, pool: Pool, reach: Reach) -> list[str]:
     """Arguments of writing calls that can have another value, and other writing calls that can be added."""
     found = []
     for number in trials.calls_that_write():
         action = trials.actions[number]
         for key, value in dict(keyed_scalars(action.arguments)).items():
-            for other in _others(pool, action.name, key, value):
+            for other in _others(pool, reach, action.name, key, value):
                 if await trials.is_paid(_with(trials.plan, number, value, other)):
                     text = f"gold action {number} ({action.name}) with {key} {_shown(other)} instead of "
                     found.append(f"{text}{_shown(value)}: the reward is 1 too")
@@ -203,13 +203,15 @@ def _is_told(
     return False
 
 
-def _others(pool: Pool, tool: str, key: str, value: Any) -> list[Any]:
-    """Other values for an argument: those of other rows, and one that differs by a character."""
+def _others(pool: Pool, reach: Reach, tool: str, key: str, value: Any) -> list[Any]:
+    """Other values for an argument: those of other rows, of objects beside it, and one close to it."""
     known = [one for one in pool.get((tool, key), {}) if one != value and type(one) is type(value)]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, str):
-        return [*known[:MOST_VALUES], f"{value} X"]
+        groups = {entity.group for entity in reach.entities if entity.id == value}
+        beside = {one.id: None for one in reach.entities if one.group in groups and one.id != value}
+        return [*known[:MOST_VALUES], *[*beside][:MOST_VALUES], f"{value} X"]
     return [*known[:MOST_VALUES], value + 1] if isinstance(value, int | float) else known[:MOST_VALUES]
 
 

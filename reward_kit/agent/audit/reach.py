@@ -28,6 +28,8 @@ LONGEST_ID = 64
 """Characters of an answer without JSON that is taken for an id."""
 _groups = itertools.count()
 _PLURAL = re.compile(r"(_?ids?|s)$")
+_NAME = re.compile(r"\b(?:[A-Z]\w{2,}|\w+\d\w*|\d\w+)\b|(?<=[_ ])[a-z]+(?=_)|(?<=_)[a-z]+")
+"""Words with a capital or a digit, and the parts of ``ann_lee_1``."""
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -58,10 +60,10 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
 
 
-def instruction(task: Task) -> str:
-    """Everything that the user knows and the agent is told at the start, casefolded."""
+def spoken(task: Task) -> str:
+    """Everything that the user knows and the agent is told at the start."""
     said = [text_of(message.get("content")) for message in task.row.initial_messages]
-    return "\n".join([task.sim_user_prompt or "", *said]).casefold()
+    return "\n".join([task.sim_user_prompt or "", *said])
 
 
 @dataclass(slots=True)
@@ -141,6 +143,29 @@ class Reach:
             if key not in made:
                 made.add(key)
                 yield arguments
+
+    def _says(self, value: Any) -> bool:
+        return isinstance(value, str) and len(value) > 2 and holds(self.text, value.casefold())
+
+    def keep_anchored(self, task: Task) -> None:
+        """Forget answers that have no name or number of the instruction, nor follow from such answers."""
+        anchors = {word.casefold() for word in _NAME.findall(spoken(task))}
+        waiting = [answer for answer in self.answers if answer.arguments]
+        kept = [answer for answer in self.answers if not answer.arguments]
+        known = set[Any]()
+        while found := [
+            answer
+            for answer in waiting
+            if words(answer.content) & anchors
+            or known.issuperset(scalars(answer.arguments))
+            or any(self._says(value) for value in scalars(answer.arguments))
+        ]:
+            kept += found
+            waiting = [answer for answer in waiting if answer not in found]
+            known.update(
+                value for one in found for _, value in _facts(one.content, is_catalogue=False).values
+            )
+        self.answers = kept
 
     def take(self, answer: Answer) -> None:
         """Note all values of an answer."""
