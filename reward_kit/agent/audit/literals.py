@@ -29,8 +29,8 @@ _NUMBERED = ("id", "ids", "number", "no", "code")
 async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
     """The values that can be known in a row.
 
-    Tools are called with what the instruction says; if that does not lead to all values of gold, with those too, and of
-    the answers those count that have to do with something that the instruction says.
+    Tools are called with what the instruction says. If that does not lead to all values of gold, they are
+    called with those too, and only answers count that have to do with something that the instruction says.
     """
     reach = Reach(spoken(task).casefold())
     known = {

@@ -198,7 +198,7 @@ def _is_told(
             return True
         if any(value is not None and words(str(value)) & said for value in (one, two)):
             return True
-        if any(near.values.get(key) == one for near in beside):
+        if any(near.values.get(key) in (one, two) for near in beside):  # kept, or to be changed
             return True
     return False
 

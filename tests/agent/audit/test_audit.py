@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 
 from reward_kit.agent.audit import AuditReport, audit
 from reward_kit.agent.bundles.bundle import TaskBundle
@@ -269,3 +270,63 @@ def test_rows_of_another_split_that_ask_for_the_same_are_found(tmp_path: Path) -
     assert "another version, not another split" in version.text
     with pytest.raises(BundleError, match="nowhere"):
         report_of(folder, against=[folder / "nowhere.jsonl"])
+
+
+AGENTS = """\
+class Booking:
+    def __init__(self, room):
+        self.room = room
+
+    async def respond(self, rollout):
+        call = {"room_id": self.room, "user_id": "ann_1", "card_id": "card_11", "nights": 2}
+        await rollout.call_tool("book", call)
+        return "Booked."
+
+
+def right():
+    return Booking("R4")
+
+
+def wrong():
+    return Booking("R1")
+"""
+
+
+def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) -> None:
+    folder = write(tmp_path, SOUND)
+    (tmp_path / "players.py").write_text(AGENTS)
+    row = {"id": "r0", "toolset": "hotel_task.tools", **SOUND, "n_rollouts": 4}
+    (folder / "task.jsonl").write_text(json.dumps(row) + "\n")
+    for agent in ("right", "wrong"):
+        arguments = ("--agent", f"players:{agent}", "--no-sim-user", "--eval-id", agent)
+        done = run_command("agent-eval", "-d", "hotel_task", *arguments, cwd=tmp_path)
+        assert done.code == 0, done.err
+    audited = run_command(
+        "audit", "hotel_task", "--evaluation", "wrong", "--json", "found.json", cwd=tmp_path
+    )
+    assert audited.code == 0, audited.err
+    found = json.loads((tmp_path / "found.json").read_text())["findings"]
+    assert [(one["kind"], one["rows"]) for one in found] == [
+        ("never-passed", ["r0"]),
+        ("agreed-failure", ["r0"]),
+    ]
+    assert found[0]["text"] == "0 of 4 rollouts passed in 1 evaluation"
+    assert found[1]["text"].startswith(
+        "4 of 4 failed rollouts end in one state that is not gold's: log: inserted"
+    )
+    assert "never-passed      warning         1     1  Read the failed" in audited.out
+    both = run_command(
+        "audit", "hotel_task", "--evaluation", "wrong", "--evaluation", "right", "--strict", cwd=tmp_path
+    )
+    assert (both.code, "never-passed" in both.out, "agreed-failure" in both.out) == (1, False, True)
+    missing = run_command("audit", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
+    assert missing.code == 2
+    assert "nobody" in missing.err
+
+
+def test_the_exit_code_tells_of_errors(tmp_path: Path) -> None:
+    write(tmp_path, {**SOUND, "actions": changed(room_id="R44")}, ANSWER)
+    assert run_command("audit", "hotel_task", cwd=tmp_path).code == 1
+    assert run_command("audit", "hotel_task", "--task-ids", "r1", cwd=tmp_path).code == 0
+    assert run_command("audit", "hotel_task", "--task-ids", "r7", cwd=tmp_path).code == 2
+    assert run_command("audit", "nowhere", cwd=tmp_path).code == 2
