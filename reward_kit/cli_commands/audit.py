@@ -14,7 +14,7 @@ from reward_kit.cli_commands.runs_option import runs_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.audit import AuditReport
+    from reward_kit.agent.audit.findings import AuditReport
 
 CLEAN, FOUND = 0, 1
 
@@ -58,7 +58,7 @@ def audit(
     explains each kind of finding.
     The exit code is 1 if a finding has the grade error, and 2 after an error in the command or the bundle.
     """
-    from reward_kit.agent.audit import audit as audit_bundle
+    from reward_kit.agent.audit.bundle_audit import audit as audit_bundle
     from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.runner.signals import run_in_loop
@@ -82,7 +82,7 @@ def audit(
 
 
 def _lines(report: AuditReport) -> Iterator[str]:
-    from reward_kit.agent.audit import KINDS
+    from reward_kit.agent.audit.findings import KINDS
 
     yield from map(str, report.findings)
     if report.findings:
