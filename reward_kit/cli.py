@@ -48,6 +48,7 @@ _COMMANDS = {
     "db": "Open, export and compare databases of rollouts.",
     "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
     "mcp": "Serve a bundle's tools to MCP clients.",
+    "audit": "Look for tasks that measure the wrong thing, without a model.",
     "rescore": "Judge a finished evaluation again by a changed reward.",
     "preview": "Try an evaluator on a few samples.",
 }

@@ -339,6 +339,9 @@ class EvaluationConfig:
         False, "--validate-only", kind=bool,
         help="Check the bundle, or the selected rows of it, without a model, then stop.",
     )
+    strict: bool = _display(
+        False, "--strict", kind=bool, help="With --validate-only: warnings count as errors."
+    )
     quiet: bool = _display(False, "--quiet", kind=bool, help="Print only the scores.")
     debug: bool = _display(
         False, "--debug", kind=bool,

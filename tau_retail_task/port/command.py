@@ -14,6 +14,7 @@ from .folder import check_target, write_folder
 from .inspect_evals import PINNED, Wheel, check, fetch, read_inspect_evals, user_cache
 from .offer import make_offer
 from .readme import readme
+from .refusals import mark_refused
 from .seed import make_seed
 from .source import Row, Source, SourceError, SourceFiles
 from .tau2_bench import FOLDER as TAU2_FOLDER
@@ -76,6 +77,9 @@ def port(
     }
     files = {**_code(), **{name: text.encode() for name, text in texts.items()}, **found.texts}
     write_folder(target, files)
+    for file, rows in found.rows.items():
+        if rows:
+            mark_refused(target / file)
     return Written(target, found, seed, warnings)
 
 

@@ -96,6 +96,7 @@ def finds(request: dict[str, Any], _place: int) -> str:
 
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
+    "audit": (FLIGHT, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
     "export": (readme_bundle, {}),

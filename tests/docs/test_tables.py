@@ -21,6 +21,8 @@ from reward_kit.agent.agents.fastworkflow import home, preflight, setup
 from reward_kit.agent.agents.fastworkflow.workers import Patience
 from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
 from reward_kit.agent.agents.http_protocol import PROTOCOL
+from reward_kit.agent.audit import KINDS
+from reward_kit.agent.audit.findings import Kind
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.models import concurrency, limiter, outage, rate_limits
@@ -180,6 +182,12 @@ def test_options_of_mcp() -> None:
     for flag, meaning in rows:
         default = [] if options[flag].is_flag else [str(options[flag].default)]
         assert re.findall(r"Default: `(.+?)`", meaning) == default
+
+
+def test_kinds_of_findings() -> None:
+    text = (DOCS / "audit.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([a-z, ]+) \| .* \| (.*) \|$", text, re.MULTILINE)
+    assert {kind: Kind(grades.split(", ")[0], remedy) for kind, grades, remedy in rows} == KINDS
 
 
 def test_attributes_of_spans() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import subprocess
@@ -28,7 +29,7 @@ from small_sources import (
     write_wheel,
 )
 
-from reward_kit.agent import TaskBundle, agent_eval
+from reward_kit.agent import TaskBundle, agent_eval, validate
 from tau_retail_task.build_seed import SourceError
 from tau_retail_task.port import port
 from tau_retail_task.port.command import main
@@ -103,6 +104,17 @@ def test_rows_have_the_instructions_gold_and_outputs_of_the_source(tau_bench: Pa
     assert (second["id"], second["actions"], second["outputs"]) == ("retail.test.001", [], [])
     assert [row["id"] for row in rows_of(out / "task_dev.jsonl")] == ["retail.dev.000"]
     assert not (out / "task_train.jsonl").exists()  # the small source has none
+
+
+def test_gold_calls_that_the_tools_refuse_are_marked(tau_bench: Path, out: Path) -> None:
+    tasks = tau_bench / "tau_bench" / "envs" / "retail" / "tasks_test.py"
+    edit(tasks, '{"email": "ada.quill@example.com"}', '{"email": "nobody@example.com"}')
+    port(tau_bench, out)
+    found, cancelled = rows_of(out / "task.jsonl")[0]["actions"]
+    assert (found["refused"], "refused" in cancelled) == (True, False)
+    with TaskBundle.load(out) as bundle:
+        report = asyncio.run(validate(bundle))
+    assert not [finding for finding in report.errors if finding.kind == "refused-gold"]
 
 
 def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, out: Path) -> None:

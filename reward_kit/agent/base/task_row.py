@@ -94,16 +94,21 @@ def _call_faults(calls: list[Any]) -> Iterator[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``)."""
+    """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``).
+
+    ``refused``: the tool is meant to refuse it.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] = field(default_factory=dict)
+    refused: Annotated[bool, Strict()] = False
 
     def to_json(self) -> dict[str, Any]:
         """The action as the dataset has it."""
-        return {"name": self.name, "arguments": self.arguments}
+        plain: dict[str, Any] = {"name": self.name, "arguments": self.arguments}
+        return {**plain, "refused": True} if self.refused else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ class TaskRow:
 
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
-        actions = self.actions and [Action(one.name, copied(one.arguments)) for one in self.actions]
+        actions = self.actions and [replace(one, arguments=copied(one.arguments)) for one in self.actions]
         changeable = (
             "initial_messages",
             "outputs",
@@ -259,7 +264,10 @@ def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
         if isinstance(inner, _InnerFaultsError):
             yield from ((field_name((*way, *within)), fault) for within, fault in inner.faults)
         elif kind == "unexpected_keyword_argument":
-            yield field_name(way), 'an action has "name" and "arguments" only; drop it or write "arguments"'
+            yield (
+                field_name(way),
+                'an action has "name", "arguments" and "refused" only; drop it or write "arguments"',
+            )
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
             yield field_name(way), f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
@@ -287,6 +295,7 @@ _EXPECTED = {
     "actions[]": 'an object {"name": "…", "arguments": {…}}',
     "actions[].name": "the name of a tool",
     "actions[].arguments": "an object with the tool's arguments",
+    "actions[].refused": "true if the tool is meant to refuse the call",
     "outputs": "a list of strings",
     "outputs[]": "a string",
     "required_calls": "a list of tool calls",

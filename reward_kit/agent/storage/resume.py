@@ -139,6 +139,7 @@ _OF_ONE_RUN = frozenset(
         "from_tau_bench",
         "fail_under",
         "validate_only",
+        "strict",
         "quiet",
         "debug",
     }
