@@ -45,7 +45,7 @@ GOLD = [
 
 @dataclass
 class Bundle:
-    """A bundle's folder; ``players`` is the module with the agents that a test plays it with."""
+    """A bundle's folder; ``players`` is the module with the agents and users that a test plays it with."""
 
     folder: Path
     players: str = ""
@@ -53,6 +53,9 @@ class Bundle:
     @property
     def dataset(self) -> Path:
         return self.folder / "task.jsonl"
+
+    def player(self, name: str) -> str:
+        return f"{self.players}:{name}"
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from small_task import InProcessModel
 from stub_server import Answer, StubServer, call
 
@@ -19,15 +19,8 @@ from reward_kit.agent.base.types import Completion
 from reward_kit.agent.models.cache import AnswerStore, public_identity
 from reward_kit.agent.models.litellm import LiteLLMModel
 
+ROWS = [{"id": "a", "n_rollouts": 3}, {"id": "b", "n_rollouts": 3}]
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": 3}, {"id": "b", "n_rollouts": 3})
-    monkeypatch.chdir(tmp_path)
-    return made
 
 
 @pytest.fixture

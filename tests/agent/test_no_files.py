@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
@@ -31,11 +31,6 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "folder": Path.mkdir,
     "pipe": pipe,
 }
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    return flight_bundle(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import wants
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.errors import ModelSetupError, UsageError
+
+ROWS = [{"actions": GOLD, "n_rollouts": 2, "sim_user_prompt": "You want to fly."}]
 
 
 class Policy:
@@ -37,16 +39,6 @@ class Policy:
 
     async def close(self) -> None:
         self.closed += 1
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2, "sim_user_prompt": "You want to fly."})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    return made
 
 
 def test_they_play_agent_and_user_without_any_key(bundle: Bundle) -> None:

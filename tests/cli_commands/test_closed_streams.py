@@ -6,21 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
+from flight_bundle import GOLD, REWARD, Bundle
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX shell")
 
+ROWS = [{"actions": GOLD}]
 EVALUATE = "agent-eval -d flight_task --agent gold --eval-id mine"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD})
-    return made
 
 
 def shell(bundle: Bundle, arguments: str, rest: str) -> subprocess.CompletedProcess[str]:

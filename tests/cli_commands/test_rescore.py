@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from command import Finished
-from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
+from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.storage.store import Store
 
 Command = Callable[..., Finished]
+ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
 
 
@@ -28,14 +29,6 @@ TIMED = """
     same = now == "2025-05-19 09:00:00" and rows == len(gold_db.changes())
     return {{"score": float(same), "reason": f"{{now}} and {{rows}} row"}}
 """
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "actions": GOLD, "n_rollouts": 2}, {"id": "b", "actions": GOLD, "n_rollouts": 2})
-    monkeypatch.chdir(tmp_path)
-    return made
 
 
 @pytest.fixture

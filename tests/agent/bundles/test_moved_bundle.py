@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, rescore
 from reward_kit.agent.rescoring.rescore import Rescoring
 from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.errors import UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    rows(made)
-    monkeypatch.chdir(tmp_path)
-    return made
+ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in ("a", "b")]
 
 
 @pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return agent_eval(bundle.folder, agent="gold", eval_id="mine")
-
-
-def rows(bundle: Bundle, **more: Any) -> None:
-    bundle.rows(*({"id": row_id, "actions": GOLD, "n_rollouts": 2, **more} for row_id in ("a", "b")))
 
 
 def moved(bundle: Bundle, name: str) -> Bundle:
@@ -41,7 +30,7 @@ def moved(bundle: Bundle, name: str) -> Bundle:
 def renamed(bundle: Bundle) -> Bundle:
     """The bundle under another name, its rows as that name wants them."""
     after = moved(bundle, "plane_task")
-    rows(after, toolset="plane_task.tools")
+    after.rows(*({**row, "toolset": "plane_task.tools"} for row in ROWS))
     return after
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
 from reward_kit.agent.database import Database, Limits
 from reward_kit.errors import DatabaseError, StorageError
@@ -48,7 +48,7 @@ async def by_engine(db):
 
 
 """
-AGENT = """
+PLAYERS = """
 class Filler:
     async def respond(self, rollout):
         await rollout.call_tool(rollout.metadata["tool"], {})
@@ -61,19 +61,16 @@ def evaluate(messages, *, db, **kwargs):
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.write("tools.py", TOOLS)
-    made.write("reward.py", REWARD)
-    made.write("seed.sql", "CREATE TABLE notes (text);")
-    (tmp_path / "filler.py").write_text(AGENT)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("tools.py", TOOLS)
+    bundle.write("reward.py", REWARD)
+    bundle.write("seed.sql", "CREATE TABLE notes (text);")
+    return bundle
 
 
 def options(bundle: Bundle) -> list[str]:
-    agent = "--agent filler:Filler --no-sim-user --eval-id mine"
-    return ["agent-eval", *agent.split(), "-d", str(bundle.dataset)]
+    more = f"-d {bundle.dataset} --no-sim-user --eval-id mine"
+    return ["agent-eval", "--agent", bundle.player("Filler"), *more.split()]
 
 
 def run_limited(bundle: Bundle) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 from stub_server import Answer
 
@@ -18,7 +18,8 @@ from reward_kit.agent.models import rate_limits
 from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import StorageError
 
-AGENT = '''
+ROWS = [{"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."}]
+PLAYERS = '''
 class BooksTheWrongOne:
     """Right in rollout 0; then for somebody else."""
 
@@ -32,27 +33,18 @@ FILE = Path("runs/evals/mine.db")
 BLAMED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Bob."})
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."})
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reward_kit.agent.models.calls.LONGEST_WAIT", 0.0)
-    name = f"explained_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(AGENT)
-    made.players = f"{name}:BooksTheWrongOne"
-    return made
+
+
+def options_of(bundle: Bundle, **options: Any) -> dict[str, Any]:
+    given = {"agent": bundle.player("BooksTheWrongOne"), "no_sim_user": True, "explain": "openai/judge"}
+    return {"dataset": str(bundle.dataset), "eval_id": "mine", "retries": 0, **given, **options}
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
-    given: dict[str, Any] = {
-        "agent": bundle.players,
-        "no_sim_user": True,
-        "eval_id": "mine",
-        "explain": "openai/judge",
-        "retries": 0,
-    }
-    return agent_eval(bundle.dataset, **{**given, **options})
+    return agent_eval(**options_of(bundle, **options))
 
 
 def notes() -> list[dict[str, Any]]:
@@ -186,15 +178,7 @@ def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
 async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, stub_llm: Any) -> None:
     slow = Answer(content=BLAMED, delay=20.0)
     stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset),
-        agent=bundle.players,
-        no_sim_user=True,
-        eval_id="cut",
-        explain="openai/judge",
-        max_concurrency=1,
-    )
-    evaluation = Evaluation(config)
+    evaluation = Evaluation(EvaluationConfig(**options_of(bundle, max_concurrency=1)))
     running = asyncio.ensure_future(evaluation.run())
     for _ in range(3000):
         if len(stub_llm.requests) == 2:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import TOOLS, Bundle, flight_bundle
+from flight_bundle import TOOLS, Bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import change_trajectory, query
 
@@ -17,12 +17,6 @@ from reward_kit.agent.exporting.lines import COLUMNS
 from reward_kit.errors import StorageError, UsageError
 
 PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 def offered(bundle: Bundle) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_home import make_home
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.cli import main
@@ -139,12 +139,11 @@ def test_check_finds_everything_in_place(home: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    """The flight bundle, whose rows say what the fake worker does; the test works in the folder above it."""
-    made = flight_bundle(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """The flight bundle, whose rows say what the fake worker does."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
     monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home")))
-    return made
+    return bundle
 
 
 def row(line: str) -> dict[str, Any]:

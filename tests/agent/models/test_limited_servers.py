@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -30,6 +30,7 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
 ROLLOUTS = 20
+ROWS = [{"id": "a", "n_rollouts": ROLLOUTS}]
 CALLS = 2
 """Of a rollout: one answer of the agent, one of the user."""
 KEY = "sk-canary-0123456789abcdef"
@@ -40,13 +41,10 @@ Verdict = Callable[[float], Answer | None]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": ROLLOUTS})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(outage, "FIRST_INTERVAL", 0.2)
-    return made
+    return bundle
 
 
 @dataclass

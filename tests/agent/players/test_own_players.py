@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
 from reward_kit.agent.players.names import is_own, name_of
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 HERE = __name__
+ROWS = [{"actions": GOLD, "n_rollouts": 2}]
 
 
 class Counting:
@@ -58,16 +59,6 @@ class Leaving:
 
     async def respond(self, rollout: Any) -> str:
         return "###STOP###" if rollout.turns else "Hello"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    return made
 
 
 def said(result: EvaluationResult) -> list[str]:

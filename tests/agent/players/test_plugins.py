@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.errors import BundleError
 
+ROWS = [{"n_rollouts": 1}]
 NAMES = ("own_agent_of_a_test", "own_words_of_a_test")
 AGENT = f"""
 from {NAMES[1]} import WORD
@@ -23,12 +24,9 @@ class Agent:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle]:
-    made = flight_bundle(tmp_path)
-    made.rows({"n_rollouts": 1})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle]:
     monkeypatch.syspath_prepend(tmp_path)  # as for a script that lies there
-    yield made
+    yield bundle
     for name in NAMES:
         sys.modules.pop(name, None)
 

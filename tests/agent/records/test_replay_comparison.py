@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, TOOLS, Bundle
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.history import INTERRUPTED
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.comparison.replay import first_difference
 
+ROWS = [{"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}]
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 MORE_TOOLS = """
 import asyncio
@@ -31,7 +31,7 @@ async def slow_booking(name, seconds, db):
 async def transfer():
     return "Transferred"
 """
-REPLAYED_AGENT = """
+PLAYERS = """
 import asyncio
 
 class SideBySide:
@@ -46,12 +46,9 @@ class SideBySide:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.write("tools.py", f"{(made.folder / 'tools.py').read_text()}\n{MORE_TOOLS}")
-    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("tools.py", f"{TOOLS}\n{MORE_TOOLS}")
+    return bundle
 
 
 def record(bundle: Bundle, **options: Any) -> EvaluationResult:
@@ -66,7 +63,7 @@ def replay(bundle: Bundle, recorded: EvaluationResult, **options: Any) -> Evalua
 
 
 def histories(result: EvaluationResult) -> list[Any]:
-    return [load_rollout(result.folder / outcome.file).messages for outcome in result.outcomes]
+    return [record.messages for record in result.records()]
 
 
 def changed(bundle: Bundle, name: str, old: str, new: str) -> None:
@@ -190,14 +187,11 @@ def test_a_model_s_conversation_is_replayed_word_for_word(
     ]
 
 
-def test_calls_that_ran_side_by_side_are_replayed_in_the_order_of_their_effects(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    (tmp_path / "side_by_side.py").write_text(REPLAYED_AGENT)
-    recorded = record(bundle, agent="side_by_side:SideBySide", no_sim_user=True)
-    record_ = load_rollout(recorded.folder / recorded.outcomes[0].file)
-    assert [made.arguments.get("name") for made in record_.tool_calls] == [None, "early", "late"]  # type: ignore[union-attr]
-    assert record_.tool_calls[0].name == "no such tool!"
+def test_calls_side_by_side_are_replayed_in_the_order_of_their_effects(bundle: Bundle) -> None:
+    recorded = record(bundle, agent=bundle.player("SideBySide"), no_sim_user=True)
+    made = recorded.record(recorded.outcomes[0]).tool_calls
+    assert [call.arguments.get("name") for call in made] == [None, "early", "late"]  # type: ignore[union-attr]
+    assert made[0].name == "no such tool!"
     again = replay(bundle, recorded)
     assert again.compared_with is not None
     assert [difference.line() for difference in again.compared_with.differences] == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from stub_server import StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -14,18 +12,16 @@ from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.rollout import Rollout
 from reward_kit.agent.runner.progress import NoProgress
 
+ROWS = [{"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6}]
 TOKENS = 110
 """Of each answer of the stub."""
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, stub_llm: StubServer) -> Bundle:
     stub_llm.script("gpt-4o-mini", ["How can I help?"])
     stub_llm.script("gpt-3.5-turbo", ["No, thanks. ###STOP###"])
-    return made
+    return bundle
 
 
 def run(bundle: Bundle, **options: object) -> EvaluationResult:

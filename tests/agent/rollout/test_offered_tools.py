@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
-from reward_kit.agent import RolloutRecord, agent_eval, load_rollout
+from reward_kit.agent import agent_eval
 
-AGENTS = """
+PLAYERS = """
 async def looking(rollout):
     return ", ".join(tool["function"]["name"] for tool in rollout.tools)
 
@@ -32,21 +30,9 @@ async def hiding(rollout):
 ALL = ["search_flights", "create_booking", "pay_booking"]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    Path("choosing_agents.py").write_text(AGENTS)
-    return flight_bundle(tmp_path)
-
-
-def played(bundle: Bundle, agent: str) -> RolloutRecord:
-    result = agent_eval(bundle.dataset, agent=f"choosing_agents:{agent}", user="none", n_rollouts=1)
-    return load_rollout(result.folder / result.outcomes[0].file)
-
-
 @pytest.mark.parametrize(
-    ("agent", "names"),
-    [("looking", None), ("narrowing", ALL[1:]), ("describing", ALL), ("hiding", [])],
+    ("agent", "names"), [("looking", None), ("narrowing", ALL[1:]), ("describing", ALL), ("hiding", [])]
 )
 def test_the_trajectory_names_them(bundle: Bundle, agent: str, names: list[str] | None) -> None:
-    assert played(bundle, agent).offered_tools == names
+    result = agent_eval(bundle.dataset, agent=bundle.player(agent), user="none", n_rollouts=1)
+    assert result.record(result.outcomes[0]).offered_tools == names

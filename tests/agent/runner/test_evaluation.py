@@ -8,21 +8,20 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.runner.progress import NoProgress, Tally
 from reward_kit.errors import UsageError
 
-Player = Callable[[str], str]
-AGENTS = '''
+ROWS = [{"actions": GOLD}]
+PLAYERS = '''
 import asyncio
 import sys
 
@@ -88,24 +87,6 @@ class Asks:
 '''
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    name = f"players_{abs(hash(tmp_path))}"  # another module for each test
-    (tmp_path / f"{name}.py").write_text(AGENTS)
-    made.players = name
-    return made
-
-
-@pytest.fixture
-def player(bundle: Bundle) -> Player:
-    return lambda kind: f"{bundle.players}:{kind}"
-
-
 def test_gold_from_plain_code(bundle: Bundle) -> None:
     result = agent_eval(bundle.dataset, agent="gold")
     assert result.score == 1.0
@@ -124,32 +105,37 @@ async def test_errors_cross_from_the_thread_to_the_caller_inside_a_loop(bundle: 
         agent_eval(bundle.dataset)
 
 
-def test_ones_own_agent_and_user(bundle: Bundle, player: Player) -> None:
-    result = agent_eval(bundle.dataset, agent=player("Books"), user=player("Asks"))
+def test_ones_own_agent_and_user(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent=bundle.player("Books"), user=bundle.player("Asks"))
     assert [outcome.success for outcome in result.outcomes] == [True, False, True, False]
     assert [result.pass_power[k].value for k in (1, 2, 3, 4)] == pytest.approx([0.5, 1 / 6, 0, 0])
     assert [result.pass_at[k].value for k in (1, 2, 3, 4)] == pytest.approx([0.5, 5 / 6, 1, 1])
     assert result.failures == {"partially_completed": 2}
     assert {outcome.stop_reason for outcome in result.outcomes} == {"user_stop"}
     record = load_rollout(result.folder / result.outcomes[0].file)
-    assert (record.agent, record.user) == (player("Books"), player("Asks"))
+    assert (record.agent, record.user) == (bundle.player("Books"), bundle.player("Asks"))
 
 
-def test_with_a_person_one_rollout_runs_at_a_time(bundle: Bundle, player: Player) -> None:
-    result = agent_eval(bundle.dataset, agent=player("Person"), no_sim_user=True, max_concurrency=4)
+def test_with_a_person_one_rollout_runs_at_a_time(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent=bundle.player("Person"), no_sim_user=True, max_concurrency=4)
     said = {load_rollout(result.folder / one.file).messages[-1]["content"] for one in result.outcomes}
     assert said == {"1 at once"}
 
 
-def test_an_agent_may_refuse_a_task_before_anything_runs(bundle: Bundle, player: Player) -> None:
+def test_an_agent_may_refuse_a_task_before_anything_runs(bundle: Bundle) -> None:
     with pytest.raises(Exception, match=r"flight.booking.001: cannot play this"):
-        agent_eval(bundle.dataset, agent=player("Refuses"), no_sim_user=True)
+        agent_eval(bundle.dataset, agent=bundle.player("Refuses"), no_sim_user=True)
     assert not Path("runs").exists()
 
 
-def test_debug_notes_where_an_agent_raised(bundle: Bundle, player: Player) -> None:
+def test_debug_notes_where_an_agent_raised(bundle: Bundle) -> None:
     result = agent_eval(
-        bundle.dataset, agent=player("Crashes"), no_sim_user=True, n_rollouts=1, debug=True, eval_id="told"
+        bundle.dataset,
+        agent=bundle.player("Crashes"),
+        no_sim_user=True,
+        n_rollouts=1,
+        debug=True,
+        eval_id="told",
     )
     noted = (result.folder / "evals" / "told.log").read_text()
     assert "RuntimeError: out of luck" in noted
@@ -229,12 +215,12 @@ def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "agent_done\n", "")
 
 
-def test_ctrl_c_in_plain_code_keeps_what_is_finished(bundle: Bundle, player: Player) -> None:
+def test_ctrl_c_in_plain_code_keeps_what_is_finished(bundle: Bundle) -> None:
     script = bundle.write(
         "script.py",
         "import sys; sys.path.insert(0, '.')\n"
         "from reward_kit.agent import agent_eval\n"
-        f"agent_eval('flight_task', agent={player('Waits')!r}, user='none', eval_id='cut')\n",
+        f"agent_eval('flight_task', agent={bundle.player('Waits')!r}, user='none', eval_id='cut')\n",
     )
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
     log = Path("runs/evals/cut.db")

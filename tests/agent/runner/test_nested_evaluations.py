@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.rows({"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None})
-    return made
+ROWS = [{"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None}]
 
 
 def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -> None:

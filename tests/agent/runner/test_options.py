@@ -7,20 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, run_evaluation
 from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.runner.options import EvaluationOptions
 from reward_kit.errors import UnknownOptionError, UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2, "id": "a"})
-    monkeypatch.chdir(tmp_path)
-    return made
+ROWS = [{"actions": GOLD, "n_rollouts": 2, "id": "a"}]
 
 
 def awaited(*what: Any, **options: Any) -> EvaluationResult:

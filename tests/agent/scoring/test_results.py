@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
@@ -25,12 +24,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "d": {"metadata": {"domain": None, "where": {"city.name": "Bern"}}},
     "e": {"author": "Ann"},
 }
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle, flight_bundle
+from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.errors import UsageError
@@ -19,12 +18,10 @@ POLICY = "You are an agent.\n" + "Rule. " * 100
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.write("policy.md", POLICY)
-    rows(made)
-    monkeypatch.chdir(tmp_path)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("policy.md", POLICY)
+    rows(bundle)
+    return bundle
 
 
 @pytest.fixture

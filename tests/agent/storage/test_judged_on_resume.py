@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from planned_agent import Planned, evaluate
 from stored_rollouts import edit, query
 
@@ -38,11 +38,9 @@ USAGE = {"calls": 1, "input_tokens": 100, "cost": 0.25}
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.write("reward.py", REWARD.format(way="def", ask="db.execute(end_goal_sql).scalar_one()"))
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("reward.py", REWARD.format(way="def", ask="db.execute(end_goal_sql).scalar_one()"))
+    return bundle
 
 
 def break_judge(*places: str) -> None:

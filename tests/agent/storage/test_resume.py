@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query
 
@@ -24,17 +24,10 @@ from reward_kit.agent.storage.store import Store
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError, UsageError
 
+ROWS = [{"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}]
 MINUTE = 60.0
 INPUT_FAULT = 2
 NUMBER = "SELECT count(*) AS n FROM rollouts"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    return made
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command import Finished, run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from seeded_players import AGENT, USER, write_players
 from stub_server import Answer, StubServer, call
@@ -85,16 +85,9 @@ def attributes(span: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    return made
-
-
-@pytest.fixture
-def collector(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     made = Collector()
     monkeypatch.setenv(ENDPOINT, made.url)
     yield made
