@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flight_bundle import Bundle
 
-from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent import agent_eval
 from reward_kit.errors import BundleError
 
 ROWS = [{"n_rollouts": 1}]
@@ -33,8 +33,7 @@ def bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def said(bundle: Bundle) -> str:
     result = agent_eval(bundle.dataset, agent=f"{NAMES[0]}:Agent", user="none")
-    record = load_rollout(result.folder / result.outcomes[0].file)
-    return str(record.messages[-1]["content"])
+    return str(result.record(result.outcomes[0]).messages[-1]["content"])
 
 
 def test_an_agent_that_was_edited_is_imported_anew(bundle: Bundle, tmp_path: Path) -> None:

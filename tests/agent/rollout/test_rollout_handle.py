@@ -62,11 +62,10 @@ FOLLOWED = ("__self__", "__func__", "__wrapped__", "__dict__", "__defaults__", "
 
 
 def secrets_in(found: list[Any]) -> list[Any]:
-    texts = ("GOLDEN", "secret")
     return [
         one
         for one in found
-        if isinstance(one, FORBIDDEN) or (isinstance(one, str) and any(text in one for text in texts))
+        if isinstance(one, FORBIDDEN) or (isinstance(one, str) and ("GOLDEN" in one or "secret" in one))
     ]
 
 
