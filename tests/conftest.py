@@ -65,8 +65,8 @@ def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     from stub_server import StubServer
 
     stub = StubServer()
-    monkeypatch.setenv("OPENAI_API_BASE", stub.url)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
     yield stub
     stub.close()

@@ -71,21 +71,30 @@ def run_command(
     return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)
 
 
-def run_python(
-    code: str, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
-) -> Finished:
+def run_python(code: str, cwd: Path | None = None, env: Any = os.environ, timeout: float = 100) -> Finished:
     """Run a program to its end, with nothing on its standard input."""
     return _run(["-c", code], cwd, env, timeout)
 
 
+def new_python(*arguments: str | Path, **options: Any) -> Finished:
+    """Run a Python that has imported nothing to its end; ``options`` are those of ``subprocess.run``."""
+    line = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, **{"timeout": 60, **options})
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start ``reward-kit`` in a Python of its own, whose output and errors can be read."""
+    line = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, text=True, **{**pipes, **options})
+
+
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
-        done = subprocess.run(
-            [sys.executable, *line],
-            cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", check=False,
-        )  # fmt: skip
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return new_python(
+            *line, cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, errors="replace"
+        )
     with tempfile.TemporaryDirectory() as folder:
         asked = {"line": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
         code = _ready().run(asked, timeout)

@@ -66,10 +66,8 @@ class Bundle:
     def rows(self, *rows: dict[str, Any]) -> Path:
         """Write a dataset; each row is the flight row with these fields changed (None: left out)."""
         merged = [{**ROW, **row} for row in rows]
-        lines = [
-            json.dumps({name: value for name, value in row.items() if value is not None}) for row in merged
-        ]
-        return self.write("task.jsonl", "".join(f"{line}\n" for line in lines))
+        given = [{name: value for name, value in row.items() if value is not None} for row in merged]
+        return self.write("task.jsonl", "".join(f"{json.dumps(row)}\n" for row in given))
 
 
 def flight_bundle(parent: Path) -> Bundle:

@@ -39,32 +39,15 @@ async def failure_of(
 ) -> Failure | None:
     """Play the turns with the real orchestrator and say why it failed; None for a success."""
     gold = None if task.row.actions is None else await replay_gold_calls(task, base, seed=0)
+    players = {"agent": agent or ScriptedAgent(turns), "user": user}
+    state = gold.database if gold else None
     finished = await run_rollout(
-        task,
-        0,
-        base=base,
-        agent=agent or ScriptedAgent(turns),
-        user=user,
-        limits=RolloutLimits(**limits),
-        gold_database=gold.database if gold else None,
+        task, 0, base=base, limits=RolloutLimits(**limits), gold_database=state, **players
     )
-    with finished.database, gold.database if gold else nullcontext():
-        record = record_of(
-            finished,
-            attempt=0,
-            eval_id="e",
-            agent="scripted",
-            user="llm" if user else "none",
-            models={},
-            database=None,
-            gold_database=None,
-        )
-        classify(
-            record,
-            task.reward,
-            changes=finished.database.changes(),
-            gold=finished.gold,
-            expected=expected_calls(task, gold),
-            gold_fault=gold.fault if gold else None,
-        )
+    with finished.database, state or nullcontext():
+        of = {"eval_id": "e", "agent": "scripted", "user": "llm" if user else "none", "models": {}}
+        record = record_of(finished, attempt=0, database=None, gold_database=None, **of)
+        of_gold = {"expected": expected_calls(task, gold), "gold_fault": gold.fault if gold else None}
+        changes = finished.database.changes()
+        classify(record, task.reward, changes=changes, gold=finished.gold, **of_gold)
         return Failure(**record.failure) if record.failure else None
