@@ -62,9 +62,8 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
     with pytest.raises(StorageError, match="Load it from its evaluation"):
         records[0].reward_arguments()
     assert "--format rollouts takes a folder DIR" in command("first", "--format", "rollouts").error
-    assert (
-        "cannot be combined with --out" in command("first", "d", "--format", "rollouts", "--out", "f").error
-    )
+    refused = command("first", "d", "--format", "rollouts", "--out", "f")
+    assert "cannot be combined with --out" in refused.error
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
@@ -101,8 +100,6 @@ def test_the_documentation_lists_every_option_column_and_format() -> None:
         (", ".join(one.opts), one.metavar or (one.name == "layout" and CHOICE) or None, one.help)
         for one in options
     ]
-    assert (
-        tuple(", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "").split(", "))
-        == COLUMNS
-    )
+    columns = ", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "")
+    assert tuple(columns.split(", ")) == COLUMNS
     assert tuple(row[0] for row in table("export.md", "Formats")) == FORMATS
