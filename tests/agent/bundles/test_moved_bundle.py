@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,9 +42,8 @@ def rescored(**options: Any) -> Rescoring:
 
 
 @pytest.mark.parametrize("again", [resumed, rescored])
-def test_a_moved_bundle_is_said_to_be_gone_and_which_option_names_its_place(
-    bundle: Bundle, finished: EvaluationResult, again: Callable[..., Any]
-) -> None:
+@pytest.mark.usefixtures("finished")
+def test_a_moved_bundle_is_said_to_be_gone_and_how_to_name_its_place(bundle: Bundle, again: Any) -> None:
     moved(bundle, "elsewhere/flight_task")
     with pytest.raises(UsageError) as raised:
         again()
@@ -55,9 +53,7 @@ def test_a_moved_bundle_is_said_to_be_gone_and_which_option_names_its_place(
     )
 
 
-def test_the_named_place_goes_on_with_the_rollouts_there_are(
-    bundle: Bundle, finished: EvaluationResult
-) -> None:
+def test_the_named_place_goes_on_with_what_there_is(bundle: Bundle, finished: EvaluationResult) -> None:
     after = moved(bundle, "elsewhere/flight_task")
     again = resumed(dataset=after.folder)
     assert (again.score, len(again.outcomes)) == (1.0, 6)
@@ -65,9 +61,7 @@ def test_the_named_place_goes_on_with_the_rollouts_there_are(
     assert len(resumed().outcomes) == 6  # the new place is remembered
 
 
-def test_a_renamed_folder_goes_on_if_its_rows_are_else_the_same(
-    bundle: Bundle, finished: EvaluationResult
-) -> None:
+def test_a_renamed_folder_goes_on_if_its_rows_are_same(bundle: Bundle, finished: EvaluationResult) -> None:
     after = renamed(bundle)
     again = resumed(dataset=after.folder)
     assert (again.score, len(again.outcomes)) == (1.0, 6)

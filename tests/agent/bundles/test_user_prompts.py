@@ -17,7 +17,7 @@ def prompt_of(bundle: Bundle, name: str = "user", **parts: str) -> str:
         return prompt(episode.user_rollout, name, **parts)
 
 
-def test_the_rows_own_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:
+def test_a_rows_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:
     assert "You are Alice, a traveller." in prompt_of(bundle)
     bundle.write("prompts/user.txt", "Play this: {instruction}\n")
     assert prompt_of(bundle) == "Play this: You are Alice, a traveller."
@@ -50,11 +50,7 @@ def test_a_rows_prompt_without_a_place_for_the_instruction_is_refused(bundle: Bu
         ("user.txt", "Hello", r"^prompts/user\.txt: has no \{instruction\}; write it"),
         ("user_verify.txt", "{line}", r"^prompts/user_verify\.txt: has no \{conversation\}; write it"),
         ("user_reflect.txt", "", r"has no \{conversation\} and no \{line\}"),
-        (
-            "user_llm.txt",
-            "{instruction}",
-            r"^prompts/user_llm\.txt: no simulated user reads .*user\.txt, user_re",
-        ),
+        ("user_llm.txt", "{instruction}", r"^prompts/user_llm\.txt: no simulated user reads .*user\.txt"),
     ],
 )
 def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: str, fault: str) -> None:
