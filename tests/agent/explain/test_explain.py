@@ -79,9 +79,7 @@ def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, st
     assert result.usage["agent"].calls == 0
 
 
-def test_a_finished_evaluation_is_explained_afterwards_and_by_another_model(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     stub_llm.script("other", [json.dumps({"author": "user", "fault": "other", "sentence": "x"})])
     run(bundle, explain=None)
@@ -116,9 +114,7 @@ def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_ll
     assert len(stub_llm.requests_for("judge")) == 2
 
 
-def test_a_provider_that_is_down_costs_no_results_and_resume_makes_up_for_it(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_provider_that_is_down_costs_no_results_and_resume_helps(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     stub_llm.fail("judge", Answer(status=500), times=2)
     result = run(bundle)
@@ -162,9 +158,7 @@ def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
     assert "--max-cost" in (result.explanations.reason or "")
 
 
-def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_lost_judgement_is_asked_for_again_a_damaged_one_refused(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     run(bundle)
     edit(FILE, "DELETE FROM notes WHERE id = ?", notes()[1]["id"])
@@ -193,9 +187,7 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
 
 
-def test_requests_per_minute_hold_for_the_judge(
-    bundle: Bundle, stub_llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(rate_limits, "MINUTE", 0.8)
     arrivals: list[float] = []
 

@@ -52,9 +52,8 @@ def bundle(bundle: Bundle) -> Bundle:
 
 
 def record(bundle: Bundle, **options: Any) -> EvaluationResult:
-    return agent_eval(
-        bundle.dataset, **{"n_rollouts": 2, "eval_id": "recorded", "max_concurrency": 1, **options}
-    )
+    given = {"n_rollouts": 2, "eval_id": "recorded", "max_concurrency": 1, **options}
+    return agent_eval(bundle.dataset, **given)
 
 
 def replay(bundle: Bundle, recorded: EvaluationResult, **options: Any) -> EvaluationResult:
@@ -80,9 +79,8 @@ def test_what_has_not_changed_comes_out_the_same_whatever_the_seed(bundle: Bundl
     assert histories(again) == histories(recorded)  # the booking's random ids included
     stored = json.loads(again.results_path.read_text())["compared_with"]
     assert (stored["compared"], stored["different"], stored["source"]) == (4, 0, str(recorded.log_path))
-    assert list(again.compared_with.lines()) == [
-        f"all 4 rollouts came out as recorded in {recorded.log_path}"
-    ]
+    (line,) = again.compared_with.lines()
+    assert line == f"all 4 rollouts came out as recorded in {recorded.log_path}"
 
 
 def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -> None:
@@ -95,12 +93,9 @@ def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -
     first = stored["differences"][0]
     assert (first["row_id"], first["index"]) == ("a", 0)
     assert (first["reward_before"], first["reward"]) == (1.0, 1.0)
-    assert (first["call"]["call"], first["call"]["name"], first["call"]["what"]) == (
-        1,
-        "pay_booking",
-        "observation",
-    )
-    assert (first["call"]["before"], first["call"]["now"]) == ('{"ok": true}', '{"ok": false}')
+    call = first["call"]
+    assert (call["call"], call["name"], call["what"]) == (1, "pay_booking", "observation")
+    assert (call["before"], call["now"]) == ('{"ok": true}', '{"ok": false}')
 
 
 def test_a_tool_that_writes_other_rows_and_says_the_same_is_found(bundle: Bundle) -> None:
@@ -135,8 +130,7 @@ FOR_A: Any = ("create_booking", {"flight_id": 1, "passenger": "A"})
 FOR_B: Any = ("create_booking", {"flight_id": 1, "passenger": "B"})
 SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "several calls at once": (
-        [calls(FOR_A, ("search_flights", "{torn"),
-               FOR_B, content="Let me see"), "Shall I?", "Done"],
+        [calls(FOR_A, ("search_flights", "{torn"), FOR_B, content="Let me see"), "Shall I?", "Done"],
         {}, "user_stop",
     ),
     "thoughts": (
@@ -144,15 +138,10 @@ SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
          Answer(content="<think>So</think>Done", message={"reasoning_content": "More"})],
         {}, "user_stop",
     ),
-    "a terminal tool among others": (
-        [calls(FOR_A, ("transfer", {}),
-               FOR_B)],
-        {}, "terminal_tool",
-    ),
+    "a terminal tool among others": ([calls(FOR_A, ("transfer", {}), FOR_B)], {}, "terminal_tool"),
     "out of steps": ([call("create_booking", flight_id=1, passenger="A")], {"max_steps": 3}, "max_steps"),
     "out of time": (
-        [calls(FOR_A, ("slow_booking", {"name": "x", "seconds": 60}),
-               ("transfer", {}))],
+        [calls(FOR_A, ("slow_booking", {"name": "x", "seconds": 60}), ("transfer", {}))],
         {"timeout": 1.5}, "timeout",
     ),
     "empty answers": (["Hello", Answer(content="")], {}, "agent_error"),
@@ -166,9 +155,7 @@ SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_model_s_conversation_is_replayed_word_for_word(
-    bundle: Bundle, stub_llm: StubServer, name: str
-) -> None:
+def test_a_conversation_is_replayed_word_for_word(bundle: Bundle, stub_llm: StubServer, name: str) -> None:
     script, options, ended_by = SCRIPTS[name]
     options = dict(options)
     conversation(stub_llm, script, options.pop("lines", TALK))
@@ -182,9 +169,7 @@ def test_a_model_s_conversation_is_replayed_word_for_word(
     assert again.compared_with.compared == 2
     assert histories(again) == histories(recorded)
     assert [outcome.stop_reason for outcome in again.outcomes] == [ended_by] * 2
-    assert [outcome.stop_detail for outcome in again.outcomes] == [
-        outcome.stop_detail for outcome in recorded.outcomes
-    ]
+    assert [one.stop_detail for one in again.outcomes] == [one.stop_detail for one in recorded.outcomes]
 
 
 def test_calls_side_by_side_are_replayed_in_the_order_of_their_effects(bundle: Bundle) -> None:
@@ -198,9 +183,7 @@ def test_calls_side_by_side_are_replayed_in_the_order_of_their_effects(bundle: B
     assert histories(again) == histories(recorded)
 
 
-def test_a_repeated_attempt_is_replayed_with_the_seed_that_it_had(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_a_repeated_attempt_is_replayed_with_the_seed_it_had(bundle: Bundle, stub_llm: StubServer) -> None:
     script = [call("create_booking", flight_id=1, passenger="A"), "Done"]
     conversation(stub_llm, script, TALK)
     stub_llm.fail("gpt-4o-mini", Answer(drop=True), times=2)

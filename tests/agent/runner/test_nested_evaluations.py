@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+from command import new_python
 from flight_bundle import GOLD, Bundle
 
 ROWS = [{"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None}]
@@ -21,7 +19,5 @@ def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -
         f"agent_eval({str(bundle.dataset)!r}, agent=asks, n_rollouts=3)\n"
         "print(said)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stderr, done.stdout) == ("", "[1.0, 1.0, 1.0]\n")
+    done = new_python("-c", script)
+    assert (done.err, done.out) == ("", "[1.0, 1.0, 1.0]\n")

@@ -42,9 +42,7 @@ def test_a_configuration_and_a_dataset_with_options_are_the_same(bundle: Bundle,
         (["x" * 1000], r"got \['x+…. Give the path"),
     ],
 )
-def test_anything_else_is_refused_with_what_to_give(
-    bundle: Bundle, evaluate: Any, what: Any, told: str
-) -> None:
+def test_all_else_is_refused_with_what_to_give(bundle: Bundle, evaluate: Any, what: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         evaluate(what, agent="gold")
     assert not Path("runs").exists()

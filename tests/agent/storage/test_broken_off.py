@@ -7,13 +7,13 @@ import json
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import start
 from flight_bundle import Bundle
 from stored_rollouts import query
 
@@ -30,6 +30,7 @@ from reward_kit.errors import ModelSetupError, StorageError
 COST, TOKENS = 0.5, 12
 """Of each call of the agents below; both note each of them in a file."""
 MINUTE = 60.0
+MINE: Any = {"no_sim_user": True, "eval_id": "mine"}
 ROWS = [{"id": "a", "n_rollouts": 3}]
 PLAYERS = f'''
 import asyncio
@@ -117,10 +118,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **options: Any) -> EvaluationResult:
     """An evaluation ``mine`` that is cancelled as soon as ``when`` says so."""
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset), agent=agent, no_sim_user=True, eval_id="mine", **options
-    )
-    evaluation = Evaluation(config)
+    evaluation = Evaluation(EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, **options))
     running = asyncio.ensure_future(evaluation.run())
     await until(when)
     running.cancel()
@@ -142,9 +140,7 @@ async def held(bundle: Bundle, **options: Any) -> EvaluationResult:
 
 def goes_on(bundle: Bundle, **options: Any) -> EvaluationResult:
     Path("go").touch()
-    return agent_eval(
-        bundle.dataset, agent=bundle.player("Holds"), no_sim_user=True, eval_id="mine", **options
-    )
+    return agent_eval(bundle.dataset, agent=bundle.player("Holds"), **MINE, **options)
 
 
 async def test_it_is_reported_apart_from_what_rollouts_have_used_that_are_over(bundle: Bundle) -> None:
@@ -198,7 +194,7 @@ async def test_it_adds_up_over_several_runs(bundle: Bundle) -> None:
 
 def test_so_it_is_where_a_fault_ends_the_run(bundle: Bundle) -> None:
     with pytest.raises(ModelSetupError, match="the key is refused"):
-        agent_eval(bundle.dataset, agent=bundle.player("Refused"), no_sim_user=True, eval_id="mine")
+        agent_eval(bundle.dataset, agent=bundle.player("Refused"), **MINE)
     stored = load_evaluation("mine")
     assert stored_result(stored).spent.calls == asked() == 4
     assert stored.broken_off.rollouts == 2
@@ -206,47 +202,24 @@ def test_so_it_is_where_a_fault_ends_the_run(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_whatever_the_moment_each_call_counts_once(bundle: Bundle, workers: int) -> None:
+    agent = bundle.player("Wanders")
     bundle.rows(*({"id": f"row{number}", "n_rollouts": 10} for number in range(3)))
     for more in (1, 40):
         moment = asked() + more
-        result = await cancelled(
-            bundle,
-            bundle.player("Wanders"),
-            lambda moment=moment: asked() >= moment,
-            workers=workers,
-            max_concurrency=15,
-        )
+        options = {"workers": workers, "max_concurrency": 15}
+        result = await cancelled(bundle, agent, lambda moment=moment: asked() >= moment, **options)
         assert result.spent.calls == asked()
         assert stored_result(load_evaluation("mine")).spent.calls == asked()
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset),
-        agent=bundle.player("Wanders"),
-        no_sim_user=True,
-        eval_id="mine",
-        workers=workers,
-    )
+    config = EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, workers=workers)
     whole = await Evaluation(config).run()
     assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 30)
     assert whole.spent.calls == asked() > 4 * 30
 
 
-def workers_option(workers: str) -> list[str]:
-    return ["--workers", workers] if workers != "0" else []
-
-
-def command(bundle: Bundle, agent: str, *options: str) -> subprocess.Popen[str]:
-    # fmt: off
-    arguments = [
-        "agent-eval", "--dataset", str(bundle.dataset), "--agent", agent, "--no-sim-user",
-        "--eval-id", "mine", "--quiet", *options,
-    ]
-    # fmt: on
-    return subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def command(bundle: Bundle, workers: str) -> subprocess.Popen[str]:
+    more = ["--workers", workers] if workers != "0" else []
+    line = f"agent-eval -d {bundle.dataset} --agent {bundle.player('Holds')} --no-sim-user --eval-id mine"
+    return start(*line.split(), "--quiet", *more, stdout=subprocess.DEVNULL)
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
@@ -259,7 +232,7 @@ def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> N
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
 def test_a_signal_loses_no_call(bundle: Bundle, number: signal.Signals, workers: str) -> None:
-    process = command(bundle, bundle.player("Holds"), *workers_option(workers))
+    process = command(bundle, workers)
     wait_for(process, all_asked_and_one_over)
     process.send_signal(number)
     _, said = process.communicate(timeout=MINUTE)
@@ -267,22 +240,19 @@ def test_a_signal_loses_no_call(bundle: Bundle, number: signal.Signals, workers:
     log = Path("runs/evals/mine.db")
     assert sum(usage.calls for usage in load_evaluation(log).broken_off.usage.values()) == 4
     Path("go").touch()
-    assert command(bundle, bundle.player("Holds"), *workers_option(workers)).wait(MINUTE) == 0
+    assert command(bundle, workers).wait(MINUTE) == 0
     whole = stored_result(load_evaluation("mine"))
     assert whole.complete
     assert (whole.usage["agent"].calls, whole.spent.calls, asked()) == (3, 7, 7)
 
 
-def test_a_rollout_that_could_not_be_saved_was_paid_for(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollout_that_is_not_saved_was_paid_for(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def add(store: Store, played: Any) -> None:
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(Store, "add", add)
-    given = {"agent": bundle.player("Wanders"), "no_sim_user": True, "eval_id": "mine", "n_rollouts": 20}
     with pytest.raises(StorageError, match="the disk is full"):
-        agent_eval(bundle.dataset, **given)
+        agent_eval(bundle.dataset, agent=bundle.player("Wanders"), n_rollouts=20, **MINE)
     stored = stored_result(load_evaluation("mine"))
     assert stored.outcomes == []
     assert stored.spent.calls == asked() > 0
