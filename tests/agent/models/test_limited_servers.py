@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
+from command import run_command, start
 from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
@@ -125,9 +123,7 @@ def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, 
     ],
     ids=["seconds", "milliseconds"],
 )
-def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
-    bundle: Bundle, stub_llm: StubServer, client: str, wait: Callable[[float], dict[str, str]]
-) -> None:
+def test_a_rate_limit_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, wait: Any) -> None:
     server = Server(stub_llm, sliding_window(12, 0.3, wait))
     check_all_judged(run(bundle, client=client), server)
     assert len(server.refused) <= 2 * ROLLOUTS * CALLS
@@ -136,9 +132,7 @@ def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
 @pytest.mark.parametrize(
     ("client", "fault"), [("litellm", Answer(drop=True)), ("direct", Answer(status=500, error="boom"))]
 )
-def test_an_outage_midway_costs_no_rollout(
-    bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
-) -> None:
+def test_an_outage_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer) -> None:
     begun: list[float] = []
     notes = Notes()
 
@@ -158,9 +152,7 @@ def test_an_outage_midway_costs_no_rollout(
     assert f"{place} answers again after" in notes.texts[-1]
 
 
-def test_a_server_that_stays_away_ends_the_run_which_can_be_resumed(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_a_server_that_stays_away_ends_the_run_until_resumed(bundle: Bundle, stub_llm: StubServer) -> None:
     down = True
     server = Server(stub_llm, lambda now: Answer(drop=True) if down and len(server.arrivals) > 16 else None)
     with pytest.raises(ProviderDownError, match="no good answer since"):
@@ -219,19 +211,11 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(bundle: Bundle, st
     assert len([at for at in server.arrivals if at >= said[0] + 0.8]) >= 20
 
 
-def test_killed_while_it_waits_for_a_limit_it_is_completed_with_nothing_counted_twice(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_killed_while_it_waits_it_counts_nothing_twice(bundle: Bundle, stub_llm: StubServer) -> None:
     server = Server(stub_llm, sliding_window(10, 0.5, lambda left: {"Retry-After": f"{left:.3f}"}))
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "reward_kit", "agent-eval", "-d", bundle.dataset, "--eval-id", "mine"),
-            *("--model", MODELS["model"], "--sim-model", MODELS["sim_model"]),
-            *("--workers", "2", "--max-concurrency", "6"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    models = ("--model", MODELS["model"], "--sim-model", MODELS["sim_model"])
+    options = ("--eval-id", "mine", "--workers", "2", "--max-concurrency", "6")
+    process = start("agent-eval", "-d", bundle.dataset, *models, *options)
     deadline = time.monotonic() + DEADLINE
     while server.passed < 12 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

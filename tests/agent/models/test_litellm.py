@@ -35,13 +35,9 @@ async def failure(stub_llm: StubServer, answer: Answer, **options: Any) -> Model
 
 
 async def test_an_answer_comes_with_its_tokens_and_its_cost(stub_llm: StubServer) -> None:
-    usage = {
-        "prompt_tokens": 1000,
-        "completion_tokens": 200,
-        "total_tokens": 1200,
-        "prompt_tokens_details": {"cached_tokens": 400},
-        "completion_tokens_details": {"reasoning_tokens": 50},
-    }
+    usage: Any = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
+    usage["prompt_tokens_details"] = {"cached_tokens": 400}
+    usage["completion_tokens_details"] = {"reasoning_tokens": 50}
     stub_llm.script(NAME, [Answer(content="Hi there", usage=usage)])
     completion = await model().complete(HELLO)
     assert completion.message == {"role": "assistant", "content": "Hi there"}
@@ -78,11 +74,10 @@ async def test_reasoning_is_handed_back_with_the_history(stub_llm: StubServer) -
 
 @pytest.mark.parametrize("provider", ["gemini", "anthropic", "vertex_ai"])
 def test_who_wants_them_back_gets_them(provider: str) -> None:
-    messages = [
-        {"role": "assistant", "content": "Hi", "provider_specific_fields": {"thought_signatures": ["x"]}}
-    ]
-    assert sent_messages(messages, provider) == messages
-    assert sent_messages(messages, "mistral") == [{"role": "assistant", "content": "Hi"}]
+    plain = {"role": "assistant", "content": "Hi"}
+    signed = {**plain, "provider_specific_fields": {"thought_signatures": ["x"]}}
+    assert sent_messages([signed], provider) == [signed]
+    assert sent_messages([signed], "mistral") == [plain]
 
 
 async def test_a_refused_key_is_told_once_and_not_shown(stub_llm: StubServer) -> None:
@@ -168,9 +163,7 @@ def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest
         check_model("anthropic/claude-sonnet-4-5", model_args={"logit_bias": {}})
 
 
-def test_importing_the_library_leaves_logging_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_importing_the_library_leaves_logging_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in, which LiteLLM resembles in this."""
     (tmp_path / "litellm.py").write_text(
         "import logging\n"

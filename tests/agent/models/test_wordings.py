@@ -58,10 +58,8 @@ def google(quota: str, delay: str | None, said: str = "") -> str:
     return json.dumps([{"error": {"code": 429, "message": message, "details": details}}])
 
 
-MINUTE, DAY = (
-    "GenerateRequestsPerMinutePerProjectPerModel-FreeTier",
-    "GenerateRequestsPerDayPerProjectPerModel",
-)
+MINUTE = "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"
+DAY = "GenerateRequestsPerDayPerProjectPerModel"
 
 
 @pytest.mark.parametrize(

@@ -58,17 +58,9 @@ def played(stub_llm: StubServer, tmp_path: Path) -> EvaluationResult:
     stub_llm.trial_of = trial_of  # type: ignore[attr-defined] # for the script above
     stub_llm.script("gpt-4o-mini", agent)
     stub_llm.script("gpt-3.5-turbo", ["Hello, I need help.", "###STOP###"])
-    return agent_eval(
-        RETAIL / "task_classic.jsonl",
-        task_ids="5,6",
-        n_rollouts=4,
-        max_steps=12,
-        retries=0,
-        max_concurrency=1,
-        errors_as_failures=True,  # as in the file
-        output_dir=str(tmp_path / "runs"),
-        **MODELS,
-    )
+    options: Any = {"task_ids": "5,6", "n_rollouts": 4, "max_steps": 12, "retries": 0, "max_concurrency": 1}
+    options |= {"errors_as_failures": True, "output_dir": str(tmp_path / "runs")}  # the first as in the file
+    return agent_eval(RETAIL / "task_classic.jsonl", **options, **MODELS)
 
 
 def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult) -> None:
@@ -84,9 +76,7 @@ def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult)
         assert entry["traj"][0]["role"] == "system"
     task, row = entries[0]["info"]["task"], row_of(5)
     assert (task["user_id"], task["outputs"]) == (row["metadata"]["user_id"], row["outputs"])
-    assert task["actions"] == [
-        {"name": action["name"], "kwargs": action["arguments"]} for action in row["actions"]
-    ]
+    assert task["actions"] == [{"name": it["name"], "kwargs": it["arguments"]} for it in row["actions"]]
     assert task["instruction"] == row["sim_user_prompt"]
     done, other, refused, _, used_up, _, broken, _ = entries
     assert (done["reward"], done["info"]["source"]) == (1.0, "user")

@@ -43,7 +43,7 @@ def evaluate(bundle: Bundle, stub_llm: StubServer) -> Any:
     ],
     ids=["blank", "tool call", "thought", "reasoning", "cut off"],
 )
-def test_silence_is_its_fault(evaluate: Any, stub_llm: StubServer, strategy: str, answer: Script) -> None:
+def test_a_silent_user_is_at_fault(evaluate: Any, stub_llm: Any, strategy: str, answer: Script) -> None:
     record, (outcome,) = evaluate([WHO], [answer], user=strategy)
     assert outcome.stop_reason == "user_error"
     assert "3 answers in a row were empty" in outcome.stop_detail
