@@ -89,9 +89,7 @@ def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", las
     return traj
 
 
-def text(
-    row: dict[str, Any], observed: list[str], *, said: str = "Done.", thought: str = "Thought:\nHm.\n"
-) -> Any:
+def text(row: Any, observed: list[str], *, said: str = "Done.", thought: str = "Thought:\nHm.\n") -> Any:
     """A trajectory of the agent react or, without a thought, act."""
     traj: list[dict[str, Any]] = [
         {"role": "system", "content": "The policy\n#Available tools\n[]"},
@@ -107,9 +105,7 @@ def text(
     return traj
 
 
-def entry(
-    index: int, traj: list[dict[str, Any]], reward: float, *, trial: int = 0, **info: Any
-) -> dict[str, Any]:
+def entry(index: int, traj: list[Any], reward: float, *, trial: int = 0, **info: Any) -> dict[str, Any]:
     """One result, as its runner writes it; ``row`` gives the task, without ``reward_info`` it was cut off."""
     row = info.pop("row", None) or row_of(index)
     actions = [{"name": action["name"], "kwargs": action["arguments"]} for action in row["actions"]]

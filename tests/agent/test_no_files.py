@@ -12,24 +12,11 @@ from flight_bundle import GOLD, Bundle
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
 
-
-def dangling(path: Path) -> None:
-    path.symlink_to("../not_fetched/file")
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 KINDS: dict[str, Callable[[Path], None]] = {
-    "dangling": dangling,
-    "loop": loop,
+    "dangling": lambda path: path.symlink_to("../not_fetched/file"),
+    "loop": lambda path: path.symlink_to(path.name),
     "folder": Path.mkdir,
-    "pipe": pipe,
+    "pipe": os.mkfifo,
 }
 
 
