@@ -1,7 +1,5 @@
 """Fireworks credentials: the environment first, then the file in its three forms."""
 
-from __future__ import annotations
-
 import pytest
 
 from reward_kit import auth

@@ -1,7 +1,5 @@
 """The command group: help, version, exit codes, .env, and parse_args."""
 
-from __future__ import annotations
-
 import os
 import sys
 import types

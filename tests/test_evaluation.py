@@ -1,7 +1,5 @@
 """Preview: the user's evaluate is really run, and what fails is reported."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

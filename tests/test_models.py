@@ -1,7 +1,5 @@
 """Messages and results: what they accept, how they read, how they are written."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """RewardFunction: local calls, the forms their results may take, and the TRL adapter."""
 
-from __future__ import annotations
-
 import sys
 import types
 from unittest.mock import patch

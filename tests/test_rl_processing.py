@@ -1,7 +1,5 @@
 """Step rewards find their steps."""
 
-from __future__ import annotations
-
 from reward_kit.rl_processing import RLDataAligner
 
 from reward_kit import EvaluateResult, Message, StepOutput

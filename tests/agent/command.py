@@ -4,8 +4,6 @@ A process that has made these imports, one for each that runs tests, forks for e
 depends on how Python begins (its options and variables, Ctrl-C meanwhile) is tested with a new Python.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

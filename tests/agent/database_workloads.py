@@ -1,7 +1,5 @@
 """A database with tables of every kind, and statements that meet, undo each other and fail on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A small flight bundle on disk, and what a finished command leaves."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

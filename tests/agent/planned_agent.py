@@ -1,7 +1,5 @@
 """Evaluations of the flight bundle in which it is known beforehand which rollout succeeds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An agent that makes the calls it is told to, and the judgement of what comes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any

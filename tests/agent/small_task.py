@@ -1,7 +1,5 @@
 """A small airline for the tests of rollouts: a real database, tools, a reward, and a model in process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Rollouts and runs to store, without an evaluation that plays them."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

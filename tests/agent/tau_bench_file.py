@@ -1,7 +1,5 @@
 """Results files as tau-bench writes them, made here from what its agents do, and the shapes it reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

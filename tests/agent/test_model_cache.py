@@ -1,7 +1,5 @@
 """Answers of models that are kept, and come back when the same evaluation runs again."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor

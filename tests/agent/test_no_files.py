@@ -1,7 +1,5 @@
 """Names of a bundle's files that are no files: an error, not a missing file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

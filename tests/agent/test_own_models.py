@@ -1,7 +1,5 @@
 """Models of one's own, in the process, in place of those that the configuration names."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """Factories of agents made for an evaluation: they open what its agents share, and close it at the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

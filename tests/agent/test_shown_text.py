@@ -1,7 +1,5 @@
 """Messages that are more than text, as people see them."""
 
-from __future__ import annotations
-
 from reward_kit.agent.base.history import shown_text
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="

@@ -1,7 +1,5 @@
 """A tool call is one transaction: what it wrote is kept as a whole, or nothing of it is."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """A provider that answers in virtual time, and remembers who asked when."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The benchmark of growth: each command runs at each size, and its table gives a line to each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from command import new_python

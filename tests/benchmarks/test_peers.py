@@ -1,7 +1,5 @@
 """The comparison with other harnesses: our own part of it runs, and its table tells what was measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command ``reward-kit agent-eval`` as a real process, in the folder of a small bundle."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

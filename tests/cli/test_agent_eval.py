@@ -1,7 +1,5 @@
 """``reward-kit agent-eval`` from a person's side: whole conversations over HTTP, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

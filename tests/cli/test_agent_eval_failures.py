@@ -1,7 +1,5 @@
 """Failed rollouts in the report, and a model that explains them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

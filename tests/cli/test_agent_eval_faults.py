@@ -1,7 +1,5 @@
 """Each error is one clear message with the right exit code, and never a traceback."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

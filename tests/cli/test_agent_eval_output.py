@@ -1,7 +1,5 @@
 """The output of ``reward-kit agent-eval``, and its end by signals."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

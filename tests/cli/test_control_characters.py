@@ -1,7 +1,5 @@
 """Control characters of a bundle are shown, not sent to the terminal; other text stays as it is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A provider that is not there, as the command tells of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``--model /path`` from a person's side: whatever becomes of the evaluation, no server stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

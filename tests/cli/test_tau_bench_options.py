@@ -1,7 +1,5 @@
 """tau-bench's command lines and results files at the command line, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fixtures for the tests of commands that read finished evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands whose caller has closed the standard streams, does not read on, or ignores its children."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``reward-kit compare``: what a person sees, what a script gets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

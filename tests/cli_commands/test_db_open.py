@@ -1,7 +1,5 @@
 """``reward-kit db``: what it prints and returns when SQL, a file or a path is wrong."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``reward-kit export``: what a person sees, what a trainer gets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``reward-kit mcp`` as an MCP client meets it: a real process, the SDK's own client."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """reward-kit preview, and deploy, which says that it is gone."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """``reward-kit rescore``: a changed reward on what a finished evaluation has left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

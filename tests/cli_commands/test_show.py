@@ -1,7 +1,5 @@
 """``reward-kit show``: the evaluations there are, a report again, a rollout to read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``reward-kit view``: pages over HTTP, and as files."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import signal

@@ -1,7 +1,5 @@
 """Fixtures for the tests that follow the documentation."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bundle reference says what the code does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import MISSING
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README's example works, and what the pages point at is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

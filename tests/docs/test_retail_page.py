@@ -1,7 +1,5 @@
 """The page about the retail bundle lists what is in the bundle."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

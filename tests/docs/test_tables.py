@@ -1,7 +1,5 @@
 """What the pages list and count is what there is in the code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

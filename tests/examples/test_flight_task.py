@@ -1,7 +1,5 @@
 """The flight bundle of the tutorial: it is sound, and its rewards tell right from wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The agent in Node, evaluated through the door as its README says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

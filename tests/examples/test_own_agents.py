@@ -1,7 +1,5 @@
 """The agents of ``examples/own_agents`` that bring a framework along: they play, count, and end when told."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Hostile bundles, and ``reward-kit agent-eval`` as a real process on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What running a command on a hostile bundle came to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

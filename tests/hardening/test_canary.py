@@ -1,7 +1,5 @@
 """Keys planted everywhere a person may give one are found nowhere but in what the model's server received."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

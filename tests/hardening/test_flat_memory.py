@@ -1,7 +1,5 @@
 """What a rollout leaves in memory is its line of the results, and nothing that grows with what it did."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import threading

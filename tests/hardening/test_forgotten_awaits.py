@@ -1,7 +1,5 @@
 """An ``await`` that was forgotten: the statement did nothing, and the run says so with the line."""
 
-from __future__ import annotations
-
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, Command, Writer, indented, row_calling, row_for_each_reward, tool
 

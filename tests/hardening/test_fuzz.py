@@ -1,7 +1,5 @@
 """Whatever comes in from outside, what comes out is a value or one clear fault."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

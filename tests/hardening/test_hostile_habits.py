@@ -1,7 +1,5 @@
 """What authors of bundles do without meaning harm: it costs their call, or is told in words that mend it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

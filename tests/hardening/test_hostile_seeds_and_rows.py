@@ -1,7 +1,5 @@
 """Seeds that reach out or never end, and rows that name what is not theirs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

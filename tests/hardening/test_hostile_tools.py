@@ -1,7 +1,5 @@
 """Tools that do their worst when they are called: each costs its call, or its rollout, and nothing else."""
 
-from __future__ import annotations
-
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, Command, Writer, row_calling, tool, trajectories
 

@@ -1,7 +1,5 @@
 """Mistakes of bundles and agents without ``--workers``: each costs its call or rollout, or ends the run."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import GOLD, Bundle
 from hostile import GOLD_RUN, Command, Writer, indented

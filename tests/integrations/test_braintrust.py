@@ -1,7 +1,5 @@
 """Braintrust scorers and reward functions, each as the other."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

@@ -1,7 +1,5 @@
 """create_trl_adapter: dataset columns become arguments of the reward."""
 
-from __future__ import annotations
-
 from reward_kit.adapters.trl import create_trl_adapter
 
 from reward_kit import EvaluateResult, RewardOutput, reward_function

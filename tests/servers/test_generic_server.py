@@ -1,7 +1,5 @@
 """The server that is told what to load."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

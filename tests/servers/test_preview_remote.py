@@ -1,7 +1,5 @@
 """reward-kit preview against a running reward server."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

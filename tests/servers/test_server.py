@@ -1,7 +1,5 @@
 """A reward function behind POST /reward, and RewardFunction as its client."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Tool calling with example conversations."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

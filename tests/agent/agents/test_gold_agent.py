@@ -1,7 +1,5 @@
 """The agent that knows the ground truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A person at the terminal, as agent and as user."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The agents whose models write an action as text, with a thought before it or without."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

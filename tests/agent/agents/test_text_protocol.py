@@ -1,7 +1,5 @@
 """Reading actions and replies from answers in plain text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The agent that is a plain model with tool calling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

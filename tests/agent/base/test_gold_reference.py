@@ -1,7 +1,5 @@
 """Gold actions whose arguments come from the result of an earlier action."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Secrets: recognised alike for the log, the cache and every text that is shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from reward_kit.agent.base.places import fault_line

@@ -1,7 +1,5 @@
 """Loading a bundle: what it holds, and what a person reads where it does not hold together."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Importing bundles: the path, the pins, and two bundles with one name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

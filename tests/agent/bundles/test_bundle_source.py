@@ -1,7 +1,5 @@
 """What can be named as a dataset, and packed bundles that mean harm."""
 
-from __future__ import annotations
-
 import io
 import stat
 import sys

@@ -1,7 +1,5 @@
 """An evaluation whose bundle lies elsewhere by now: how to go on is said, and goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Seeds: where they come from, and when two of them are the same."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from datetime import UTC, datetime

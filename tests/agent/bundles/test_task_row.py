@@ -1,7 +1,5 @@
 """What a row may say, and what a person reads where it says something else."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

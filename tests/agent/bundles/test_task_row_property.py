@@ -1,7 +1,5 @@
 """What holds for every row, whatever a dataset says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

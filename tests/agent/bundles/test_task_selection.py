@@ -1,7 +1,5 @@
 """Choosing tasks by id, position and number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

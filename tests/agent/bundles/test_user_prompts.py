@@ -1,7 +1,5 @@
 """The prompts of simulated users: the built-in ones, those of a bundle, and those of a row."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import Bundle
 from hypothesis import given

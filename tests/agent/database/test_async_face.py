@@ -1,7 +1,5 @@
 """``await db.…``: what ``async def`` tools hold."""
 
-from __future__ import annotations
-
 import datetime as dt
 from decimal import Decimal
 from typing import Any

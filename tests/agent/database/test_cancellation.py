@@ -1,7 +1,5 @@
 """Statements that take too long, and what becomes of them when nobody waits any more."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a person reads about the rows that changed, and what may be left out of a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

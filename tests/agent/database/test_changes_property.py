@@ -1,7 +1,5 @@
 """Recorded changes against the comparison of whole databases, for random statements."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``reward-kit db``: the databases of an evaluation at the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

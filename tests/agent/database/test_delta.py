@@ -1,7 +1,5 @@
 """Deltas and exports: small, complete, and never half there."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import zlib

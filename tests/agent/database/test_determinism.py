@@ -1,7 +1,5 @@
 """Random numbers and the clock of a rollout: repeatable where a seed and a time are given, real where not."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``database="file"``: each fork is a complete SQLite file with a path and an engine."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Iterator

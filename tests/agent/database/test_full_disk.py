@@ -1,7 +1,5 @@
 """A disk that has no room for the working copies of mode "file": the run ends, and no rollout pays for it."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sqlite3

@@ -1,7 +1,5 @@
 """What statements may not do, and the schemas and queries that all the same work as anywhere."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A random workload on a fork and on a plain SQLite file, statement by statement: there is no difference."""
 
-from __future__ import annotations
-
 import contextvars
 import random
 import shutil

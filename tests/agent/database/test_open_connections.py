@@ -1,7 +1,5 @@
 """A fork gets a connection for its first statement: a new one, or that of another fork."""
 
-from __future__ import annotations
-
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

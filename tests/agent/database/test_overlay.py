@@ -1,7 +1,5 @@
 """Forks of a base: private, cheap, and as reliable as a plain file."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

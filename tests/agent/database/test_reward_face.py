@@ -1,7 +1,5 @@
 """``db.execute(…)`` in a reward behaves as a connection of SQLAlchemy does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

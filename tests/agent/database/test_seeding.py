@@ -1,7 +1,5 @@
 """Seeds: SQL text and scripts become finished bases, and faults are told with their place."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import stat

@@ -1,7 +1,5 @@
 """Many rollouts at once on one event loop, each with a fork of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import hashlib

@@ -1,7 +1,5 @@
 """One tool call is one transaction, whatever happens in it and beside it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

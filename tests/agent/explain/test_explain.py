@@ -1,7 +1,5 @@
 """``--explain``: a model says of failed rollouts who was at fault; nothing is asked twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The rollouts of a stored evaluation as lines of a dataset."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

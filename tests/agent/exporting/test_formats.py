@@ -1,7 +1,5 @@
 """Conversations in the formats of those who train on them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

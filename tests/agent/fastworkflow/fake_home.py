@@ -1,7 +1,5 @@
 """The folder that `reward-kit fastworkflow setup` would make, with a fake worker in FastWorkflow's place."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

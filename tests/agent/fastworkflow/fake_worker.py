@@ -4,8 +4,6 @@ What it does is said by the user: the first word of a line is one of the methods
 Any other line is said back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

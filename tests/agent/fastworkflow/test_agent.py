@@ -1,7 +1,5 @@
 """The agent as a rollout sees it: what is said, what is called, what it costs, how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``reward-kit fastworkflow`` and ``agent-eval --agent fastworkflow``, as they are typed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What is missing before a run is told in one message, each with its remedy."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

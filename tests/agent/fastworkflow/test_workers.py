@@ -1,7 +1,5 @@
 """Workers that die, hang, freeze or do not start, and that none outlives its evaluation."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

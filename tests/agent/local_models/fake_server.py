@@ -4,8 +4,6 @@ It writes down how it was called, takes its time, and answers like an OpenAI-com
 misbehaves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which program serves a model, how it is called, and what is said where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

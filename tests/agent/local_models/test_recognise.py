@@ -1,7 +1,5 @@
 """Which names are paths to models, and what is wrong with the paths that are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The life of a model's server: it starts, is waited for, is shared, and ends, whatever it does itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

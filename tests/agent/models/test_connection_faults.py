@@ -1,7 +1,5 @@
 """The error says why there is no connection; one that waiting does not help ends the run at once."""
 
-from __future__ import annotations
-
 import http.server
 import socket
 import ssl

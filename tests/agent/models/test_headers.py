@@ -1,7 +1,5 @@
 """Waits and limits in headers, in all the ways in which providers say them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 

@@ -4,8 +4,6 @@ Counts and order are asserted, with room for slow machines; times only from belo
 the time is asserted in ``test_limiter``, in virtual time.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Models behind LiteLLM, asked over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

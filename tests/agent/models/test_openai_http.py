@@ -1,7 +1,5 @@
 """Exchange by exchange, the direct path and LiteLLM's: the same request, completion, and error."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Requests and tokens per minute: not exceeded, evenly spread; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from functools import partial

@@ -1,7 +1,5 @@
 """What errors of providers mean, in the words that these use."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

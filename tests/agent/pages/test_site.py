@@ -1,7 +1,5 @@
 """The pages of a runs folder: complete, linked with each other, safe."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plain functions in the place of an agent or user."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

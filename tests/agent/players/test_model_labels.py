@@ -1,7 +1,5 @@
 """The model named beside an agent: the one that it asked."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import Bundle
 from stub_server import StubServer

@@ -1,7 +1,5 @@
 """An agent of one's own, found by its import path."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded evaluations, played again after a change: what came out differently, and that nothing else did."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Agents behind HTTP: what they are told, what their answers mean, and what becomes of bad ones."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager

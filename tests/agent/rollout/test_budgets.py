@@ -1,7 +1,5 @@
 """Budgets of the whole run: what has begun is finished, the rest waits for a larger one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An episode driven by hand: what an adapter for a trainer or another harness needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

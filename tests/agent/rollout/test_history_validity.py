@@ -1,7 +1,5 @@
 """Whatever models and agents do, the messages stay valid for the strictest provider."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Calling a reward and checking its result."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from pathlib import Path

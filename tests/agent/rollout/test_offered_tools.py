@@ -1,7 +1,5 @@
 """The tools that an agent chose to show its model."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import Bundle
 

@@ -1,7 +1,5 @@
 """One rollout from start to reward, and what becomes of faults on the way."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

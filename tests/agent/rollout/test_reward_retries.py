@@ -1,7 +1,5 @@
 """A reward whose own calls fail: what a busy or absent server causes is tried again, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recording, counting and ending of a rollout."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

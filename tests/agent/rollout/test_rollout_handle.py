@@ -1,7 +1,5 @@
 """The handle of an agent: nothing reachable from it leads to answers or to the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType

@@ -1,7 +1,5 @@
 """Evaluations from Python: what runs, what comes back, and what happens on the way."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

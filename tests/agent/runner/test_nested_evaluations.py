@@ -1,7 +1,5 @@
 """Evaluations that run within others, and several that overlap on one event loop."""
 
-from __future__ import annotations
-
 from command import new_python
 from flight_bundle import GOLD, Bundle
 

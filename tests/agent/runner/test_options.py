@@ -1,7 +1,5 @@
 """What an evaluation can be asked for with from Python: a configuration, or a dataset with options."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

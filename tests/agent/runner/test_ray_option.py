@@ -1,7 +1,5 @@
 """``--ray`` before there is a cluster; rollouts on one are tested by ``make test-ray``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which rollouts run, in which order, with which seeds, and how many at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

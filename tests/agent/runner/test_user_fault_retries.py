@@ -1,7 +1,5 @@
 """Faults of the simulated user in an evaluation: told, blamed for failures, and played again if asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

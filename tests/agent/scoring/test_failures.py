@@ -1,7 +1,5 @@
 """The class and detail of a failure, from what was expected and what was done; differing rows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import asdict, replace

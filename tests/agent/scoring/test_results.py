@@ -1,7 +1,5 @@
 """Results as tables and by group."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults of simulated users: what is found, and what real users say and is not flagged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The clients that a tool server answers: this machine, or holders of the token, and no web page."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any

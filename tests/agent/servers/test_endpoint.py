@@ -1,7 +1,5 @@
 """The tool endpoint as remote agents use it: real HTTP on 127.0.0.1, a real rollout behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The tools of a bundle over HTTP, in process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import AsyncIterator

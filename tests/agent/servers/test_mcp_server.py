@@ -1,7 +1,5 @@
 """``create_mcp_server``: the tools of a registry for MCP clients, in process."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

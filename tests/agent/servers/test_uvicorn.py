@@ -1,7 +1,5 @@
 """The tools of a bundle over HTTP, with uvicorn as a person starts it."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import socket

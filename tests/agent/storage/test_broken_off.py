@@ -1,7 +1,5 @@
 """What rollouts have used that were broken off: it counts for budgets and the cost, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """An evaluation that cannot go on says which rows and files are no longer the same, and in what."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

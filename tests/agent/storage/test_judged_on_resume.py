@@ -1,7 +1,5 @@
 """An evaluation that goes on where rewards have failed: they are called again, nothing is played again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Resuming an evaluation: nothing twice, nothing lost, nothing mixed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -3,8 +3,6 @@
 Real processes and real signals; ``REWARD_KIT_KILLS=100`` (``make test-kill``) takes about a minute.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The file of an evaluation: atomic, durable, one writer, many readers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Trajectories of tau-bench, read in each of the forms that its agents write."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

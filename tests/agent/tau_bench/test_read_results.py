@@ -1,7 +1,5 @@
 """Reading results files: required fields, and messages for faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``--from-tau-bench``: recorded calls are made again on the bundle's data, and judged anew."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """``--format tau-bench``: the shapes that the benchmark's scripts read, and what stands in them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The spans of evaluations, as a real OTLP receiver gets them."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """A conversation with a simulated user, on in-process models."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any

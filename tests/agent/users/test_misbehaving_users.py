@@ -1,7 +1,5 @@
 """Simulated users that misbehave, over HTTP: each ends in the right stop reason and the right class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

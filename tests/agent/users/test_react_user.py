@@ -1,7 +1,5 @@
 """The simulated user that thinks before it speaks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Simulated users, and finding agents and users by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The simulated users whose lines are judged before they are said, and the one that reflects on a refusal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
