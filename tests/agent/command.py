@@ -90,9 +90,8 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
-        return new_python(
-            *line, cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, errors="replace"
-        )
+        alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}
+        return new_python(*line, timeout=timeout, **alone)
     with tempfile.TemporaryDirectory() as folder:
         asked = {"line": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
         code = _ready().run(asked, timeout)
@@ -109,9 +108,8 @@ class _Ready:
     """The process that forks; it is asked for one command after the other."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, __file__], bufsize=0, **pipes)
         atexit.register(self._process.communicate)
 
     def run(self, asked: dict[str, Any], timeout: float) -> int:

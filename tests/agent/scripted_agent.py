@@ -37,11 +37,9 @@ async def failure_of(
 ) -> Failure | None:
     """Play the turns with the real orchestrator and say why it failed; None for a success."""
     gold = None if task.row.actions is None else await replay_gold_calls(task, base, seed=0)
-    players = {"agent": agent or ScriptedAgent(turns), "user": user}
     state = gold.database if gold else None
-    finished = await run_rollout(
-        task, 0, base=base, limits=RolloutLimits(**limits), gold_database=state, **players
-    )
+    options = {"limits": RolloutLimits(**limits), "agent": agent or ScriptedAgent(turns), "user": user}
+    finished = await run_rollout(task, 0, base=base, gold_database=state, **options)
     with finished.database, state or nullcontext():
         of = {"eval_id": "e", "agent": "scripted", "user": "llm" if user else "none", "models": {}}
         record = record_of(finished, attempt=0, database=None, gold_database=None, **of)

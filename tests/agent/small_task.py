@@ -146,7 +146,5 @@ async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> F
     """Run one rollout of ``task`` on a fresh base; its database is closed when the test's folder goes."""
     limits = {name: options.pop(name) for name in list(options) if name in RolloutLimits.__slots__}
     options["base"] = options.get("base") or seeded(task.folder)
-    players = {"agent": agent, "user": user}
-    return await run_rollout(
-        task, options.pop("index", 0), limits=RolloutLimits(**limits), **players, **options
-    )
+    options |= {"agent": agent, "user": user, "limits": RolloutLimits(**limits)}
+    return await run_rollout(task, options.pop("index", 0), **options)

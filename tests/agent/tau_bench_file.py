@@ -73,10 +73,8 @@ def row_of(index: int, dataset: str = "task_classic.jsonl") -> dict[str, Any]:
 
 def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", last: str = "###STOP###") -> Any:
     """A trajectory of the tool-calling agent: one call a message, ids that a provider gave twice."""
-    traj: list[dict[str, Any]] = [
-        {"role": "system", "content": "The policy"},
-        {"role": "user", "content": "Hi, I need help."},
-    ]
+    opening = {"system": "The policy", "user": "Hi, I need help."}
+    traj: list[dict[str, Any]] = [{"role": role, "content": said} for role, said in opening.items()]
     for action, text in zip(row["actions"], observed, strict=True):
         function = {"name": action["name"], "arguments": json.dumps(action["arguments"])}
         calls = [{"id": "call_same", "type": "function", "function": function}]

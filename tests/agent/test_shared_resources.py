@@ -110,8 +110,8 @@ def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(bu
         ("Misconfigured", BundleError, r"Misconfigured.configured\(\) raised .*KeyError"),
     ],
 )
-def test_what_cannot_be_opened_stops_the_run_before_it_begins(
-    bundle: Bundle, kind: str, error: type[Exception], told: str
+def test_what_cannot_be_opened_stops_the_run_at_once(
+    bundle: Bundle, kind: str, error: Any, told: str
 ) -> None:
     with pytest.raises(error, match=told):
         agent_eval(bundle.dataset, agent=bundle.player(kind), user="none")

@@ -37,9 +37,8 @@ def test_a_run_of_tau_bench_is_translated(agent_eval: Command, stub_llm: StubSer
     ran = agent_eval(*options, cwd=tmp_path, **stub_llm.environment)
     assert (ran.code, ran.error.count("Error")) == (0, 0)
     entries = json.loads((tmp_path / "r.json").read_text())
-    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
-        (trial, task) for trial in range(4) for task in (2, 4, 6)
-    ]
+    order = [(trial, task) for trial in range(4) for task in (2, 4, 6)]
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == order
     for entry in entries:
         RunResult.model_validate(entry)
         assert entry["traj"][-1]["content"] == "###STOP###"

@@ -40,14 +40,12 @@ def test_what_is_left_out_is_told_with_the_reason(finished: EvaluationResult, co
     change_log(finished, "b", reward=None, stop_reason="user_error")
     ran = command("first", "--min-reward", "0.5", "--format", "openai", "--columns", "tools,messages")
     assert ran.code == 0
-    assert ran.error == (
-        "1 rollout of 1 row exported; left out: 2 not judged (--unjudged includes them), 1 for their reward\n"
-    )
+    left_out = "2 not judged (--unjudged includes them), 1 for their reward"
+    assert ran.error == f"1 rollout of 1 row exported; left out: {left_out}\n"
     (line,) = map(json.loads, ran.out.splitlines())
     assert list(line) == ["tools", "messages"]
-    assert command("first", "--rows", "b", "--unjudged").error == (
-        "2 rollouts of 1 row exported; left out: 2 in other rows\n"
-    )
+    others = "2 rollouts of 1 row exported; left out: 2 in other rows\n"
+    assert command("first", "--rows", "b", "--unjudged").error == others
 
 
 def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, command: Command) -> None:

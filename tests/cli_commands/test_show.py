@@ -39,9 +39,7 @@ def test_evaluations_are_listed_by_age(bundle: Bundle, finished: EvaluationResul
     assert command("--output-dir", "runs").out == ran.out
 
 
-def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
-    finished: EvaluationResult, command: Command
-) -> None:
+def test_the_status_says_what_became_of_an_evaluation(finished: EvaluationResult, command: Command) -> None:
     evals = finished.log_path.parent
     for name in ("running", "killed", "whole"):
         shutil.copy(finished.log_path, evals / f"{name}.db")

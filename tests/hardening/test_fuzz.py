@@ -22,11 +22,7 @@ TEXT = st.text(max_size=12) | st.sampled_from(
     ["\ud800", "\0", "", "file:", "###STOP###", "a" * 3000, "{}", "null"]
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
-    max_leaves=8,
-)
+VALUES = st.recursive(SCALARS, lambda it: st.lists(it, max_size=4) | st.dictionaries(TEXT, it, max_size=4))
 DEEP = st.sampled_from(["[" * 5000, "[" * 300 + "]" * 300, '{"a":' * 120 + "1" + "}" * 120, "[1e999]", "NaN"])
 
 
@@ -71,11 +67,8 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional={name: one | VALUES for name, one in fields.items()})
 
 
-CALL = some(
-    id=VALUES,
-    type=st.just("function"),
-    function=some(name=st.sampled_from(["ping", "create_booking"]), arguments=DEEP),
-)
+FUNCTION = some(name=st.sampled_from(["ping", "create_booking"]), arguments=DEEP)
+CALL = some(id=VALUES, type=st.just("function"), function=FUNCTION)
 MESSAGE = some(
     role=st.just("assistant"),
     content=st.sampled_from(["No.", "Action:\n" + "[" * 3000, 'Action: {"name": 3}', "<think>"]),

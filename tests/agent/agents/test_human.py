@@ -40,9 +40,7 @@ async def test_a_person_calls_and_replies(tmp_path: Path, typed: Any, capsys: An
     assert "agent: Booked" not in shown
 
 
-async def test_a_person_can_look_at_tools_and_policy(
-    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_person_can_look_at_tools_and_policy(tmp_path: Path, typed: Any, capsys: Any) -> None:
     typed("/tools", "/policy", "/what", "/call", "Done")
     task = small_task(tmp_path, system_prompt="Sell seats.")
     rollout = (await play(task, load_agent("human")())).rollout

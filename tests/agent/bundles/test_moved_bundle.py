@@ -51,17 +51,10 @@ def test_a_moved_bundle_is_said_to_be_gone_and_how_to_name_its_place(bundle: Bun
     )
 
 
-def test_the_named_place_goes_on_with_what_there_is(bundle: Bundle, finished: EvaluationResult) -> None:
-    after = moved(bundle, "elsewhere/flight_task")
+@pytest.mark.parametrize("new_place", [lambda bundle: moved(bundle, "elsewhere/flight_task"), renamed])
+def test_the_named_place_goes_on_with_the_rest(bundle: Bundle, finished: Any, new_place: Any) -> None:
+    after = new_place(bundle)
     again = resumed(dataset=after.folder)
     assert (again.score, len(again.outcomes)) == (1.0, 6)
     assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
     assert len(resumed().outcomes) == 6  # the new place is remembered
-
-
-def test_a_renamed_folder_goes_on_if_its_rows_are_same(bundle: Bundle, finished: EvaluationResult) -> None:
-    after = renamed(bundle)
-    again = resumed(dataset=after.folder)
-    assert (again.score, len(again.outcomes)) == (1.0, 6)
-    assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
-    assert len(resumed().outcomes) == 6

@@ -108,9 +108,7 @@ def test_results_behave_as_those_of_sqlalchemy(ours: Any, theirs: Connection, qu
         (text("SELECT :x, :x"), {"x": None}),
     ],
 )
-def test_text_takes_its_parameters_as_with_sqlalchemy(
-    ours: ReadOnlyDatabase, theirs: Connection, clause: Any, params: Any
-) -> None:
+def test_text_takes_parameters_as_with_sqlalchemy(ours: Any, theirs: Any, clause: Any, params: Any) -> None:
     assert ours.execute(clause, params).all() == theirs.execute(clause, params).all()
 
 

@@ -106,9 +106,8 @@ def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.C
 
 def test_training_gets_keys_without_any_being_written(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     home = make_home(tmp_path / "home")
-    (home / "venv/bin/python").write_text(
-        '#!/bin/sh\necho "$@"\ncat "$5" "$6"\necho key is $LITELLM_API_KEY_SYNDATA_GEN\n'
-    )
+    script = '#!/bin/sh\necho "$@"\ncat "$5" "$6"\necho key is $LITELLM_API_KEY_SYNDATA_GEN\n'
+    (home / "venv/bin/python").write_text(script)
     monkeypatch.setenv("LLM_SYNDATA_GEN", "openai/gpt-4o-mini")
     monkeypatch.setenv("LITELLM_API_KEY_SYNDATA_GEN", "sk-0123456789abcdef")
     assert main(["fastworkflow", "train", "--dir", str(home)]) == 0

@@ -49,9 +49,7 @@ def test_an_agent_of_ones_own_that_asks_no_model_is_not_labelled_with_one(bundle
     compared = compare("one", "two")
     plain = compared.to_json()
     assert (plain["a"]["model"], plain["b"]["model"]) == (None, MODEL)
-    assert [(one.name, one.a, one.b) for one in compared.settings if one.name == "--model"] == [
-        ("--model", "not set", MODEL)
-    ]
+    assert [(one.a, one.b) for one in compared.settings if one.name == "--model"] == [("not set", MODEL)]
 
 
 def test_one_that_asks_it_is(bundle: Bundle) -> None:

@@ -69,17 +69,9 @@ arguments = st.one_of(
     st.just(json.dumps({"origin": "SFO", "dest": "JFK"})),
 )
 ids = st.one_of(st.none(), st.sampled_from(["", "call_0", "call_1", "call00001"]), st.text(max_size=4))
-tool_calls = st.lists(
-    st.fixed_dictionaries(
-        {
-            "id": ids,
-            "type": st.just("function"),
-            "function": st.fixed_dictionaries({"name": names, "arguments": arguments}),
-        }
-    ),
-    min_size=1,
-    max_size=3,
-)
+function = st.fixed_dictionaries({"name": names, "arguments": arguments})
+tool_call = st.fixed_dictionaries({"id": ids, "type": st.just("function"), "function": function})
+tool_calls = st.lists(tool_call, min_size=1, max_size=3)
 texts = st.one_of(st.none(), st.just(""), st.just("  "), st.text(max_size=6), st.just("\ud800 half"))
 answers = st.one_of(
     st.builds(lambda text: {"role": "assistant", "content": text}, texts),
@@ -170,9 +162,6 @@ def test_a_conversation_that_a_row_begins_with_stays_as_it_is() -> None:
     ]
     history = History(given)
     assert history.messages == given
-    assert [(line.speaker, line.text) for line in history.lines] == [
-        ("user", "Hello"),
-        ("agent", "Pong, I hear"),
-        ("user", "Fine"),
-    ]
+    said = [("user", "Hello"), ("agent", "Pong, I hear"), ("user", "Fine")]
+    assert [(line.speaker, line.text) for line in history.lines] == said
     assert history.call("ping", {}, "c1") != "c1"

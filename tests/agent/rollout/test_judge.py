@@ -92,10 +92,8 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
             await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
             return "Done"
 
-    played = [
-        await play(small_task(tmp_path, reward=reward, actions=BOOKED), Searching(), seed=1)
-        for reward in (evaluate, sound)
-    ]
+    tasks = [small_task(tmp_path, reward=reward, actions=BOOKED) for reward in (evaluate, sound)]
+    played = [await play(task, Searching(), seed=1) for task in tasks]
     assert recorded(played[0]) == recorded(played[1])
     assert played[0].error is None
 

@@ -1,6 +1,5 @@
 """The tools that an agent chose to show its model."""
 
-import pytest
 from flight_bundle import Bundle
 
 from reward_kit.agent import agent_eval
@@ -28,9 +27,7 @@ async def hiding(rollout):
 ALL = ["search_flights", "create_booking", "pay_booking"]
 
 
-@pytest.mark.parametrize(
-    ("agent", "names"), [("looking", None), ("narrowing", ALL[1:]), ("describing", ALL), ("hiding", [])]
-)
-def test_the_trajectory_names_them(bundle: Bundle, agent: str, names: list[str] | None) -> None:
-    result = agent_eval(bundle.dataset, agent=bundle.player(agent), user="none", n_rollouts=1)
-    assert result.record(result.outcomes[0]).offered_tools == names
+def test_the_trajectory_names_them(bundle: Bundle) -> None:
+    for agent, names in {"looking": None, "narrowing": ALL[1:], "describing": ALL, "hiding": []}.items():
+        result = agent_eval(bundle.dataset, agent=bundle.player(agent), user="none", n_rollouts=1)
+        assert result.record(result.outcomes[0]).offered_tools == names, agent

@@ -50,11 +50,8 @@ def with_openai(url: str) -> None:
 
 async def with_aiohttp(url: str) -> None:
     limit = aiohttp.ClientTimeout(total=0.5)
-    async with (
-        aiohttp.ClientSession(timeout=limit) as session,
-        session.post(f"{url}/chat/completions", json=REQUEST) as answer,
-    ):
-        answer.raise_for_status()
+    async with aiohttp.ClientSession(timeout=limit, raise_for_status=True) as session:
+        await session.post(f"{url}/chat/completions", json=REQUEST)
 
 
 async def judged(folder: Path, call: Any, *, retries: int, timeout: float | None = None) -> tuple[Any, int]:

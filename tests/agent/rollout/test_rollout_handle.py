@@ -60,11 +60,8 @@ FOLLOWED = ("__self__", "__func__", "__wrapped__", "__dict__", "__defaults__", "
 
 
 def secrets_in(found: list[Any]) -> list[Any]:
-    return [
-        one
-        for one in found
-        if isinstance(one, FORBIDDEN) or (isinstance(one, str) and ("GOLDEN" in one or "secret" in one))
-    ]
+    text = [one for one in found if isinstance(one, str) and ("GOLDEN" in one or "secret" in one)]
+    return [*text, *(one for one in found if isinstance(one, FORBIDDEN))]
 
 
 class Walking:

@@ -128,14 +128,8 @@ def test_an_agent_may_refuse_a_task_before_anything_runs(bundle: Bundle) -> None
 
 
 def test_debug_notes_where_an_agent_raised(bundle: Bundle) -> None:
-    result = agent_eval(
-        bundle.dataset,
-        agent=bundle.player("Crashes"),
-        no_sim_user=True,
-        n_rollouts=1,
-        debug=True,
-        eval_id="told",
-    )
+    alone = {"no_sim_user": True, "n_rollouts": 1}
+    result = agent_eval(bundle.dataset, agent=bundle.player("Crashes"), debug=True, eval_id="told", **alone)
     noted = (result.folder / "evals" / "told.log").read_text()
     assert "RuntimeError: out of luck" in noted
     assert "in respond" in noted

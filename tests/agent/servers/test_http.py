@@ -148,10 +148,8 @@ async def test_sessions_do_not_see_each_other_and_can_be_reset(client: httpx.Asy
     assert (await client.post("/sessions/new/reset")).status_code == 200
 
 
-ROWS = [
-    {"id": "early", "now": "2024-05-01T10:00:00Z", "seed_sql": "file:early.sql"},
-    {"id": "late", "now": "2031-01-01T00:00:00Z"},
-]
+EARLY = {"id": "early", "now": "2024-05-01T10:00:00Z", "seed_sql": "file:early.sql"}
+ROWS = [EARLY, {"id": "late", "now": "2031-01-01T00:00:00Z"}]
 
 
 def write_rows(folder: Path, *rows: dict[str, Any]) -> None:

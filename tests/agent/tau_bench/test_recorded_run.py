@@ -147,14 +147,9 @@ def test_another_task_under_the_same_number_is_refused(judge: Judge, observation
         judge([{**entries[0], "task_id": 115}])
 
 
-def test_tasks_that_were_corrected_since_are_named(
-    judge: Judge, observations: Answers, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = [
-        entry(0, native(row_of(0), observations[0]), 1.0),
-        entry(12, native(row_of(12), observations[12], last=""), 1.0),
-    ]
-    judge(entries, RETAIL / "task.jsonl")
+def test_tasks_that_were_corrected_since_are_named(judge: Judge, observations: Answers, caplog: Any) -> None:
+    whole, cut = native(row_of(0), observations[0]), native(row_of(12), observations[12], last="")
+    judge([entry(0, whole, 1.0), entry(12, cut, 1.0)], RETAIL / "task.jsonl")
     assert "expects other actions or outputs than the file of task 12" in caplog.text
 
 

@@ -64,9 +64,8 @@ def played(stub_llm: StubServer, tmp_path: Path) -> EvaluationResult:
 def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult) -> None:
     entries = written(played, numbers_of("task_classic.jsonl"))
     assert [list(entry) for entry in entries] == [["task_id", "reward", "info", "traj", "trial"]] * 8
-    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
-        (trial, task) for trial in range(4) for task in (5, 6)
-    ]
+    order = [(trial, task) for trial in range(4) for task in (5, 6)]
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == order
     for entry in entries:
         RunResult.model_validate(entry, strict=True)
         EnvInfo.model_validate(entry["info"])

@@ -74,26 +74,16 @@ def test_a_name_that_models_cannot_call_is_refused(name: str) -> None:
         registry.tool(function)
 
 
-def test_a_second_tool_of_the_same_name_is_refused_with_both_places(tmp_path: Path) -> None:
-    text = f"{HEAD}@R.tool()\ndef ping(): ...\n@R.tool(name='ping')\ndef other(): ...\n"
+@pytest.mark.parametrize(("text", "told"), [
+    ("@R.tool()\ndef ping(): ...\n@R.tool(name='ping')\ndef other(): ...\n",
+     "{0}:5: tool 'ping': the name is taken by the tool of {0}:3. Give one of them name=..."),
+    ("\n@R.tool(parameters={'orign': str})\ndef search(origin): ...\n",
+     "{0}:4: tool 'search': parameters lists 'orign', which the function does not take (it takes 'origin')"),
+])  # fmt: skip
+def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(BundleError) as caught:
-        module_from(tmp_path / "tools.py", "twice", text)
-
-    file = tmp_path / "tools.py"
-    assert str(caught.value) == (
-        f"{file}:5: tool 'ping': the name is taken by the tool of {file}:3. Give one of them name=..."
-    )
-
-
-def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path) -> None:
-    text = f"{HEAD}\n@R.tool(parameters={{'orign': str}})\ndef search(origin): ...\n"
-    with pytest.raises(BundleError) as caught:
-        module_from(tmp_path / "tools.py", "faulty", text)
-
-    assert str(caught.value) == (
-        f"{tmp_path / 'tools.py'}:4: tool 'search': parameters lists 'orign', "
-        "which the function does not take (it takes 'origin')"
-    )
+        module_from(tmp_path / "tools.py", "faulty", HEAD + text)
+    assert str(caught.value) == told.format(tmp_path / "tools.py")
 
 
 @pytest.mark.parametrize("file", ["tools.py", "tools/__init__.py", "__init__.py"])
