@@ -1,7 +1,5 @@
 """``reward-kit compare``: what a person sees, what a script gets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -27,9 +25,7 @@ def set_model(result: EvaluationResult, name: str) -> None:
     edit(result.log_path, query, name)
 
 
-def test_a_better_evaluation_is_called_so_with_its_interval_and_rows(
-    bundle: Bundle, command: Command
-) -> None:
+def test_a_better_evaluation_is_called_so_with_interval_and_rows(bundle: Bundle, command: Command) -> None:
     priced = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 0.5}
     evaluate(bundle, "base", BASE, usage=priced)
     evaluate(bundle, "new", {**BETTER, "row.0": [0, 0, 0, 1]}, usage={**priced, "cost": 0.25}, seed=11)
@@ -73,9 +69,7 @@ def test_fail_if_worse_is_for_scripts(bundle: Bundle, command: Command) -> None:
 
 def test_changed_rows_are_told_and_compared_if_asked_for(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "base", BASE)
-    changed = [
-        {**row, **({"system_prompt": "Be brief."} if row["id"] < "row.3" else {})} for row in rows_of(BASE)
-    ]
+    changed = [{**row, **({"system_prompt": "Hi."} if row["id"] < "row.3" else {})} for row in rows_of(BASE)]
     evaluate(bundle, "new", BETTER, rows=changed)
     ran = command("base", "new")
     assert "  content of 3 rows (row.0: system_prompt)\n" in ran.out
@@ -97,10 +91,8 @@ def test_json_holds_all_rows(bundle: Bundle, command: Command, tmp_path: Path) -
     assert success["tasks_like_these"]["low"] <= success["these_tasks"]["low"] < success["value"]
     (first,) = [row for row in plain["rows"] if row["id"] == "row.0"]
     assert (first["a"]["successes"], first["b"]["successes"], first["difference"]) == (2, 3, 0.25)
-    assert (
-        f"file: runs/evals/base.db/{first['failed_rollout']}\n"
-        in run_command("show", first["failed_rollout"]).out
-    )
+    failed = first["failed_rollout"]
+    assert f"file: runs/evals/base.db/{failed}\n" in run_command("show", failed).out
     assert plain["measures"][0]["difference"]["rows"] == 8
     to_output = command("base", "new", "--json", "-")
     assert json.loads(to_output.out) == plain
@@ -117,9 +109,7 @@ def test_json_holds_all_rows(bundle: Bundle, command: Command, tmp_path: Path) -
         ("x" * 3000, "File name too long"),
     ],
 )
-def test_what_is_no_evaluation_is_told_in_one_line(
-    bundle: Bundle, command: Command, name: str, told: str
-) -> None:
+def test_what_is_no_evaluation_is_one_line(bundle: Bundle, command: Command, name: str, told: str) -> None:
     evaluate(bundle, "base", {"a": [1]})
     Path("text.db").write_text("hello\nworld\n")
     Path("other.json").write_text("[]")
@@ -154,9 +144,7 @@ def test_several_are_each_compared_with_the_first(bundle: Bundle, command: Comma
     assert command(*names, "--fail-if-worse").code == 1
 
 
-def test_as_markdown_there_is_the_table_and_the_verdicts_and_nothing_else(
-    bundle: Bundle, command: Command
-) -> None:
+def test_as_markdown_there_are_the_table_and_the_verdicts(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "base", BASE)
     new = evaluate(bundle, "new", BETTER)
     set_model(new, "odd|`*model")

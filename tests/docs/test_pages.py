@@ -1,7 +1,5 @@
 """Every page with commands, followed word by word in a folder of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from flight_bundle import TOOLS, Bundle, flight_bundle
+from flight_bundle import TOOLS, Bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from stub_server import StubServer, calls
@@ -19,28 +19,21 @@ from reward_kit.agent.users.verify import labelled
 from reward_kit.errors import BundleError
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    made = flight_bundle(tmp_path)
-    (made.folder / "prompts").mkdir()
-    return made
-
-
 def prompt_of(bundle: Bundle, name: str = "user", **parts: str) -> str:
     with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0) as episode:
         return prompt(episode.user_rollout, name, **parts)
 
 
-def test_the_rows_own_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:
+def test_a_rows_prompt_goes_before_the_bundles_and_that_before_the_built_in(bundle: Bundle) -> None:
     assert "You are Alice, a traveller." in prompt_of(bundle)
-    (bundle.folder / "prompts" / "user.txt").write_text("Play this: {instruction}\n")
+    bundle.write("prompts/user.txt", "Play this: {instruction}\n")
     assert prompt_of(bundle) == "Play this: You are Alice, a traveller."
     bundle.rows({"sim_user_template": "Be {instruction}"})
     assert prompt_of(bundle) == "Be You are Alice, a traveller."
 
 
 def test_each_prompt_of_a_strategy_can_be_replaced(bundle: Bundle) -> None:
-    (bundle.folder / "prompts" / "user_verify.txt").write_text("{line}? {conversation}! {instruction}")
+    bundle.write("prompts/user_verify.txt", "{line}? {conversation}! {instruction}")
     assert prompt_of(bundle, "user_verify", line="{conversation}", conversation="C") == (
         "{conversation}? C! You are Alice, a traveller."
     )
@@ -74,7 +67,7 @@ def test_a_rows_prompt_without_a_place_for_the_instruction_is_refused(bundle: Bu
     ],
 )
 def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: str, fault: str) -> None:
-    (bundle.folder / "prompts" / name).write_text(text)
+    bundle.write(f"prompts/{name}", text)
     with pytest.raises(BundleError, match=fault):
         TaskBundle.load(bundle.dataset)
 

@@ -1,7 +1,5 @@
 """Files that look like a model, as far as that is looked at before a server reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

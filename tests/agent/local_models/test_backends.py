@@ -1,10 +1,9 @@
 """Which program serves a model, how it is called, and what is said where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_files import PLAIN_TEMPLATE, TEMPLATE, model_folder
@@ -44,9 +43,7 @@ def test_the_first_installed_program_for_its_kind_serves_a_model(
     assert command(path) == [*expected.format(path).split(), *ADDRESS]
 
 
-def test_further_arguments_come_last(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_further_arguments_come_last(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--max-model-len 8192 --dtype 'bfloat16'")
     assert command(folder)[-4:] == ["--max-model-len", "8192", "--dtype", "bfloat16"]
@@ -83,22 +80,17 @@ def fault_of(path: Path) -> str:
     return str(caught.value)
 
 
-def test_nothing_installed_says_what_to_install_for_that_kind(
-    folder: Path, gguf: Path, installed: Install
-) -> None:
+def test_nothing_installed_says_what_to_install(folder: Path, gguf: Path, installed: Install) -> None:
     assert fault_of(folder) == (
-        "model tiny-chat: nothing that serves a folder of Hugging Face is installed. "
-        "Install vllm (pip install vllm), "
-        'or transformers (pip install "transformers[serving]" torch accelerate).'
+        "model tiny-chat: nothing that serves a folder of Hugging Face is installed. Install vllm (pip "
+        'install vllm), or transformers (pip install "transformers[serving]" torch accelerate).'
     )
     said = fault_of(gguf)
     assert "nothing that serves a .gguf file is installed" in said
     assert 'llama.cpp, for instance: brew install llama.cpp), or llama-cpp-python (pip install "' in said
 
 
-def test_one_program_can_be_asked_for(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_program_can_be_asked_for(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     installed("transformers")
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "transformers")
@@ -107,9 +99,7 @@ def test_one_program_can_be_asked_for(
     assert "serves no such model. For a folder there are vllm, transformers." in fault_of(folder)
 
 
-def test_a_model_that_cannot_converse_is_refused(
-    tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_chat_is_refused(tmp_path: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     folder = model_folder(tmp_path / "base", template=None)
     assert "there is no chat template in the folder" in fault_of(folder)

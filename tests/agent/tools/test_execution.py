@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,16 +20,11 @@ class Stop(BaseException):
     """Stands for whatever ends a rollout from inside a tool."""
 
 
-async def call(
-    function: Callable[..., Any], arguments: Any = None, *, timeout: float = 60, **options: Any
-) -> ToolResult:
+async def call(function: Any, arguments: Any = None, *, timeout: float = 60, **options: Any) -> ToolResult:
     """The result of a tool named ``book``."""
     registry = ToolRegistry("tools", tool_timeout=timeout)
     registry.tool(name="book", terminal=options.pop("terminal", False))(function)
     return await registry.call("book", arguments, **options)
-
-
-# What comes of a call
 
 
 @pytest.mark.parametrize(
@@ -145,9 +139,6 @@ async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None
     assert (await call(copes)).content == "got None"
 
 
-# Time limits and cancellation
-
-
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_tool_that_hangs_is_a_failed_call(is_async: bool) -> None:
     async def async_tool():
@@ -205,9 +196,7 @@ async def test_a_tool_that_blocks_past_its_limit_is_named_as_one_that_held_up_al
 
 
 @pytest.mark.parametrize("error", [ToolError, ValueError])
-async def test_a_key_of_the_environment_is_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+async def test_a_key_of_the_environment_is_hidden(monkeypatch: Any, error: type[Exception]) -> None:
     monkeypatch.setenv("AIRLINE_API_KEY", "canary-4711-canary")
 
     async def asks():
