@@ -60,7 +60,7 @@ def main() -> None:
     print("kind             rows  corrected  in this  precision  recall           still in task.jsonl")
     for kind, rows in found.items():
         if rows:
-            about = {row for row, text in corrected.items() if re.search(ABOUT.get(kind, r"$^"), text)}
+            about = {row for row, text in corrected.items() if re.search(ABOUT.get(kind, r"(?!)"), text)}
             right = rows & about
             recall = f"{len(right)} of {len(about)}" if about else "-"
             share = f"{len(right) / len(rows):.2f}"
