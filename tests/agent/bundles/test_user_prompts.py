@@ -92,7 +92,7 @@ def test_models_see_the_prompts_of_the_bundle_as_they_stand(
         "react": "{policy}#Tools\n{tools}\n",
     }
     for name, text in prompts.items():
-        (bundle.folder / "prompts" / f"{name}.txt").write_text(f"{text}\n")
+        bundle.write(f"prompts/{name}.txt", f"{text}\n")
     stub_llm.script("gpt-4o", ['Action:\n{"name": "respond", "arguments": {"content": "Where to?"}}'])
     stub_llm.script("gpt-4o-mini", ["Thought:\nx\n\nUser Response:\nHi", "User Response:\n###LEAVE### Bye"])
     models = {"model": "openai/gpt-4o", "sim_model": "openai/gpt-4o-mini"}
@@ -112,7 +112,7 @@ def test_models_see_the_prompts_of_the_bundle_as_they_stand(
 
 
 def test_verify_can_show_the_messages_as_tau_bench_does(bundle: Bundle) -> None:
-    (bundle.folder / "prompts" / "user_verify.txt").write_text("{messages} / {line}")
+    bundle.write("prompts/user_verify.txt", "{messages} / {line}")
     lines = [Line("user", "Hi"), Line("agent", "Where to?")]
     messages = [{"role": "system", "content": "S"}, *swap_roles(lines, "Yes?")]
     said = "System: S\nCustomer: Yes?\nAgent: Hi\nCustomer: Where to?"
