@@ -1,7 +1,5 @@
 """``reward-kit gate``: the baseline's file, exit codes, the comment, and changes that change nothing."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

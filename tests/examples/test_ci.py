@@ -1,7 +1,5 @@
 """The workflow of ``examples/ci``: its steps as a runner runs them, offline, with pip and gh replaced."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

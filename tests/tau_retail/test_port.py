@@ -1,7 +1,5 @@
 """What ``python -m tau_retail_task.port`` makes of a source, and how it says that it cannot."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

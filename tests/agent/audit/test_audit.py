@@ -1,7 +1,5 @@
 """Auditing a bundle: each planted fault is found under its name, and a sound bundle has no finding."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

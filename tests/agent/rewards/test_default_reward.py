@@ -1,7 +1,5 @@
 """Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

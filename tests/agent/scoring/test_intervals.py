@@ -1,7 +1,5 @@
 """Intervals for these tasks and for tasks like these: limits, coverage, symmetry, and the quantiles below."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import random

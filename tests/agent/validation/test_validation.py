@@ -1,7 +1,5 @@
 """Checking a whole bundle: what is found, and in which words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
