@@ -1,7 +1,5 @@
 """The pytest plugin, in runs of pytest of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

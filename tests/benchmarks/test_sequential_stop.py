@@ -1,7 +1,5 @@
 """The benchmark of the stopping rule: its tables of simulated agents and of a stored evaluation."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

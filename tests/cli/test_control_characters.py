@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Finished, new_python
@@ -23,9 +24,7 @@ def fill(db):
 VALIDATE = ("-d", "task.jsonl", "--validate-only")
 
 
-def test_faults_of_a_bundle_are_shown_without_control_characters(
-    bundle: Bundle, agent_eval: Callable[..., Finished]
-) -> None:
+def test_faults_of_a_bundle_are_shown_without_control_characters(bundle: Bundle, agent_eval: Any) -> None:
     bundle.write("tools.py", f"raise ValueError({FOREIGN + HARMLESS!r})")
     ran = agent_eval(*VALIDATE, PYTHONUTF8="1")
     text = ran.out + ran.err

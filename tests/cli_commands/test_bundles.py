@@ -1,7 +1,5 @@
 """``reward-kit init``, ``validate``, ``tools``, ``play``, ``pack`` and ``list``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

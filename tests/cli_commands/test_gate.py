@@ -1,7 +1,5 @@
 """``reward-kit gate``: the baseline's file, exit codes, the comment, and changes that change nothing."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -58,9 +56,7 @@ def test_the_same_results_have_the_same_lines(bundle: Bundle, command: Command) 
         ({"a": [0] * 8, "flaky": [1] * 8}, {"margin": 99}, 1, "within 99 points of main"),
     ],
 )
-def test_exit_codes(
-    bundle: Bundle, command: Command, plan: Plan, options: dict[str, Any], code: int, line: str
-) -> None:
+def test_exit_codes(bundle: Bundle, command: Command, plan: Plan, options: Any, code: int, line: str) -> None:
     evaluate(bundle, "new", {**BASE, **plan}, against="gate.json", **options)
     for named in ("gate.json", "main"):
         ran = command("--baseline", named)

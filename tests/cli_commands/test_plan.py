@@ -1,7 +1,5 @@
 """``reward-kit plan``: the table, the picture, the JSON, and mistakes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

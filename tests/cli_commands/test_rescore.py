@@ -182,9 +182,7 @@ def test_changed_gold_actions_are_refused_where_the_reward_looks_at_them(
     assert "its gold actions have changed" in ran.out
 
 
-def test_a_new_evaluation_is_there_when_it_is_whole(
-    bundle: Bundle, finished: EvaluationResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_evaluation_is_there_when_it_is_whole(bundle: Bundle, finished: Any, monkeypatch: Any) -> None:
     """Killed halfway, it leaves nothing that could be resumed as if models had to play the rest."""
     path = finished.log_path.with_name("second.db")
     there = []

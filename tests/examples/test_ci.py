@@ -1,11 +1,10 @@
 """The workflow of ``examples/ci``: its steps as a runner runs them, offline, with pip and gh replaced."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run_command
@@ -25,9 +24,7 @@ COMMENT = "gh pr comment 7 --body-file comment.md --edit-last --create-if-none"
         ("--agent nobody", "Evaluate", None),
     ],
 )
-def test_its_steps_pass_or_fail_and_comment(
-    tmp_path: Path, options: str, failed: str | None, said: str | None
-) -> None:
+def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed: Any, said: Any) -> None:
     flight_bundle(tmp_path).rows(*({"id": name, "actions": GOLD} for name in "abc"))
     (tmp_path / "lazy.py").write_text("async def answer(rollout):\n    return 'Sorry.'\n")
     evaluate = "agent-eval -d flight_task --no-sim-user --quiet --agent gold --eval-id main"

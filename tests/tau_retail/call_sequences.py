@@ -1,7 +1,5 @@
 """Random sequences of tool calls: mostly sensible, often almost right, sometimes odd."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

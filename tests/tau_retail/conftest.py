@@ -1,7 +1,5 @@
 """The retail domain, seeded once for all tests."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Written from the description of the benchmark, not from the tools. A tool takes 
 returns what the model sees; it changes the data in place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

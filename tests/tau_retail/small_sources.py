@@ -1,7 +1,5 @@
 """Small sources in the layouts that the port reads, with a shop of its own: one product, two customers."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import hashlib

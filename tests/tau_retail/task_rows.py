@@ -1,7 +1,5 @@
 """The datasets of the bundle as plain rows."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The calculator: Python's results and Python's words, without running anything, and always at once."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The gold actions of every task, played and judged as in an evaluation."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Instructions hold what their gold actions need; ``TAU_BENCH=CHECKOUT`` compares them with the originals."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import os

@@ -1,7 +1,5 @@
 """What ``python -m tau_retail_task.port`` makes of a source, and how it says that it cannot."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -178,9 +176,7 @@ def test_readme_names_source_commit_hash_and_paper(tau_bench: Path, out: Path) -
 
 
 @pytest.mark.parametrize("path", ["LICENSE", f"{RETAIL}/tasks_test.py", f"{RETAIL}/data/orders.json"])
-def test_missing_file_is_named_with_what_was_expected(
-    tau_bench: Path, path: str, refused: Callable[..., str]
-) -> None:
+def test_missing_file_is_named_with_what_was_expected(tau_bench: Path, path: str, refused: Any) -> None:
     (tau_bench / path).unlink()
     said = refused(tau_bench)
     assert f"{tau_bench}/{path} is missing. Expected there: " in said
@@ -229,16 +225,12 @@ def test_data_that_the_tables_cannot_hold_are_explained(
     assert told in refused(tau_bench)
 
 
-def test_folder_that_is_no_checkout_is_refused_with_what_would_be_one(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_folder_that_is_no_checkout_is_refused_with_what_would_be_one(tmp_path: Path, refused: Any) -> None:
     assert f"has neither {RETAIL} nor {TAU2}" in refused(tmp_path)
     assert "is not there" in refused(tmp_path / "nowhere")
 
 
-def test_folder_with_something_in_it_is_kept_unless_forced(
-    tau_bench: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_with_something_in_it_is_kept_unless_forced(tau_bench: Path, out: Path, capsys: Any) -> None:
     put(out, "notes.txt", "mine")
     assert main(["--from", str(tau_bench), "--out", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err

@@ -4,8 +4,6 @@ Each test needs a checkout: ``TAU_BENCH=…`` and ``TAU2_BENCH=…`` name one (`
 tau2-bench's own dependencies, if they are not installed).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The reward: the benchmark's verdict on final data and on what was said."""
 
-from __future__ import annotations
-
 import json
 import random
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The datasets hold what the benchmark's tasks are: how many, which calls, which outputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 ``test_tools_against_reference.py`` compares every outcome of every tool.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

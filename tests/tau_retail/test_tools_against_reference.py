@@ -1,7 +1,5 @@
 """The SQL tools and a plain in-memory model of the benchmark say and do the same, whatever is called."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

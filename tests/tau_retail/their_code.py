@@ -3,8 +3,6 @@
 The models ``gpt-4o`` (agent) and ``gpt-4o-mini`` (user) are wherever ``OPENAI_API_BASE`` points.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Auditing a bundle: each planted fault is found under its name, and a sound bundle has no finding."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -226,9 +224,7 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
         ("lenient-reward", {}, GOAL % "SELECT MAX(room_id) = \\'R4\\' FROM stays", "the reward is 1 too"),
     ],
 )
-def test_a_planted_fault_is_found(
-    tmp_path: Path, kind: str, row: dict[str, Any], reward: str, words: str
-) -> None:
+def test_a_planted_fault_is_found(tmp_path: Path, kind: str, row: Any, reward: str, words: str) -> None:
     other = {"sim_user_prompt": ALICE + "You want R1 for 1 night on your paypal card.", "actions": []}
     report = report_of(write(tmp_path, {**SOUND, **row}, other, reward=reward))
     found = [finding for finding in report.findings if finding.kind == kind and "r0" in finding.rows]

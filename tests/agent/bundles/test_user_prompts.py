@@ -1,9 +1,6 @@
 """The prompts of simulated users: the built-in ones, those of a bundle, and those of a row."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from flight_bundle import TOOLS, Bundle
@@ -59,11 +56,7 @@ def test_a_rows_prompt_without_a_place_for_the_instruction_is_refused(bundle: Bu
         ("user.txt", "Hello", r"^prompts/user\.txt: has no \{instruction\}; write it"),
         ("user_verify.txt", "{line}", r"^prompts/user_verify\.txt: has no \{conversation\}; write it"),
         ("user_reflect.txt", "", r"has no \{conversation\} and no \{line\}"),
-        (
-            "user_llm.txt",
-            "{instruction}",
-            r"^prompts/user_llm\.txt: nobody reads this prompt.*user\.txt, user_re",
-        ),
+        ("user_llm.txt", "{instruction}", r"^prompts/user_llm\.txt: nobody reads .*user\.txt, user_re"),
     ],
 )
 def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: str, fault: str) -> None:
@@ -72,19 +65,11 @@ def test_a_faulty_prompt_of_a_bundle_is_told(bundle: Bundle, name: str, text: st
         TaskBundle.load(bundle.dataset)
 
 
-def test_models_see_the_prompts_of_the_bundle_as_they_stand(
-    bundle: Bundle, tmp_path: Path, stub_llm: StubServer
-) -> None:
-    (bundle.folder / "policy.md").write_text("The policy.\n")
+def test_models_see_the_prompts_of_the_bundle_as_they_stand(bundle: Bundle, stub_llm: StubServer) -> None:
+    bundle.write("policy.md", "The policy.\n")
     bundle.write("tools.py", f"{TOOLS}\nR.parallel_tool_calls = False\n")
-    bundle.rows(
-        {
-            "system_prompt": "file:policy.md",
-            "sim_user_prompt": "You are Bob. ",
-            "initial_messages": [],
-            "n_rollouts": 1,
-        }
-    )
+    silent = {"initial_messages": [], "n_rollouts": 1}
+    bundle.rows({"system_prompt": "file:policy.md", "sim_user_prompt": "You are Bob. ", **silent})
     prompts = {
         "user_react": "<{instruction}>\n",
         "greeting": "Yes?",
@@ -96,9 +81,7 @@ def test_models_see_the_prompts_of_the_bundle_as_they_stand(
     stub_llm.script("gpt-4o", ['Action:\n{"name": "respond", "arguments": {"content": "Where to?"}}'])
     stub_llm.script("gpt-4o-mini", ["Thought:\nx\n\nUser Response:\nHi", "User Response:\n###LEAVE### Bye"])
     models = {"model": "openai/gpt-4o", "sim_model": "openai/gpt-4o-mini"}
-    result = agent_eval(
-        bundle.dataset, agent="react", user="react", output_dir=str(tmp_path / "runs"), **models
-    )
+    result = agent_eval(bundle.dataset, agent="react", user="react", **models)
     assert [outcome.stop_reason for outcome in result.outcomes] == ["user_stop"]
     (agent,), (user, _) = map(stub_llm.requests_for, ("gpt-4o", "gpt-4o-mini"))
     with TaskBundle.load(bundle.dataset) as loaded:
@@ -106,7 +89,7 @@ def test_models_see_the_prompts_of_the_bundle_as_they_stand(
     assert agent["messages"][0]["content"] == f"The policy.\n#Tools\n{tools}\n"
     assert [message["content"] for message in user["messages"]] == ["<You are Bob. >\n", "Yes?"]
     stub_llm.script("gpt-4o", [calls(("ping", {}), ("ping", {})), "Done."])
-    again = agent_eval(bundle.dataset, user="none", output_dir=str(tmp_path / "runs"), **models)
+    again = agent_eval(bundle.dataset, user="none", **models)
     assert [len(record.tool_calls) for record in again.records()] == [1]
     assert "parallel_tool_calls" not in stub_llm.requests_for("gpt-4o")[-1]
 

@@ -1,7 +1,5 @@
 """Two evaluations compared: which rows, what differs, the numbers, from Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

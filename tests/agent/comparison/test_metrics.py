@@ -1,7 +1,5 @@
 """The metrics of rewards in two evaluations: their means, and how far they are apart on the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

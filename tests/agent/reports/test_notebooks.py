@@ -1,7 +1,5 @@
 """The HTML that notebooks show for results, comparisons and rollouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

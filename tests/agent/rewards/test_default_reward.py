@@ -1,7 +1,5 @@
 """Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -75,9 +73,7 @@ TWO = [BOOK, OTHER, {"name": "pay_booking", "arguments": {"booking_id": {"$resul
         ([book("Al")], {"forbidden_calls": [{"name": "create_booking"}], "end_goal_sql": "SELECT 1"}, 0.0),
     ],
 )
-def test_the_row_says_when_its_task_is_solved(
-    bundle: Bundle, calls: list[Any], fields: dict[str, Any], score: float
-) -> None:
+def test_the_row_says_when_its_task_is_solved(bundle: Bundle, calls: Any, fields: Any, score: float) -> None:
     assert played(bundle, calls, **fields).score == score
 
 
@@ -105,9 +101,7 @@ def test_the_default_reward_can_be_named_beside_a_reward_py(bundle: Bundle) -> N
         ({"criteria": [" "]}, ["field 'criteria[0]'", "expected a sentence"]),
     ],
 )
-def test_a_fault_of_these_fields_says_what_is_expected(
-    bundle: Bundle, fields: dict[str, Any], faults: list[str]
-) -> None:
+def test_a_fault_of_these_fields_says_what_is_expected(bundle: Bundle, fields: Any, faults: Any) -> None:
     bundle.rows({"end_goal_sql": None, **fields})
     with pytest.raises(BundleError) as raised:
         TaskBundle.load(bundle.dataset)
@@ -149,9 +143,7 @@ CRITERIA = ["The agent is polite.", "The agent names the price."]
 
 
 @pytest.mark.parametrize("workers", [None, 1])
-def test_a_judge_is_asked_counted_and_recorded(
-    bundle: Bundle, judge: StubServer, workers: int | None
-) -> None:
+def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer, workers: Any) -> None:
     judge.fail("gpt-4o-mini", Answer(status=500), times=1)
     judge.script("gpt-4o-mini", [verdicts(True, False)])
     bundle.rows(

@@ -1,7 +1,5 @@
 """Equality of two databases up to the ids that tools made up."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``--against`` and ``--until-decided``: rounds, their end, and continuing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -141,9 +141,7 @@ _CALLS = st.lists(
 
 @given(_CALLS, _CALLS, st.sampled_from(get_args(StopReason)), st.booleans())
 @settings(deadline=None)
-def test_every_failure_has_a_class_and_a_place(
-    calls: list[ToolCall], gold: list[ToolCall], stop_reason: str, judged: bool
-) -> None:
+def test_every_failure_has_a_class_and_a_place(calls: Any, gold: Any, stop_reason: str, judged: bool) -> None:
     expected = [
         ExpectedCall(call.name, call.arguments, bool(call.changes), call.changes)
         for call in gold

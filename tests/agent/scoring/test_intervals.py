@@ -1,7 +1,5 @@
 """Intervals for these tasks and for tasks like these: limits, coverage, symmetry, and the quantiles below."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import random
@@ -10,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -66,9 +65,7 @@ def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(
 
 @given(PAIRS, st.integers(1, 4))
 @settings(deadline=None)
-def test_a_difference_has_a_width_and_turns_its_sign_with_the_sides(
-    pairs: list[tuple[Count, Count]], k: int
-) -> None:
+def test_a_difference_has_a_width_and_turns_its_sign_with_the_sides(pairs: Any, k: int) -> None:
     found = difference_intervals(pairs, k)
     turned = difference_intervals([(b, a) for a, b in pairs], k)
     for one, other in zip(found, turned, strict=True):
@@ -96,9 +93,7 @@ def test_failures_have_the_interval_of_successes_turned_round(counts: list[Count
         ([((8, 4), (8, 4))] * 200, "no difference", "no difference"),
     ],
 )
-def test_few_rows_decide_about_themselves_and_not_about_others(
-    pairs: list[tuple[Count, Count]], these: str, like: str
-) -> None:
+def test_few_rows_decide_about_themselves_and_not_about_others(pairs: Any, these: str, like: str) -> None:
     found = difference_intervals(pairs)
     verdicts = [
         "none" if one is None else "better" if one.low > 0 else "worse" if one.high < 0 else "no difference"
@@ -141,9 +136,7 @@ def loaded_script() -> Callable[..., tuple[list[str], list[str]]]:
     ("agent", "size"),
     [((2.0, 2.0), (30, 4)), ((0.5, 0.5), (5, 4)), ((0.3, 6.0), (30, 4)), ((6.0, 0.3), (10, 4))],
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    agent: tuple[float, float], size: tuple[int, int]
-) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say(agent: Any, size: Any) -> None:
     """Of 400 evaluations 95 % +- 3 standard errors; a percentile bootstrap had 3 to 92 % here."""
     for cells in loaded_script()(random.Random(7), agent, size, 400):
         assert min(float(cell.split()[0]) for cell in cells) >= 91.5, cells

@@ -1,7 +1,5 @@
 """Pass^k, Pass@k, and means, by hand and against brute force."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The smallest difference that rows and rollouts can show: by hand, and its power by simulation."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Sequential decisions: the bounds against simulated paths, false alarms, and what each look counts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

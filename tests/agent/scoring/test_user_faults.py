@@ -192,9 +192,7 @@ TEXTS = st.lists(st.sampled_from([*_PIECES, "\n", "19122", "1_2-3"]) | st.text(m
     stop_reason=st.sampled_from(["user_stop", "max_steps", None]),
     given_lines=st.integers(0, 9),
 )
-def test_no_conversation_raises(
-    lines: list[tuple[str, str]], instruction: str | None, stop_reason: str | None, given_lines: int
-) -> None:
+def test_no_conversation_raises(lines: Any, instruction: Any, stop_reason: Any, given_lines: int) -> None:
     options: Any = {"instruction": instruction, "stop_reason": stop_reason, "given": given_lines}
     faults = find_user_faults(lines=lines, tool_calls=[tool_call(text=str(lines))], missing=True, **options)
     assert {fault.kind for fault in faults} <= set(USER_FAULT_KINDS)

@@ -1,7 +1,5 @@
 """``--guard-user``: a line that confirms and ends the conversation goes back to the user's model, once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

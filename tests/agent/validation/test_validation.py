@@ -1,7 +1,5 @@
 """Checking a whole bundle: what is found, and in which words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -323,9 +321,7 @@ async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
 
 
 @pytest.mark.parametrize(("row", "warned"), [({}, True), ({"now": "2025-05-19"}, False)])
-async def test_a_seed_that_is_another_each_day_is_warned_of(
-    tmp_path: Path, row: dict[str, Any], warned: bool
-) -> None:
+async def test_a_seed_that_is_another_each_day_is_warned_of(tmp_path: Path, row: Any, warned: bool) -> None:
     seed = SEED + "CREATE TABLE days (day TEXT); INSERT INTO days VALUES (date('now'));"
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1], **row}, seed=seed)
     assert report.ok
