@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -24,7 +25,8 @@ Reward = Callable[..., Any]
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
-    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``prompts/user*.txt``).
+    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``prompts/user*.txt``),
+    ``rules`` those of its ``rules.sql``.
     """
 
     row: TaskRow
@@ -33,6 +35,7 @@ class Task:
     seed: Seed
     folder: Path
     user_prompts: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""

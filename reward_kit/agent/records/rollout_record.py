@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.strict_json import as_json, json_bytes
-from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
+from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, check_number
 from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
@@ -39,8 +39,9 @@ class RolloutRecord(Attempt):
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
     seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
     one. ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
-    of the bundle. ``source`` is the file or the place in an evaluation that it was read from; only the latter
-    has its databases.
+    of the bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
+    ``source`` is the file or the place in an evaluation that it was read from; only the latter has its
+    databases.
     """
 
     eval_id: str
@@ -59,6 +60,7 @@ class RolloutRecord(Attempt):
     model_calls: list[ModelCall]
     user_faults: list[dict[str, Any]] | None = None
     offered_tools: list[str] | None = None
+    violations: Violations | None = None
     format: Literal["reward-kit.rollout/1"] = FORMAT
 
     def __post_init__(self) -> None:

@@ -64,6 +64,7 @@ def record_of(
         database=database,
         gold_database=gold_database,
         offered_tools=rollout.offered_tools,
+        violations=rollout.violations,
     )
 
 
@@ -105,6 +106,7 @@ def outcome_of(
         user_faults=None if faults is None else [fault["kind"] for fault in faults],
         tool_faults=tool_faults,
         metrics=record.metric_scores,
+        violations=record.violations,
         file=f"evals/{record.eval_id}.db/{record.id}",
         database=database,
     )

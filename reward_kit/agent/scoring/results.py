@@ -11,7 +11,7 @@ from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
-from reward_kit.agent.scoring.metrics import passes_of, success_within_turns
+from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
 from reward_kit.agent.scoring.rows import Counted, averages_of
 
 if TYPE_CHECKING:
@@ -76,6 +76,12 @@ class EvaluationResult(Counted):
     def passes(self) -> PassTable:
         """Pass^k and Pass@k with intervals."""
         return passes_of(self.rows, seed=self.configuration.get("seed", 0))
+
+    @cached_property
+    def passes_by_rules(self) -> PassTable:
+        """Pass^k and Pass@k of rollouts that passed and broke no rule of the bundle."""
+        counts = [(row.judged, row.rules_kept) for row in self.rows]
+        return pass_table(counts, seed=self.configuration.get("seed", 0))
 
     @cached_property
     def averages(self) -> Averages:
@@ -232,8 +238,20 @@ class EvaluationResult(Counted):
             "averages": self.averages.to_json(),
             "usage": {role: as_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
+            "rules": self._rules_to_json(),
             **{name: part.to_json() for name, part in optional.items() if part is not None},
             "rows": [row.to_json() for row in self.rows],
+        }
+
+    def _rules_to_json(self) -> dict[str, Any] | None:
+        if not (broken := self.broken_rules):
+            return None
+        powers = self.passes_by_rules.pass_power
+        return {
+            "checked": sum(outcome.violations is not None for outcome in self.outcomes),
+            "kept": self.rules_kept,
+            "pass_power": {str(k): one.to_json() for k, one in powers.items()},
+            "broken": broken,
         }
 
 

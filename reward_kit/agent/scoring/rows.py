@@ -61,6 +61,17 @@ class Counted:
         kinds = Counter(kind for faults in simulated for kind in set(faults))
         return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
 
+    @property
+    def broken_rules(self) -> dict[str, int]:
+        """The number of rollouts that broke each rule, zeros included; empty without rules."""
+        names = dict.fromkeys(name for one in self.outcomes for name in one.violations or ())
+        return {name: sum(name in one.broken_rules for one in self.outcomes) for name in names}
+
+    @property
+    def rules_kept(self) -> int:
+        """The successful rollouts that broke no rule."""
+        return sum(one.success and not one.broken_rules for one in self.outcomes)
+
 
 @dataclass(frozen=True, slots=True)
 class RowResult(Counted):
@@ -116,6 +127,8 @@ class RowResult(Counted):
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
             "user_faults": self.user_faults.to_json(),
+            "rules_kept": self.rules_kept if self.broken_rules else None,
+            "broken_rules": self.broken_rules,
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
             "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.bundles.rules import RULES
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
 from reward_kit.agent.bundles.toolset import end_goal_reward
 
@@ -30,12 +31,15 @@ MOST_FOLLOWED = 200
 def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     """A fingerprint for each module of the bundle in ``folder``, by its path: ``my_task/reward.py``.
 
-    Those that were imported from there, that of an agent or user of one's own and the file of few-shot
-    displays (by their names alone), and what all these import, at their beginning or when a function is
-    called (``../shared.py`` if it lies elsewhere), but no installed packages.
+    Its rules, those that were imported from there, that of an agent or user of one's own and the file of
+    few-shot displays (by their names alone), and what all these import, at their beginning or when a
+    function is called (``../shared.py`` if it lies elsewhere), but no installed packages.
     """
     displays = Path(config.few_shot_displays) if config.few_shot_displays is not None else None
     found = {} if displays is None or not displays.is_file() else {displays.name: _fingerprint(displays)}
+    rules = folder / RULES
+    if rules.is_file():
+        found[f"{folder.name}/{RULES}"] = _fingerprint(rules)
     waiting = dict(_imported(folder))
     for name, path in _players(config):
         found[path.name] = _fingerprint(path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE, replay_gold_calls
@@ -17,7 +18,7 @@ from reward_kit.errors import BundleError, DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.base.types import ToolCall, Violations
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout.gold import GoldCall
@@ -79,6 +80,7 @@ class _Played:
     reason: str | None
     error: str | None
     calls: dict[int, ToolCall] = field(default_factory=dict)
+    violations: Violations | None = None
 
     @property
     def reached(self) -> bool:
@@ -114,7 +116,7 @@ async def _gold(task: Task, base: Database, gold_database: Database, *, is_silen
             fault = str(error)
         await episode.settle()
         played = await _judged(episode, gold_database)
-    return _Played(played.reward, played.reason, fault or played.error, agent.made)
+    return replace(played, error=fault or played.error, calls=agent.made, violations=episode.violations)
 
 
 async def _judged(episode: Episode, gold_database: Database | None) -> _Played:
@@ -204,6 +206,9 @@ def _gold_verdicts(gold: _Played, replayed: Sequence[GoldCall]) -> Iterator[Verd
     elif gold.is_sound:
         gives = "gives" if len(gold.calls) == 1 else "give"
         yield "ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}"
+    for rule, rows in (gold.violations or {}).items():
+        for row in rows[:1]:
+            yield "error", f"the gold actions break the rule {rule}: {one_line(violation_text(row), 200)}"
     if gold.reward is not None and round(gold.reward, 6) > 1:
         yield "warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"
 
