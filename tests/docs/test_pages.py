@@ -102,6 +102,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "python": (readme_bundle, {"gpt-4o-mini": seat_model}),
     "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
+    "rules": (FLIGHT, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
     "tutorial": (
         None,

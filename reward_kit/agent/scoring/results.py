@@ -34,7 +34,7 @@ Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
 StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
-_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database"})
+_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
 
 
@@ -267,6 +267,7 @@ def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
         **{name: value for name, value in plain.items() if name not in _NOT_COPIED},
         "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
         "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
+        "broken_rules": None if outcome.violations is None else ", ".join(outcome.broken_rules),
         "cost": None if unpriced else outcome.cost,
         **{f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()},
         **{
