@@ -41,6 +41,7 @@ _COMMANDS = {
     "view": "Read evaluations and their rollouts in a browser.",
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
     "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
+    "card": "Write or check the card of an evaluation: what its published score claims.",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
     "pack": "Pack a bundle into one file, to share it.",
     "list": "List the installed bundles.",

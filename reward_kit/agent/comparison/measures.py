@@ -130,6 +130,8 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
         yield _measure(pairs, f"Pass^{k}", "share", methodcaller("pass_power", k), most=1.0)
     yield _measure(pairs, "reward", "share", attrgetter("reward"))
+    if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
+        return  # a card has counts only
     used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
     roles = {role for role, usage in used if usage.calls}
     if roles:
@@ -145,8 +147,11 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
 def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield each metric of the rewards, over the rollouts that have it.
 
-    If no row has it on both sides, there is no difference, and each mean is over the rows of its side.
+    If no row has it on both sides, there is no difference, and each mean is over the rows of its side. A
+    card has none.
     """
+    if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
+        return
     for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
         yield _measure(pairs, name, "score", methodcaller("metric", name))
 

@@ -178,7 +178,7 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
     status = "" if stored.status == "complete" else f"{stored.status}, "
     spent = money(total_usage(stored.usage.values()))
     cost = "" if spent == NOTHING else f", {spent}"
-    rollouts = f"{len(stored.outcomes)} of {count(stored.planned, 'rollout')}"
+    rollouts = f"{sum(row.finished for row in stored.rows)} of {count(stored.planned, 'rollout')}"
     yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
     yield f"   {status}{count(len(stored.rows), 'row')}, {rollouts}{cost}"
 

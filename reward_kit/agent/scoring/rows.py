@@ -106,6 +106,15 @@ class RowResult(Counted):
         """The mean reward of the judged rollouts."""
         return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
 
+    @property
+    def finished(self) -> int:
+        """The number of finished rollouts."""
+        return len(self.outcomes)
+
+    def recounted(self, *, errors_as_failures: bool) -> RowResult:
+        """The same rollouts, with the unjudged ones counted as failed or not at all."""
+        return row_result(self.row_id, self.planned, self.outcomes, errors_as_failures=errors_as_failures)
+
     def metric(self, name: str) -> float | None:
         """The mean of a metric over the rollouts whose reward has it."""
         return mean([scores[name] for one in self.outcomes if name in (scores := one.metrics or {})])
