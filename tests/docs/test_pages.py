@@ -89,6 +89,7 @@ def books(request: dict[str, Any], place: int) -> Any:
 
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
+    "card": (RETAIL, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
     "export": (readme_bundle, {}),

@@ -269,10 +269,11 @@ def faults_of(card: Card) -> list[str]:
             "costs": {**card["costs"], "total": as_json(total_usage(roles.values()))},
             "task": fingerprint([[row["id"], *_content(row["fingerprints"])] for row in card["rows"]]),
         }
+        written_by = card["versions"]["reward-kit"]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         return [*faults, f"is damaged: {type(error).__name__}: {error}"]
     stated = {name: card.get(name) for name in derived}
-    if card["versions"].get("reward-kit") != versions()["reward-kit"]:  # its intervals may have been others
+    if written_by != versions()["reward-kit"]:  # its intervals may have been others
         stated, derived = _without_intervals(stated), _without_intervals(derived)
     return [*faults, *_differences(stated, json.loads(json_text(derived)), "its rows give")]
 
@@ -280,10 +281,17 @@ def faults_of(card: Card) -> list[str]:
 def differences_from(card: Card, stored: StoredEvaluation) -> list[str]:
     """A line for each field in which a card differs from the one that its evaluation gives now."""
     given, now = (
-        {**one, "hash": None, "rows": {row["id"]: row for row in one["rows"]}}
+        {**one, "hash": None, "rows": _by_id(one.get("rows"))}
         for one in (card, card_of(stored, card.get("audit")))
     )
     return list(_differences(given, now, "the evaluation gives"))
+
+
+def _by_id(rows: Any) -> Any:
+    """The rows of a card by their ids, unless they are damaged."""
+    if isinstance(rows, list) and all(isinstance(row, dict) and "id" in row for row in rows):
+        return {str(row["id"]): row for row in rows}
+    return rows
 
 
 def _differences(card: Any, other: Any, gives: str, place: str = "") -> Iterator[str]:

@@ -57,7 +57,6 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
             rows.append((name, *_cells(measure, len(comparison.rows))))
     rows += _unjudged("not judged", comparison)
     yield from table_lines(rows, right=(1, 2, 3))
-    yield _PER_ROLLOUT
     yield from _metric_notes([comparison])
     yield ""
     yield from verdict_lines(comparison.success)
@@ -85,7 +84,6 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     if unjudged:
         rows += [("",) * 5, ("not judged", *("",) * 4), *unjudged]
     yield from table_lines(rows, right=(1, 2, 3))
-    yield _PER_ROLLOUT
     yield from _metric_notes(found.comparisons)
     yield ""
     for side, each in others:
@@ -264,7 +262,9 @@ def _clearest(metrics: Sequence[Mapping[str, Measure]]) -> list[str]:
 
 
 def _metric_notes(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
-    """Notes on metrics that are not shown or cannot be compared."""
+    """Notes on what the means are over, and on metrics that are not shown or cannot be compared."""
+    if any(measure.name == "steps" for each in comparisons for measure in each.measures):
+        yield _PER_ROLLOUT
     names = dict.fromkeys(metric.name for each in comparisons for metric in each.metrics)
     shared = {name for each in comparisons for name in _shared_metrics(each)}
     if len(shared) > SHOWN_METRICS:
