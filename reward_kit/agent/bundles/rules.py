@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.task_row import FaultyBundleError
+from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text
 from reward_kit.errors import RewardError
 
@@ -36,34 +37,6 @@ SECONDS = 5.0
 MOST = 20
 """Violations of a rule that are kept of one rollout."""
 
-VIEWS = {
-    # a call stands where its answer does: among the messages, from 0
-    "calls": """
-WITH answers AS MATERIALIZED (
-    SELECT rollout, message.key AS position, message.value ->> 'tool_call_id' AS call_id
-    FROM trajectories AS t, json_each(t.json, '$.messages') AS message WHERE message.value ->> 'role' = 'tool'
-)
-SELECT t.rollout, position, call.value ->> 'turn' AS turn, call.value ->> 'name' AS name,
-    call.value -> 'arguments' AS arguments, call.value ->> 'content' AS content,
-    call.value ->> 'status' AS status, call.value -> 'changes' AS changes
-FROM trajectories AS t, json_each(t.json, '$.tool_calls') AS call
-JOIN answers ON answers.rollout = t.rollout AND call_id = call.value ->> 'id'""",
-    "changes": """
-SELECT rollout, position, change.value ->> 'table' AS table_name, change.value ->> 'op' AS op,
-    change.value -> 'key' AS key, change.value -> 'before' AS before, change.value -> 'after' AS after
-FROM calls, json_each(changes) AS change""",
-    # as History.lines: text beside a tool call is not said aloud
-    "lines": """
-SELECT rollout, position, CASE role WHEN 'user' THEN 'user' ELSE 'agent' END AS speaker, text FROM (
-    SELECT rollout, message.key AS position, message.value ->> 'role' AS role,
-        CASE json_type(message.value, '$.content') WHEN 'array'
-        THEN (SELECT group_concat(value ->> 'text', '') FROM json_each(message.value, '$.content'))
-        ELSE message.value ->> 'content' END AS text
-    FROM trajectories AS t, json_each(t.json, '$.messages') AS message
-    WHERE coalesce(json_array_length(message.value, '$.tool_calls'), 0) = 0
-) WHERE role IN ('user', 'assistant') AND text != ''""",
-}
-"""Queries over a table ``trajectories (rollout, json)``: views of an evaluation's file, tables of a rule."""
 _ROW = "CREATE TABLE row AS SELECT rollout, json -> '$.fields' AS fields FROM trajectories"
 
 _HEAD = re.compile(r"--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.comparison.card import is_card, load_card
-from reward_kit.agent.comparison.measures import Measure, RowPair, measures_of, metrics_of
+from reward_kit.agent.comparison.measures import CONTENT, Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
 CHANGED = "changed in between"
-CONTENT = ("row", "seed")
-"""Fingerprints of a row's content: its fields, and its seeded database."""
 ALSO_RELEVANT = ("errors_as_failures",)
 """Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)

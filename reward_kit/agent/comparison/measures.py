@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]
+CONTENT = ("row", "seed")
+"""Fingerprints of a row's content: its fields, and its seeded database."""
 MIN_ROWS = 6
 """Rows that a two-sided sign test needs for p < 0.05: all of six agree by chance 2 times in 64 (p = 0.03),
 all of five 2 times in 32."""

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.bundles.rules import VIEWS
+from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
